@@ -1,0 +1,215 @@
+//! The store as Prometheus reads it: text format 0.0.4.
+
+use crate::registry::{Family, Kind, Member};
+use crate::store::Store;
+
+impl Store {
+    /// All metrics, summed over the columns. Serve it as `text/plain; version=0.0.4; charset=utf-8`.
+    pub fn prometheus(&self) -> String {
+        let mut out = String::with_capacity(64 * 1024);
+        for family in &self.families {
+            self.family(&mut out, family);
+        }
+        out
+    }
+
+    fn family(&self, out: &mut String, family: &Family) {
+        header(out, family);
+        for member in &family.members {
+            match family.kind {
+                Kind::Counter => line(
+                    out,
+                    &family.name,
+                    "",
+                    member,
+                    None,
+                    Value::Whole(self.sum(member.place)),
+                ),
+                Kind::Gauge => line(
+                    out,
+                    &family.name,
+                    "",
+                    member,
+                    None,
+                    Value::Signed(self.sum(member.place) as i64),
+                ),
+                Kind::Histogram => self.histogram(out, &family.name, member),
+            }
+        }
+    }
+
+    fn histogram(&self, out: &mut String, name: &str, member: &Member) {
+        let scale = &self.scales[member.place as usize];
+        let distribution = self.scale_distribution(scale);
+        let mut below = 0;
+        for (bound, count) in &distribution.buckets {
+            below += count;
+            let bound =
+                bound.map_or_else(|| "+Inf".to_owned(), |bound| scale.shown(bound).to_string());
+            line(
+                out,
+                name,
+                "_bucket",
+                member,
+                Some(&bound),
+                Value::Whole(below),
+            );
+        }
+        line(
+            out,
+            name,
+            "_sum",
+            member,
+            None,
+            Value::Real(scale.shown(distribution.sum)),
+        );
+        line(
+            out,
+            name,
+            "_count",
+            member,
+            None,
+            Value::Whole(distribution.count),
+        );
+    }
+}
+
+enum Value {
+    Whole(u64),
+    Signed(i64),
+    Real(f64),
+}
+
+fn header(out: &mut String, family: &Family) {
+    let kind = match family.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    };
+    out.push_str("# HELP ");
+    out.push_str(&family.name);
+    out.push(' ');
+    escape(out, &family.help, false);
+    out.push_str("\n# TYPE ");
+    out.push_str(&family.name);
+    out.push(' ');
+    out.push_str(kind);
+    out.push('\n');
+}
+
+fn line(
+    out: &mut String,
+    name: &str,
+    suffix: &str,
+    member: &Member,
+    bound: Option<&str>,
+    value: Value,
+) {
+    out.push_str(name);
+    out.push_str(suffix);
+    let labels = member
+        .labels
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()));
+    let mut separator = '{';
+    for (key, value) in labels.chain(bound.map(|bound| ("le", bound))) {
+        out.push(separator);
+        out.push_str(key);
+        out.push_str("=\"");
+        escape(out, value, true);
+        out.push('"');
+        separator = ',';
+    }
+    if separator == ',' {
+        out.push('}');
+    }
+    out.push(' ');
+    match value {
+        Value::Whole(value) => out.push_str(itoa::Buffer::new().format(value)),
+        Value::Signed(value) => out.push_str(itoa::Buffer::new().format(value)),
+        Value::Real(value) => out.push_str(&value.to_string()),
+    }
+    out.push('\n');
+}
+
+/// Backslash and newline are escaped everywhere, the quote where there are quotes around.
+fn escape(out: &mut String, text: &str, quoted: bool) {
+    for character in text.chars() {
+        match character {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quoted => out.push_str("\\\""),
+            other => out.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Registry, Store};
+
+    #[test]
+    fn a_scrape_reads_as_the_format_says() {
+        let mut registry = Registry::new();
+        let web = registry.counter(
+            "requests_total",
+            "Requests.",
+            &[("listener", "web"), ("class", "2xx")],
+        );
+        let open = registry.gauge("open", "Open now.", &[]);
+        let api = registry.counter(
+            "requests_total",
+            "Requests.",
+            &[("listener", "api"), ("class", "2xx")],
+        );
+        let time = registry.histogram(
+            "time_seconds",
+            "Time.",
+            &[("listener", "web")],
+            &[3, 500, 1_000_000],
+            1e-6,
+        );
+        let store = registry.build(2);
+        let (a, b) = (Store::column(&store, 0), Store::column(&store, 1));
+        a.add(web, 3);
+        b.add(web, 4);
+        b.increment(api);
+        a.lower(open);
+        a.observe(time, 2);
+        b.observe(time, 400);
+        b.observe(time, 2_000_000);
+        let expected = r#"# HELP requests_total Requests.
+# TYPE requests_total counter
+requests_total{listener="web",class="2xx"} 7
+requests_total{listener="api",class="2xx"} 1
+# HELP open Open now.
+# TYPE open gauge
+open -1
+# HELP time_seconds Time.
+# TYPE time_seconds histogram
+time_seconds_bucket{listener="web",le="0.000003"} 1
+time_seconds_bucket{listener="web",le="0.0005"} 2
+time_seconds_bucket{listener="web",le="1"} 2
+time_seconds_bucket{listener="web",le="+Inf"} 3
+time_seconds_sum{listener="web"} 2.000402
+time_seconds_count{listener="web"} 3
+"#;
+        assert_eq!(store.prometheus(), expected);
+    }
+
+    #[test]
+    fn label_values_and_help_are_escaped() {
+        let mut registry = Registry::new();
+        registry.counter(
+            "x_total",
+            "A \"back\\slash\"\nand a line.",
+            &[("path", "C:\\a\n\"b\"é")],
+        );
+        let expected = concat!(
+            "# HELP x_total A \"back\\\\slash\"\\nand a line.\n",
+            "# TYPE x_total counter\n",
+            "x_total{path=\"C:\\\\a\\n\\\"b\\\"é\"} 0\n"
+        );
+        assert_eq!(registry.build(1).prometheus(), expected);
+    }
+}

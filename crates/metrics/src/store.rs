@@ -1,0 +1,286 @@
+//! Where the numbers live: one column of atomics per writer.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::registry::{Counter, Family, Gauge, Histogram, Registry, Scale};
+
+/// The columns of all writers, and what their slots mean. Read by anybody, written through [`Column`].
+pub struct Store {
+    pub(crate) families: Vec<Family>,
+    pub(crate) scales: Vec<Scale>,
+    columns: Box<[Box<[Line]>]>,
+}
+
+/// The writer of one column.
+///
+/// It may be moved to the thread that will write, and cloned there; it cannot be shared by two. An increment is a
+/// load and a store, so two threads writing the same column would lose counts (nothing worse): one column per
+/// thread is the caller's promise.
+#[derive(Clone)]
+pub struct Column {
+    store: Arc<Store>,
+    column: usize,
+    /// Takes `Sync` away.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+/// What a histogram has seen, in the units in which it was observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    /// Upper bound and count of each bucket, not cumulative. The last bucket, of what lies above all bounds, has none.
+    pub buckets: Vec<(Option<u64>, u64)>,
+    pub count: u64,
+    pub sum: u64,
+}
+
+const SLOTS_PER_LINE: usize = 16;
+
+/// Two cache lines, because the prefetcher fetches them in pairs: a core's writes never slow down its neighbour's.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line([AtomicU64; SLOTS_PER_LINE]);
+
+impl Column {
+    pub fn increment(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    pub fn add(&self, counter: Counter, amount: u64) {
+        self.bump(counter.slot, amount);
+    }
+
+    pub fn raise(&self, gauge: Gauge) {
+        self.bump(gauge.slot, 1);
+    }
+
+    pub fn lower(&self, gauge: Gauge) {
+        self.bump(gauge.slot, -1_i64 as u64);
+    }
+
+    /// Sets this column's share; what other columns hold is added to it.
+    pub fn set(&self, gauge: Gauge, level: i64) {
+        self.slot(gauge.slot).store(level as u64, Ordering::Relaxed);
+    }
+
+    /// `value` is in the unit of the histogram's bounds.
+    pub fn observe(&self, histogram: Histogram, value: u64) {
+        let scale = &self.store.scales[histogram.index as usize];
+        let bucket = scale.bounds.partition_point(|bound| *bound < value) as u32;
+        self.bump(scale.first_slot + bucket, 1);
+        self.bump(scale.sum_slot(), value);
+    }
+
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Which column of the store this is.
+    pub fn index(&self) -> usize {
+        self.column
+    }
+
+    fn bump(&self, slot: u32, amount: u64) {
+        let slot = self.slot(slot);
+        // Not fetch_add: the only writer is here, and a locked instruction costs twenty times a plain one.
+        slot.store(
+            slot.load(Ordering::Relaxed).wrapping_add(amount),
+            Ordering::Relaxed,
+        );
+    }
+
+    fn slot(&self, slot: u32) -> &AtomicU64 {
+        self.store.slot(self.column, slot)
+    }
+}
+
+impl fmt::Debug for Column {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Column")
+            .field("column", &self.column)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    pub(crate) fn new(registry: Registry, columns: usize) -> Self {
+        assert!(columns > 0, "a store without columns has no writer");
+        let lines = (registry.slots as usize).div_ceil(SLOTS_PER_LINE);
+        let column = || (0..lines).map(|_| Line::default()).collect();
+        Self {
+            families: registry.families,
+            scales: registry.scales,
+            columns: std::iter::repeat_with(column).take(columns).collect(),
+        }
+    }
+
+    /// The writer of column `index`. Panics if there is no such column.
+    pub fn column(store: &Arc<Self>, index: usize) -> Column {
+        assert!(
+            index < store.columns.len(),
+            "column {index} of {}",
+            store.columns.len()
+        );
+        Column {
+            store: Arc::clone(store),
+            column: index,
+            _one_thread: PhantomData,
+        }
+    }
+
+    /// How many columns there are.
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
+    pub fn count(&self, counter: Counter) -> u64 {
+        self.sum(counter.slot)
+    }
+
+    pub fn count_in(&self, column: usize, counter: Counter) -> u64 {
+        self.load(column, counter.slot)
+    }
+
+    pub fn level(&self, gauge: Gauge) -> i64 {
+        self.sum(gauge.slot) as i64
+    }
+
+    pub fn level_in(&self, column: usize, gauge: Gauge) -> i64 {
+        self.load(column, gauge.slot) as i64
+    }
+
+    pub fn distribution(&self, histogram: Histogram) -> Distribution {
+        self.scale_distribution(&self.scales[histogram.index as usize])
+    }
+
+    pub(crate) fn scale_distribution(&self, scale: &Scale) -> Distribution {
+        let bounds = scale.bounds.iter().map(|bound| Some(*bound)).chain([None]);
+        let buckets: Vec<_> = bounds
+            .zip(scale.first_slot..)
+            .map(|(bound, slot)| (bound, self.sum(slot)))
+            .collect();
+        // Counted from the buckets: a count of its own could be read between two writes and contradict them.
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        Distribution {
+            buckets,
+            count,
+            sum: self.sum(scale.sum_slot()),
+        }
+    }
+
+    /// The sum over all columns. It wraps, which is what makes it right for gauges.
+    pub(crate) fn sum(&self, slot: u32) -> u64 {
+        (0..self.columns.len())
+            .map(|column| self.load(column, slot))
+            .fold(0, u64::wrapping_add)
+    }
+
+    pub(crate) fn load(&self, column: usize, slot: u32) -> u64 {
+        self.slot(column, slot).load(Ordering::Relaxed)
+    }
+
+    fn slot(&self, column: usize, slot: u32) -> &AtomicU64 {
+        let slot = slot as usize;
+        &self.columns[column][slot / SLOTS_PER_LINE].0[slot % SLOTS_PER_LINE]
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Store")
+            .field("columns", &self.columns.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scale {
+    fn sum_slot(&self) -> u32 {
+        self.first_slot + self.bounds.len() as u32 + 1
+    }
+
+    /// A raw value in the unit that is shown.
+    pub(crate) fn shown(&self, raw: u64) -> f64 {
+        let parts = (1.0 / self.unit_scale).round();
+        // 3 * 1e-6 is not 0.000003, but 3 / 1e6 is: division by a whole number gives the nearest double.
+        if parts > 1.0 && (parts * self.unit_scale - 1.0).abs() < 1e-9 {
+            raw as f64 / parts
+        } else {
+            raw as f64 * self.unit_scale
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn every_writer_counts_for_itself_and_the_reader_adds_up() {
+        let mut registry = Registry::new();
+        let requests = registry.counter("requests_total", "Requests.", &[]);
+        let open = registry.gauge("open", "Open.", &[]);
+        let store = registry.build(4);
+        thread::scope(|scope| {
+            for index in 0..4 {
+                let column = Store::column(&store, index);
+                scope.spawn(move || {
+                    for _ in 0..1_000 * (index + 1) {
+                        column.increment(requests);
+                        column.raise(open);
+                    }
+                });
+            }
+        });
+        assert_eq!(store.count(requests), 10_000);
+        assert_eq!(store.count_in(2, requests), 3_000);
+        assert_eq!(store.level(open), 10_000);
+    }
+
+    #[test]
+    fn one_core_may_lower_what_another_has_raised() {
+        let mut registry = Registry::new();
+        let open = registry.gauge("open", "Open.", &[]);
+        let store = registry.build(2);
+        let (a, b) = (Store::column(&store, 0), Store::column(&store, 1));
+        a.raise(open);
+        a.raise(open);
+        b.lower(open);
+        assert_eq!((store.level(open), store.level_in(1, open)), (1, -1));
+        b.set(open, -7);
+        assert_eq!(store.level(open), -5);
+    }
+
+    #[test]
+    fn a_value_on_a_bound_belongs_to_the_bucket_below_it() {
+        let mut registry = Registry::new();
+        let sizes = registry.histogram("bytes", "Sizes.", &[], &[10, 100], 1.0);
+        let after = registry.counter("after_total", "A neighbour.", &[]);
+        let store = registry.build(2);
+        let (a, b) = (Store::column(&store, 0), Store::column(&store, 1));
+        for value in [0, 10, 11, 100] {
+            a.observe(sizes, value);
+        }
+        b.observe(sizes, 101);
+        assert_eq!(
+            store.distribution(sizes),
+            Distribution {
+                buckets: vec![(Some(10), 2), (Some(100), 2), (None, 1)],
+                count: 5,
+                sum: 222
+            }
+        );
+        assert_eq!(store.count(after), 0);
+    }
+
+    #[test]
+    fn columns_share_no_cache_line() {
+        assert_eq!((size_of::<Line>(), align_of::<Line>()), (128, 128));
+    }
+}
