@@ -1,1 +1,17 @@
-//! To be written.
+//! System calls behind safe doors: each does one thing, decides nothing and knows no runtime.
+//!
+//! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
+
+mod cores;
+mod privileges;
+mod process;
+mod socket;
+
+pub use cores::{allowed_cores, pin_to_core};
+pub use privileges::{Account, PrivilegesError, drop_privileges};
+pub use process::{
+    files_limit, no_core_dumps, process_cpu, raise_files_limit, resident_bytes, thread_cpu,
+};
+pub use socket::{
+    ListenOptions, accept, check_free, connect, connect_result, listen, peek_closed, reset_on_close,
+};

@@ -1,0 +1,123 @@
+//! The process as a whole: its limits, its core dumps, what it has used.
+
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use rustix::param::page_size;
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+/// How many files may be open at once (the soft limit); `u64::MAX` when there is no limit.
+pub fn files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// Raises the soft limit to the hard one and says what the limit is now.
+///
+/// Failure is not an error: the limit that is returned is what the caller must live with anyway.
+pub fn raise_files_limit() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+    files_limit()
+}
+
+/// Private keys must never reach a core dump, nor a debugger of the same user.
+///
+/// Both settings are needed: a `core_pattern` that is a pipe ignores the size limit, and a dump flag alone can be set
+/// again by a change of user. From then on `/proc/self` belongs to root: after [`crate::drop_privileges`] files like
+/// `/proc/self/fd` cannot be listed any more, while `statm`, `status` and `task` stay readable.
+pub fn no_core_dumps() -> io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Core, none)?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// CPU time that all threads together have used, in user and kernel mode.
+pub fn process_cpu() -> Duration {
+    cpu(ClockId::ProcessCPUTime)
+}
+
+/// CPU time that the calling thread has used, in user and kernel mode.
+pub fn thread_cpu() -> Duration {
+    cpu(ClockId::ThreadCPUTime)
+}
+
+/// Memory that is resident now, in bytes, shared pages included. Reads `/proc`: not for a hot path.
+pub fn resident_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages: Option<u64> = text
+        .split_ascii_whitespace()
+        .nth(1)
+        .and_then(|field| field.parse().ok());
+    let pages = pages.ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            "/proc/self/statm has no second number",
+        )
+    })?;
+    Ok(pages * page_size() as u64)
+}
+
+fn cpu(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+    use std::thread;
+
+    use rustix::process::dumpable_behavior;
+
+    use super::*;
+
+    #[test]
+    fn the_soft_limit_reaches_the_hard_one() {
+        let raised = raise_files_limit();
+        assert_eq!(raised, files_limit());
+        assert_eq!(
+            Some(raised),
+            getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX))
+        );
+    }
+
+    #[test]
+    fn no_core_dump_is_left_possible() {
+        no_core_dumps().unwrap();
+        let limit = getrlimit(Resource::Core);
+        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+    }
+
+    #[test]
+    fn work_shows_in_the_clocks() {
+        let (process, thread) = (process_cpu(), thread_cpu());
+        while thread_cpu() - thread < Duration::from_millis(20) {
+            black_box((0..10_000_u64).sum::<u64>());
+        }
+        assert!(process_cpu() - process >= Duration::from_millis(20));
+        // A new thread has a clock of its own.
+        assert!(thread::spawn(thread_cpu).join().unwrap() < Duration::from_millis(20));
+    }
+
+    #[test]
+    fn memory_that_is_touched_becomes_resident() {
+        let before = resident_bytes().unwrap();
+        let block = black_box(vec![1_u8; 64 << 20]);
+        assert!(resident_bytes().unwrap() >= before + (48 << 20));
+        drop(block);
+    }
+}

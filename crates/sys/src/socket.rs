@@ -1,0 +1,332 @@
+//! TCP sockets as an event loop wants them: nonblocking and close-on-exec from their first moment.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv, sockopt};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// How to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Several sockets, one per core, share the address and the kernel spreads the connections over them. All of them
+    /// must say so. It also lets a second process of the same user take part of the traffic: see [`check_free`].
+    pub reuse_port: bool,
+    /// Connections that wait for their accept. The kernel caps it at `net.core.somaxconn`. Default 4096.
+    pub backlog: u32,
+    /// Hand out a connection only when its first bytes are there, or when this has passed; whole seconds, at least
+    /// one. Saves a wake-up per connection, and hides silent clients from the caller until then.
+    pub defer_accept: Option<Duration>,
+    /// An IPv6 socket takes IPv6 only, so that `0.0.0.0:443` and `[::]:443` can be bound side by side. Default true.
+    pub v6only: bool,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            reuse_port: false,
+            backlog: 4096,
+            defer_accept: None,
+            v6only: true,
+        }
+    }
+}
+
+/// A listening socket, with SO_REUSEADDR so that a restart does not wait for old connections to be forgotten.
+pub fn listen(address: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
+    let socket = bound(address, options.v6only, options.reuse_port)?;
+    if let Some(wait) = options.defer_accept {
+        set_defer_accept(&socket, wait)?;
+    }
+    socket.listen(options.backlog.min(i32::MAX as u32) as i32)?;
+    Ok(socket.into())
+}
+
+/// Whether nobody listens at `address`; `ErrorKind::AddrInUse` if somebody does, this process included.
+///
+/// With `reuse_port` a second start by mistake would succeed and silently take half of the connections; asking first
+/// finds it.
+pub fn check_free(address: SocketAddr) -> io::Result<()> {
+    // Bound without SO_REUSEPORT, and closed on return: a bind says no if any listener has the address.
+    bound(address, true, false).map(drop)
+}
+
+fn bound(address: SocketAddr, v6only: bool, reuse_port: bool) -> io::Result<Socket> {
+    let socket = tcp_socket(address)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(v6only)?;
+    }
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Takes the next connection, or says `WouldBlock`.
+///
+/// One system call: std's accept needs two more to make the socket nonblocking. An IPv4 client of a dual-stack
+/// listener is reported with its IPv4 address.
+pub fn accept(listener: impl AsFd) -> io::Result<(TcpStream, SocketAddr)> {
+    let (socket, peer) = acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+    let peer = peer.ok_or(Errno::AFNOSUPPORT)?;
+    let peer = SocketAddr::try_from(peer)?;
+    let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+    Ok((TcpStream::from(socket), peer))
+}
+
+/// Starts to connect, without Nagle's delay. The socket is connected once it is writable and [`connect_result`]
+/// says `Ok`.
+pub fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = tcp_socket(address)?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
+/// What became of a connect, to be asked when the socket is writable. The error is given once.
+pub fn connect_result(stream: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::socket_error(stream)??)
+}
+
+/// Whether an idle pooled connection is no longer fit for a request: closed, broken, or with bytes that nobody asked
+/// for (which would be taken for the answer). Reads nothing and never waits.
+pub fn peek_closed(stream: impl AsFd) -> bool {
+    let mut byte = [0];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    loop {
+        match recv(&stream, &mut byte, flags) {
+            Err(Errno::AGAIN) => return false,
+            Err(Errno::INTR) => {}
+            Ok(_) | Err(_) => return true,
+        }
+    }
+}
+
+/// Makes closing the socket a reset: the peer learns that the answer is broken off, and nothing lingers in the kernel.
+pub fn reset_on_close(stream: impl AsFd) -> io::Result<()> {
+    SockRef::from(&stream.as_fd()).set_linger(Some(Duration::ZERO))
+}
+
+fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
+    // Close-on-exec is socket2's default.
+    Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking(),
+        Some(Protocol::TCP),
+    )
+}
+
+#[allow(unsafe_code)]
+fn set_defer_accept(socket: &Socket, wait: Duration) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+
+    let seconds = wait.as_secs().clamp(1, i32::MAX as u64) as libc::c_int;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the pointer and the length name one
+    // c_int on the stack, which the kernel only reads.
+    let status = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::fs::fcntl_getfl;
+    use rustix::io::{FdFlags, fcntl_getfd};
+    use rustix::time::Timespec;
+
+    use super::*;
+
+    const LOOPBACK: &str = "127.0.0.1:0";
+    /// Long enough for a busy machine; a test that gets what it waits for never takes it.
+    const PATIENCE_SECONDS: i64 = 20;
+
+    fn wait(socket: &impl AsFd, what: PollFlags) {
+        let patience = Timespec {
+            tv_sec: PATIENCE_SECONDS,
+            tv_nsec: 0,
+        };
+        let mut polled = [PollFd::new(socket, what)];
+        assert_eq!(
+            poll(&mut polled, Some(&patience)).unwrap(),
+            1,
+            "nothing happened on the socket"
+        );
+    }
+
+    fn listener(options: ListenOptions) -> (TcpListener, SocketAddr) {
+        let listener = listen(LOOPBACK.parse().unwrap(), options).unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+        wait(listener, PollFlags::IN);
+        accept(listener).unwrap()
+    }
+
+    fn is_nonblocking_and_cloexec(socket: &impl AsFd) -> bool {
+        let flags = fcntl_getfl(socket).unwrap();
+        flags.contains(rustix::fs::OFlags::NONBLOCK)
+            && fcntl_getfd(socket).unwrap().contains(FdFlags::CLOEXEC)
+    }
+
+    #[test]
+    fn a_connection_is_made_without_ever_blocking() {
+        let (listener, address) = listener(ListenOptions::default());
+        assert_eq!(accept(&listener).unwrap_err().kind(), ErrorKind::WouldBlock);
+        let client = connect(address).unwrap();
+        wait(&client, PollFlags::OUT);
+        connect_result(&client).unwrap();
+        let (server, peer) = accepted(&listener);
+        assert_eq!(peer, client.local_addr().unwrap());
+        assert!(client.nodelay().unwrap());
+        assert!(is_nonblocking_and_cloexec(&listener));
+        assert!(is_nonblocking_and_cloexec(&client));
+        assert!(is_nonblocking_and_cloexec(&server));
+    }
+
+    #[test]
+    fn a_refused_connect_is_reported_by_its_result() {
+        let (listener, address) = listener(ListenOptions::default());
+        drop(listener);
+        let client = connect(address).unwrap();
+        wait(&client, PollFlags::OUT);
+        assert_eq!(
+            connect_result(&client).unwrap_err().kind(),
+            ErrorKind::ConnectionRefused
+        );
+    }
+
+    #[test]
+    fn cores_share_a_port_only_if_all_of_them_ask_for_it() {
+        let shared = ListenOptions {
+            reuse_port: true,
+            ..ListenOptions::default()
+        };
+        let (_first, address) = listener(shared);
+        let _second = listen(address, shared).unwrap();
+        let alone = listen(address, ListenOptions::default());
+        assert_eq!(alone.unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(
+            check_free(address).unwrap_err().kind(),
+            ErrorKind::AddrInUse
+        );
+    }
+
+    #[test]
+    fn an_address_is_free_again_right_after_its_connections() {
+        let (listener, address) = listener(ListenOptions::default());
+        let client = connect(address).unwrap();
+        let (server, _) = accepted(&listener);
+        // The side that closes first is the one that TIME_WAIT holds on to.
+        drop((server, listener));
+        wait(&client, PollFlags::IN);
+        drop(client);
+        check_free(address).unwrap();
+        listen(address, ListenOptions::default()).unwrap();
+    }
+
+    #[test]
+    fn ipv4_and_ipv6_are_bound_side_by_side() {
+        let options = ListenOptions::default();
+        let Ok(six) = listen("[::]:0".parse().unwrap(), options) else {
+            // A kernel without IPv6 has nothing to be tested here.
+            return;
+        };
+        let port = six.local_addr().unwrap().port();
+        listen(SocketAddr::from(([0, 0, 0, 0], port)), options).unwrap();
+    }
+
+    #[test]
+    fn an_ipv4_client_of_a_dual_stack_listener_keeps_its_address() {
+        let options = ListenOptions {
+            v6only: false,
+            ..ListenOptions::default()
+        };
+        let Ok(listener) = listen("[::]:0".parse().unwrap(), options) else {
+            return;
+        };
+        let port = listener.local_addr().unwrap().port();
+        let client = connect(SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+        let (_server, peer) = accepted(&listener);
+        assert_eq!(peer, client.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_deferred_connection_appears_with_its_first_byte() {
+        let (listener, address) = listener(ListenOptions {
+            defer_accept: Some(Duration::from_secs(60)),
+            ..ListenOptions::default()
+        });
+        let mut silent = connect(address).unwrap();
+        let mut speaking = connect(address).unwrap();
+        wait(&silent, PollFlags::OUT);
+        wait(&speaking, PollFlags::OUT);
+        speaking.write_all(b"x").unwrap();
+        let (_server, peer) = accepted(&listener);
+        assert_eq!(peer, speaking.local_addr().unwrap());
+        assert_eq!(accept(&listener).unwrap_err().kind(), ErrorKind::WouldBlock);
+        silent.write_all(b"x").unwrap();
+        let (_server, peer) = accepted(&listener);
+        assert_eq!(peer, silent.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_pooled_connection_is_fit_until_the_peer_says_anything() {
+        let (listener, address) = listener(ListenOptions::default());
+        let client = connect(address).unwrap();
+        let (mut server, _) = accepted(&listener);
+        assert!(!peek_closed(&client));
+        server.write_all(b"HTTP/1.1 408 ").unwrap();
+        wait(&client, PollFlags::IN);
+        assert!(peek_closed(&client));
+        let mut bytes = [0; 32];
+        assert_eq!(
+            (&client).read(&mut bytes).unwrap(),
+            13,
+            "peeking takes nothing"
+        );
+        assert!(!peek_closed(&client));
+        drop(server);
+        wait(&client, PollFlags::IN);
+        assert!(peek_closed(&client));
+    }
+
+    #[test]
+    fn closing_becomes_a_reset() {
+        let (listener, address) = listener(ListenOptions::default());
+        let mut client = connect(address).unwrap();
+        let (server, _) = accepted(&listener);
+        reset_on_close(&server).unwrap();
+        drop(server);
+        wait(&client, PollFlags::IN);
+        assert_eq!(
+            client.read(&mut [0; 8]).unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
+    }
+}
