@@ -1,1 +1,9 @@
-//! To be written.
+//! Decisions without side effects: where a request goes, which server gets it, how long to wait for whom.
+//!
+//! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
+//! reproduces any run. Everything belongs to one core and is neither shared nor locked.
+
+pub mod balance;
+pub mod patience;
+pub mod route;
+pub mod suspect;
