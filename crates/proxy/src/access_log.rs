@@ -1,0 +1,373 @@
+//! The access log: one JSON object a line, written by a thread of its own, never waited for.
+//!
+//! A core writes its lines into a sheet in its own memory. Full sheets, and once a tick what there is, go to the writer
+//! through a bounded channel; when the writer cannot keep up, lines are dropped and counted.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use propylon_config::AccessLog;
+
+/// A sheet is handed over when it holds this much.
+const SHEET_BYTES: usize = 32 * 1024;
+/// Sheets on their way to the writer, all cores together.
+const SHEETS_WAITING_MAX: usize = 256;
+/// How often the writer looks whether the file was moved away.
+const ROTATION_CHECK: Duration = Duration::from_secs(1);
+
+/// What is known of a request when it has ended.
+pub struct Record<'a> {
+    pub client: std::net::SocketAddr,
+    pub listener: &'a str,
+    pub host: &'a [u8],
+    pub method: &'a [u8],
+    /// Path and query as the client sent them.
+    pub target: &'a [u8],
+    pub protocol: &'static str,
+    /// 0 when the connection ended before a status was sent.
+    pub status: u16,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub durations: Durations,
+    pub backend: Option<&'a str>,
+    pub server: Option<&'a str>,
+    pub attempts: u32,
+    pub reused: bool,
+    pub tls: Option<&'a TlsFields>,
+    pub fault: Option<&'a str>,
+}
+
+/// In microseconds; absent where a phase did not take place.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Durations {
+    /// Accept to the end of the TLS handshake; only on a connection's first request.
+    pub handshake: Option<u64>,
+    /// First byte of the head to its last.
+    pub head: u64,
+    pub connect: Option<u64>,
+    /// Request sent to the response's head.
+    pub first_byte: Option<u64>,
+    /// First byte of the request to the last byte of the response.
+    pub total: u64,
+}
+
+#[derive(Debug)]
+pub struct TlsFields {
+    pub version: &'static str,
+    pub suite: &'static str,
+    pub group: Option<&'static str>,
+    pub certificate: Option<&'static str>,
+    pub resumed: bool,
+}
+
+/// One core's end of the log.
+pub struct Sheet {
+    lines: Vec<u8>,
+    count: u64,
+    outlet: Option<SyncSender<Lines>>,
+    dropped: u64,
+    second: u64,
+    second_text: String,
+}
+
+struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Sheet {
+    pub fn is_on(&self) -> bool {
+        self.outlet.is_some()
+    }
+
+    pub fn write(&mut self, record: &Record<'_>) {
+        if self.outlet.is_none() {
+            return;
+        }
+        self.write_time();
+        let out = &mut self.lines;
+        // Writing into a Vec does not fail.
+        let _ = write!(out, ",\"client\":\"{}\",\"listener\":", record.client);
+        text(out, record.listener.as_bytes());
+        field(out, "host", Some(record.host));
+        field(out, "method", Some(record.method));
+        field(out, "path", Some(record.target));
+        field(out, "protocol", Some(record.protocol.as_bytes()));
+        let _ = write!(
+            out,
+            ",\"status\":{},\"bytes_received\":{},\"bytes_sent\":{}",
+            record.status, record.bytes_received, record.bytes_sent
+        );
+        durations(out, &record.durations);
+        field(out, "backend", record.backend.map(str::as_bytes));
+        field(out, "server", record.server.map(str::as_bytes));
+        let _ = write!(out, ",\"attempts\":{},\"reused\":{}", record.attempts, record.reused);
+        tls(out, record.tls);
+        field(out, "fault", record.fault.map(str::as_bytes));
+        out.extend_from_slice(b"}\n");
+        self.count += 1;
+        if self.lines.len() >= SHEET_BYTES {
+            self.hand_over();
+        }
+    }
+
+    /// Gives what is written so far to the writer, or drops it if the writer is behind.
+    pub fn hand_over(&mut self) {
+        let Some(outlet) = &self.outlet else { return };
+        if self.lines.is_empty() {
+            return;
+        }
+        let bytes = std::mem::replace(&mut self.lines, Vec::with_capacity(SHEET_BYTES + 1024));
+        let count = std::mem::take(&mut self.count);
+        match outlet.try_send(Lines { bytes }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.dropped += count,
+        }
+    }
+
+    /// Lines dropped since the last call.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    fn write_time(&mut self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        if now.as_secs() != self.second {
+            self.second = now.as_secs();
+            self.second_text = second_text(self.second);
+        }
+        let _ = write!(self.lines, "{{\"time\":\"{}.{:03}Z\"", self.second_text, now.subsec_millis());
+    }
+}
+
+/// `2026-11-20T22:20:00` of a Unix time in seconds.
+fn second_text(seconds: u64) -> String {
+    let time = time::OffsetDateTime::from_unix_timestamp(seconds as i64).unwrap_or(time::OffsetDateTime::UNIX_EPOCH);
+    let (date, clock) = (time.date(), time.time());
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}",
+        date.year(),
+        u8::from(date.month()),
+        date.day(),
+        clock.hour(),
+        clock.minute(),
+        clock.second()
+    )
+}
+
+fn durations(out: &mut Vec<u8>, durations: &Durations) {
+    out.extend_from_slice(b",\"duration_us\":{");
+    let _ = write!(out, "\"head\":{}", durations.head);
+    for (name, value) in
+        [("handshake", durations.handshake), ("connect", durations.connect), ("first_byte", durations.first_byte)]
+    {
+        if let Some(value) = value {
+            let _ = write!(out, ",\"{name}\":{value}");
+        }
+    }
+    let _ = write!(out, ",\"total\":{}}}", durations.total);
+}
+
+fn tls(out: &mut Vec<u8>, tls: Option<&TlsFields>) {
+    let Some(tls) = tls else {
+        out.extend_from_slice(b",\"tls\":null");
+        return;
+    };
+    let _ = write!(out, ",\"tls\":{{\"version\":\"{}\",\"suite\":\"{}\"", tls.version, tls.suite);
+    field(out, "group", tls.group.map(str::as_bytes));
+    field(out, "certificate", tls.certificate.map(str::as_bytes));
+    let _ = write!(out, ",\"resumed\":{}}}", tls.resumed);
+}
+
+fn field(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {
+    let _ = write!(out, ",\"{name}\":");
+    match value {
+        Some(value) => text(out, value),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// A JSON string (RFC 8259 §7) of bytes that need not be UTF-8: what is not printable ASCII becomes `\u00XX`.
+fn text(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+            0x20..=0x7e => out.push(byte),
+            _ => {
+                let _ = write!(out, "\\u{byte:04x}");
+            }
+        }
+    }
+    out.push(b'"');
+}
+
+/// The writing end: a thread, or nothing when the log is off.
+pub struct Writer {
+    outlet: Option<SyncSender<Lines>>,
+    thread: Option<JoinHandle<()>>,
+    failed: Arc<AtomicU64>,
+}
+
+impl Writer {
+    /// Opens the log (failing at once if the file cannot be opened) and starts its thread.
+    pub fn start(target: &AccessLog) -> io::Result<Writer> {
+        let failed = Arc::new(AtomicU64::new(0));
+        let out = match target {
+            AccessLog::Off => return Ok(Writer { outlet: None, thread: None, failed }),
+            AccessLog::Stdout => Out::Stream(Box::new(io::stdout())),
+            AccessLog::Stderr => Out::Stream(Box::new(io::stderr())),
+            AccessLog::File(path) => Out::file(path)?,
+        };
+        let (outlet, inlet) = sync_channel(SHEETS_WAITING_MAX);
+        let counter = Arc::clone(&failed);
+        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counter))?;
+        Ok(Writer { outlet: Some(outlet), thread: Some(thread), failed })
+    }
+
+    pub fn sheet(&self) -> Sheet {
+        Sheet {
+            lines: Vec::new(),
+            count: 0,
+            outlet: self.outlet.clone(),
+            dropped: 0,
+            second: 0,
+            second_text: second_text(0),
+        }
+    }
+
+    /// Writes that failed so far.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Waits until everything handed over is written. The sheets must be gone by then.
+    pub fn finish(mut self) {
+        self.outlet = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+enum Out {
+    Stream(Box<dyn Write + Send>),
+    File { path: PathBuf, file: File, inode: u64 },
+}
+
+impl Out {
+    fn file(path: &Path) -> io::Result<Out> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let inode = file.metadata()?.ino();
+        Ok(Out::File { path: path.to_owned(), file, inode })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Out::Stream(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+            Out::File { file, .. } => file.write_all(bytes),
+        }
+    }
+
+    /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open.
+    fn follow_rotation(&mut self) {
+        if let Out::File { path, inode, .. } = self {
+            let moved = std::fs::metadata(&*path).map_or(true, |found| found.ino() != *inode);
+            if moved && let Ok(fresh) = Out::file(&path.clone()) {
+                *self = fresh;
+            }
+        }
+    }
+}
+
+fn run(mut out: Out, inlet: Receiver<Lines>, failed: &AtomicU64) {
+    let mut checked = Instant::now();
+    loop {
+        let received = inlet.recv_timeout(ROTATION_CHECK);
+        if checked.elapsed() >= ROTATION_CHECK {
+            out.follow_rotation();
+            checked = Instant::now();
+        }
+        match received {
+            Ok(lines) => {
+                if out.write(&lines.bytes).is_err() {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record<'static> {
+        Record {
+            client: "[::1]:5000".parse().unwrap(),
+            listener: "web",
+            host: b"shop.example",
+            method: b"GET",
+            target: b"/a\"b\\\x1b\xff",
+            protocol: "HTTP/1.1",
+            status: 200,
+            bytes_received: 10,
+            bytes_sent: 20,
+            durations: Durations { first_byte: Some(7), total: 9, ..Durations::default() },
+            backend: Some("app"),
+            server: Some("127.0.0.1:1"),
+            attempts: 1,
+            reused: true,
+            tls: None,
+            fault: None,
+        }
+    }
+
+    #[test]
+    fn whatever_a_client_sends_a_line_is_one_json_object() {
+        let folder = std::env::temp_dir().join(format!("propylon-log-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("access.log");
+        let writer = Writer::start(&AccessLog::File(path.clone())).unwrap();
+        let mut sheet = writer.sheet();
+        sheet.write(&record());
+        sheet.hand_over();
+        drop(sheet);
+        writer.finish();
+        let written = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(written.matches('\n').count(), 1);
+        let line: serde_json::Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(line["path"], "/a\"b\\\u{1b}\u{ff}");
+        assert_eq!(line["duration_us"]["total"], 9);
+        assert_eq!(line["tls"], serde_json::Value::Null);
+        assert!(line["time"].as_str().unwrap().ends_with('Z'));
+    }
+
+    #[test]
+    fn a_writer_that_is_behind_costs_lines_and_never_time() {
+        let (outlet, _inlet) = sync_channel(1);
+        let mut sheet = Sheet {
+            lines: Vec::new(),
+            count: 0,
+            outlet: Some(outlet),
+            dropped: 0,
+            second: 0,
+            second_text: second_text(0),
+        };
+        for _ in 0..3 {
+            sheet.write(&record());
+            sheet.write(&record());
+            sheet.hand_over();
+        }
+        assert_eq!(sheet.take_dropped(), 4);
+    }
+}

@@ -1,0 +1,254 @@
+//! Bytes on their way: a window over initialised memory, and the core's stock of such memory.
+//!
+//! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `Stock` and gives it back
+//! when nothing is left in it.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Room for one whole TLS record (RFC 8446 §5.2: 5 + 2^14 + 256 bytes) and the start of the next.
+pub const SMALL_BYTES: usize = 20 * 1024;
+/// Room for a bulk transfer: four full TLS records and their overhead.
+pub const LARGE_BYTES: usize = 68 * 1024;
+/// Buffers of each size that a core keeps for reuse; what comes back beyond that is freed.
+const SMALL_KEPT_MAX: usize = 64;
+const LARGE_KEPT_MAX: usize = 16;
+
+/// A window `[start, end)` of readable bytes, and behind it (on TLS connections) a window of records not opened yet.
+///
+/// The memory is initialised once and never again, so that reading into it costs nothing but the read.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Received TLS records, or a part of one; always at or behind `end`.
+    sealed: Range<usize>,
+}
+
+impl Buffer {
+    pub fn readable(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Nothing readable and nothing sealed: the memory can go back to the stock.
+    pub fn is_idle(&self) -> bool {
+        self.is_empty() && self.sealed.is_empty()
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Drops `count` readable bytes from the front.
+    pub fn consume(&mut self, count: usize) {
+        debug_assert!(count <= self.len());
+        self.start += count;
+        if self.start == self.end && self.sealed.is_empty() {
+            self.start = 0;
+            self.end = 0;
+            self.sealed = 0..0;
+        }
+    }
+
+    /// Appends `bytes`, growing as needed.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.spare(bytes.len())[..bytes.len()].copy_from_slice(bytes);
+        self.end += bytes.len();
+    }
+
+    /// At least `room` bytes of free space behind the readable ones (no sealed bytes may be present).
+    pub fn spare(&mut self, room: usize) -> &mut [u8] {
+        debug_assert!(self.sealed.is_empty());
+        if self.bytes.len() - self.end < room {
+            self.compact();
+            let wanted = self.end + room;
+            if self.bytes.len() < wanted {
+                self.bytes.resize(wanted.next_multiple_of(4096), 0);
+            }
+        }
+        &mut self.bytes[self.end..]
+    }
+
+    /// Says that `count` bytes of `spare` were filled.
+    pub fn filled(&mut self, count: usize) {
+        self.end += count;
+        debug_assert!(self.end <= self.bytes.len());
+    }
+
+    /// At least `room` bytes of free space behind the sealed ones.
+    pub fn sealed_spare(&mut self, room: usize) -> &mut [u8] {
+        if self.sealed.is_empty() {
+            self.sealed = self.end..self.end;
+        }
+        if self.bytes.len() - self.sealed.end < room {
+            self.compact();
+            let wanted = self.sealed.end + room;
+            if self.bytes.len() < wanted {
+                self.bytes.resize(wanted.next_multiple_of(4096), 0);
+            }
+        }
+        &mut self.bytes[self.sealed.end..]
+    }
+
+    /// Says that `count` bytes of `sealed_spare` were filled.
+    pub fn sealed_filled(&mut self, count: usize) {
+        self.sealed.end += count;
+        debug_assert!(self.sealed.end <= self.bytes.len());
+    }
+
+    pub fn sealed_len(&self) -> usize {
+        self.sealed.len()
+    }
+
+    /// The memory from the end of the readable bytes on, and where in it the sealed bytes lie.
+    pub fn sealed_window(&mut self) -> (&mut [u8], Range<usize>) {
+        let window = self.sealed.start - self.end..self.sealed.end - self.end;
+        (&mut self.bytes[self.end..], window)
+    }
+
+    /// Says that `consumed` sealed bytes became `opened` readable ones, already moved to the front of the window.
+    pub fn opened(&mut self, consumed: usize, opened: usize) {
+        self.sealed.start += consumed;
+        self.end += opened;
+        debug_assert!(self.sealed.is_empty() || self.end <= self.sealed.start);
+        if self.sealed.is_empty() {
+            self.sealed = self.end..self.end;
+        }
+    }
+
+    fn compact(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        if self.sealed.start > self.end {
+            self.bytes.copy_within(self.sealed.clone(), self.end);
+            self.sealed = self.end..self.end + self.sealed.len();
+        }
+    }
+}
+
+/// The buffers that a core keeps at hand. Not shared with other cores.
+#[derive(Default)]
+pub struct Stock {
+    small: RefCell<Vec<Vec<u8>>>,
+    large: RefCell<Vec<Vec<u8>>>,
+}
+
+impl Stock {
+    pub fn small(&self) -> Buffer {
+        Self::take(&self.small, SMALL_BYTES)
+    }
+
+    pub fn large(&self) -> Buffer {
+        Self::take(&self.large, LARGE_BYTES)
+    }
+
+    /// Takes a buffer back. Its memory is kept for the next borrower or freed, never both owned and idle.
+    pub fn give_back(&self, buffer: &mut Buffer) {
+        let bytes = std::mem::take(buffer).bytes;
+        let (shelf, kept_max) = match bytes.len() {
+            SMALL_BYTES => (&self.small, SMALL_KEPT_MAX),
+            LARGE_BYTES => (&self.large, LARGE_KEPT_MAX),
+            _ => return,
+        };
+        let mut shelf = shelf.borrow_mut();
+        if shelf.len() < kept_max {
+            shelf.push(bytes);
+        }
+    }
+
+    /// Makes sure that `buffer` has memory.
+    pub fn equip(&self, buffer: &mut Buffer) {
+        if buffer.bytes.is_empty() {
+            *buffer = self.small();
+        }
+    }
+
+    /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
+    pub fn enlarge(&self, buffer: &mut Buffer) {
+        if buffer.bytes.len() >= LARGE_BYTES || !buffer.sealed.is_empty() {
+            return;
+        }
+        let mut large = self.large();
+        large.extend(buffer.readable());
+        self.give_back(buffer);
+        *buffer = large;
+    }
+
+    fn take(shelf: &RefCell<Vec<Vec<u8>>>, size: usize) -> Buffer {
+        let bytes = shelf.borrow_mut().pop().unwrap_or_else(|| vec![0; size]);
+        Buffer { bytes, ..Buffer::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_comes_out_in_order_however_it_is_cut() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let stock = Stock::default();
+        let mut buffer = stock.small();
+        let (mut put, mut taken) = (0u8, 0u8);
+        for _ in 0..2_000 {
+            let count = random.usize(..9_000);
+            let bytes: Vec<u8> = (0..count).map(|i| put.wrapping_add(i as u8)).collect();
+            put = put.wrapping_add(count as u8);
+            buffer.extend(&bytes);
+            let count = random.usize(..=buffer.len());
+            for byte in &buffer.readable()[..count] {
+                assert_eq!(*byte, taken);
+                taken = taken.wrapping_add(1);
+            }
+            buffer.consume(count);
+            if buffer.len() > 40_000 {
+                taken = taken.wrapping_add(buffer.len() as u8);
+                buffer.consume(buffer.len());
+            }
+        }
+    }
+
+    #[test]
+    fn sealed_bytes_survive_while_plain_ones_are_taken_from_before_them() {
+        let mut buffer = Stock::default().small();
+        buffer.extend(b"plain");
+        buffer.sealed_spare(8)[..6].copy_from_slice(b"SEALED");
+        buffer.sealed_filled(6);
+        buffer.consume(5);
+        assert!(!buffer.is_idle());
+        // "SEA" opens to "s"; the rest waits.
+        let (window, sealed) = buffer.sealed_window();
+        assert_eq!(&window[sealed], b"SEALED");
+        window[0] = b's';
+        buffer.opened(3, 1);
+        assert_eq!(buffer.readable(), b"s");
+        let _ = buffer.sealed_spare(SMALL_BYTES - 4);
+        let (window, sealed) = buffer.sealed_window();
+        assert_eq!(&window[sealed], b"LED");
+        assert_eq!(buffer.readable(), b"s");
+    }
+
+    #[test]
+    fn a_buffer_that_grew_is_freed_and_the_usual_ones_are_kept() {
+        let stock = Stock::default();
+        let mut grown = stock.small();
+        grown.extend(&[0; SMALL_BYTES + 1]);
+        stock.give_back(&mut grown);
+        let mut usual = stock.small();
+        stock.give_back(&mut usual);
+        assert_eq!(stock.small.borrow().len(), 1);
+        assert_eq!(usual.capacity(), 0);
+    }
+}

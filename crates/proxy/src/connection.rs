@@ -1,0 +1,460 @@
+//! The life of a client connection, in the order in which it happens: handshake, then requests one after another with
+//! quiet times between them, then an orderly end.
+
+use std::future::poll_fn;
+use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use propylon_tls::{Facts, Failure, Session, Step, Version};
+
+use crate::buffer::{Buffer, SMALL_BYTES};
+use crate::client::{self, ClientStream, Fill, ReadError};
+use crate::core::Core;
+use crate::deadline::Deadline;
+use crate::exchange::{self, Request};
+use crate::http1::{self, Parsed, Reject};
+use crate::socket::Socket;
+use crate::telemetry::{ListenerMetrics, Wait};
+
+/// How long, and for how many bytes, a client that was refused is listened to before the socket is closed, so that our
+/// answer is not destroyed by a reset (RFC 9112 §9.6).
+const LINGER_MILLIS: u64 = 2_000;
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// How long an answer that ends a connection may take to be accepted by the client's kernel.
+const FAREWELL_MILLIS: u64 = 5_000;
+
+pub struct Connection {
+    pub core: Rc<Core>,
+    /// Index of the listener it came in by.
+    pub listener: usize,
+    pub peer: SocketAddr,
+    pub stream: ClientStream,
+    /// What the client sent and nobody has taken yet.
+    pub inbox: Buffer,
+    /// What is on its way to the client.
+    pub wire: Buffer,
+    pub deadline: Deadline,
+    /// Milliseconds on the core's clock.
+    accepted: u64,
+    pub facts: Option<Facts>,
+    /// Duration of the handshake in microseconds, until the first request has logged it.
+    pub handshake_us: Option<u32>,
+    /// Requests begun on this connection.
+    pub requests: u32,
+}
+
+/// What becomes of a connection when a request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Another request may come.
+    Next,
+    /// Close in order: what is staged is sent first.
+    Close,
+    /// Close in order, but hear the client out for a moment so that it gets to read our answer.
+    Linger,
+    /// The response is broken off: the client must not take it for whole.
+    Abort,
+}
+
+/// What reading a head came to.
+enum Arrival {
+    Head,
+    Quiet,
+    Closed,
+    Refused(Reject),
+}
+
+/// Serves a client from accept to close.
+pub async fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+    let mut connection = Connection::new(core, listener, stream, peer);
+    connection.live().await;
+}
+
+impl Connection {
+    fn new(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) -> Connection {
+        let metrics = &core.telemetry.listeners[listener];
+        core.metrics.increment(metrics.accepted);
+        core.metrics.raise(metrics.open);
+        core.connections.set(core.connections.get() + 1);
+        let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
+        let deadline = core.timers.deadline();
+        let accepted = core.timers.now();
+        Connection {
+            core,
+            listener,
+            peer,
+            stream: ClientStream { socket: Socket::new(stream), tls, ended: false, closed: false },
+            inbox: Buffer::default(),
+            wire: Buffer::default(),
+            deadline,
+            accepted,
+            facts: None,
+            handshake_us: None,
+            requests: 0,
+        }
+    }
+
+    pub fn metrics(&self) -> &ListenerMetrics {
+        &self.core.telemetry.listeners[self.listener]
+    }
+
+    /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet.
+    async fn live(&mut self) {
+        if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
+            return;
+        }
+        loop {
+            match Box::pin(self.work()).await {
+                After::Next => {}
+                After::Abort => {
+                    let _ = self.stream.socket.with(propylon_sys::reset_on_close);
+                    return;
+                }
+                after => return Box::pin(self.farewell(after)).await,
+            }
+            client::rest(&self.core.stock, &mut self.inbox, &mut self.wire);
+            if !self.quiet().await {
+                return Box::pin(self.farewell(After::Close)).await;
+            }
+        }
+    }
+
+    /// Waits for the next request with no buffer in hand. False when it will not come.
+    async fn quiet(&mut self) -> bool {
+        let core = Rc::clone(&self.core);
+        let (due, wait) = {
+            let snapshot = core.snapshot();
+            let timeouts = &snapshot.listener(self.listener).timeouts;
+            match self.requests {
+                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Wait::RequestHead),
+                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
+            }
+        };
+        poll_fn(|context| {
+            if core.draining.get() {
+                return Poll::Ready(false);
+            }
+            if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
+                return Poll::Ready(readable.is_ok());
+            }
+            if core.timers.now() >= due {
+                self.count_timeout(wait);
+                return Poll::Ready(false);
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    pub fn count_timeout(&self, wait: Wait) {
+        self.core.metrics.increment(self.metrics().timeouts[wait as usize]);
+    }
+
+    /// Serves requests as long as there is something of one to be read.
+    async fn work(&mut self) -> After {
+        let mut request = self.core.request();
+        let after = self.work_with(&mut request).await;
+        self.core.give_request_back(request);
+        after
+    }
+
+    async fn work_with(&mut self, request: &mut Request) -> After {
+        loop {
+            self.core.stock.equip(&mut self.inbox);
+            self.core.stock.equip(&mut self.wire);
+            match self.read_head(request).await {
+                Arrival::Quiet => return After::Next,
+                Arrival::Closed => return After::Close,
+                Arrival::Refused(reject) => return exchange::refuse(self, request, reject),
+                Arrival::Head => {}
+            }
+            self.requests += 1;
+            match exchange::exchange(self, request).await {
+                After::Next if self.inbox.is_idle() => return After::Next,
+                After::Next => {}
+                after => return after,
+            }
+        }
+    }
+
+    /// Reads until a whole head is there, and takes it out of the inbox.
+    async fn read_head(&mut self, request: &mut Request) -> Arrival {
+        let core = Rc::clone(&self.core);
+        let snapshot = core.snapshot();
+        let listener = snapshot.listener(self.listener);
+        let limits = http1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
+        let patience = listener.timeouts.request_head.as_millis() as u64;
+        request.begin(Instant::now());
+        let began = core.timers.at(request.started);
+        let due = if self.requests == 0 { self.accepted + patience } else { began + patience };
+        let arrival = poll_fn(|context| {
+            if let Poll::Ready(arrival) = self.poll_head(context, request, &limits) {
+                return Poll::Ready(arrival);
+            }
+            if self.inbox.is_idle() {
+                return Poll::Ready(Arrival::Quiet);
+            }
+            if core.timers.now() >= due {
+                self.count_timeout(Wait::RequestHead);
+                return Poll::Ready(Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" }));
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await;
+        if let Arrival::Head = arrival {
+            request.take_head(&mut self.inbox);
+        }
+        arrival
+    }
+
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &mut Request,
+        limits: &http1::Limits,
+    ) -> Poll<Arrival> {
+        loop {
+            if !self.inbox.is_empty() {
+                match http1::parse_request(self.inbox.readable(), limits, &mut request.head) {
+                    Ok(Parsed::Complete) => return Poll::Ready(Arrival::Head),
+                    Ok(Parsed::Partial) => {}
+                    Err(reject) => return Poll::Ready(Arrival::Refused(reject)),
+                }
+            }
+            match self.stream.poll_fill(context, &mut self.inbox, &mut self.wire) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(Fill::Bytes)) => {}
+                Poll::Ready(Ok(Fill::End)) if self.inbox.is_empty() => return Poll::Ready(Arrival::Closed),
+                Poll::Ready(Ok(Fill::End)) => {
+                    let reject = Reject { status: 400, reason: "head-cut-short" };
+                    return Poll::Ready(Arrival::Refused(reject));
+                }
+                Poll::Ready(Err(ReadError::Io(_))) => return Poll::Ready(Arrival::Closed),
+                Poll::Ready(Err(ReadError::Tls(failure))) => {
+                    self.note_tls_failure(&failure);
+                    return Poll::Ready(Arrival::Closed);
+                }
+            }
+        }
+        // Answers of TLS itself (to a key update) do not wait for a response.
+        if !self.wire.is_empty() && self.requests > 0 {
+            // A failed write shows at the next read or write as well.
+            let _ = self.stream.poll_flush(context, &mut self.wire);
+        }
+        Poll::Pending
+    }
+
+    pub fn note_tls_failure(&self, failure: &Failure) {
+        self.core.metrics.increment(self.metrics().handshake_failures.of(failure.reason));
+        log::debug!("{}: TLS failed: {failure}", self.peer);
+    }
+
+    /// The TLS handshake. False when there is nothing more to do with the client.
+    async fn handshake(&mut self) -> bool {
+        let core = Rc::clone(&self.core);
+        let started = Instant::now();
+        let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
+        let due = self.accepted + patience;
+        core.stock.equip(&mut self.inbox);
+        core.stock.equip(&mut self.wire);
+        let result = poll_fn(|context| {
+            if let Poll::Ready(result) = self.poll_handshake(context) {
+                return Poll::Ready(result);
+            }
+            if core.timers.now() >= due {
+                return Poll::Ready(Err(Unfinished::TimedOut));
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await;
+        match result {
+            Ok(()) => {
+                self.handshake_done(started);
+                true
+            }
+            Err(unfinished) => {
+                self.handshake_failed(&unfinished);
+                if self.wire.is_empty() {
+                    self.give_buffers_back();
+                } else {
+                    self.farewell(After::Linger).await;
+                }
+                false
+            }
+        }
+    }
+
+    fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
+        let mut answer = Vec::new();
+        loop {
+            let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
+            if self.inbox.sealed_len() > 0 {
+                let result = advance(session, &mut self.inbox, &mut answer);
+                if !answer.is_empty() {
+                    self.wire.extend(&answer);
+                    answer.clear();
+                }
+                match result {
+                    Ok(Step::Done) => {
+                        let facts = session.facts();
+                        self.facts = Some(facts);
+                        // In TLS 1.2 the client waits for our Finished before it sends its request.
+                        if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
+                            let _ = self.stream.poll_flush(context, &mut self.wire);
+                        }
+                        return Poll::Ready(Ok(()));
+                    }
+                    Ok(_) => {}
+                    Err(failure) => return Poll::Ready(Err(Unfinished::Failed(failure))),
+                }
+            }
+            if let Poll::Ready(Err(_)) = self.stream.poll_flush(context, &mut self.wire) {
+                return Poll::Ready(Err(Unfinished::Closed));
+            }
+            if self.inbox.sealed_len() >= Session::WANT_MAX {
+                return Poll::Ready(Err(Unfinished::Closed));
+            }
+            let room = if self.inbox.capacity() - self.inbox.sealed_len() < 1024 { SMALL_BYTES } else { 1024 };
+            match self.stream.socket.poll_read(context, self.inbox.sealed_spare(room)) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Unfinished::Closed)),
+                Poll::Ready(Ok(count)) => self.inbox.sealed_filled(count),
+            }
+        }
+    }
+
+    fn handshake_done(&mut self, started: Instant) {
+        let micros = started.elapsed().as_micros() as u64;
+        self.handshake_us = Some(u32::try_from(micros).unwrap_or(u32::MAX));
+        let metrics = self.metrics();
+        self.core.metrics.observe(metrics.handshake_duration, micros);
+        let Some(facts) = &self.facts else { return };
+        let certificate = facts.certificate.map(certificate_name);
+        if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
+            self.core.metrics.increment(counter);
+        }
+        if let Some(session) = &mut self.stream.tls {
+            // Routing goes by the Host field; the name has served its purpose.
+            drop(session.take_server_name());
+        }
+    }
+
+    fn handshake_failed(&mut self, unfinished: &Unfinished) {
+        match unfinished {
+            Unfinished::TimedOut => {
+                self.count_timeout(Wait::Handshake);
+                self.core.metrics.increment(self.metrics().handshake_failures.of("timeout"));
+            }
+            // A port check or a client that changed its mind.
+            Unfinished::Closed => self.core.metrics.increment(self.metrics().handshake_failures.of("closed")),
+            Unfinished::Failed(failure) => {
+                self.note_tls_failure(failure);
+                if failure.reason == "not-tls" && looks_like_http(&mut self.inbox) {
+                    self.wire = Buffer::default();
+                    self.wire.extend(PLAIN_ON_TLS);
+                }
+                // What could not be opened will not be looked at again.
+                self.core.stock.give_back(&mut self.inbox);
+            }
+        }
+    }
+
+    /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
+    async fn farewell(&mut self, after: After) {
+        let core = Rc::clone(&self.core);
+        if self.facts.is_some() {
+            self.stream.stage_close(&mut self.wire);
+        }
+        let due = core.timers.now() + FAREWELL_MILLIS;
+        let sent = poll_fn(|context| {
+            if let Poll::Ready(done) = self.stream.poll_flush(context, &mut self.wire) {
+                return Poll::Ready(done.is_ok());
+            }
+            if core.timers.now() >= due {
+                return Poll::Ready(false);
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await;
+        if sent && after == After::Linger && self.stream.socket.shutdown_write().is_ok() {
+            self.linger().await;
+        }
+        self.give_buffers_back();
+    }
+
+    async fn linger(&mut self) {
+        let core = Rc::clone(&self.core);
+        let due = core.timers.now() + LINGER_MILLIS;
+        let mut heard = 0;
+        self.inbox = core.stock.small();
+        poll_fn(|context| {
+            loop {
+                match self.stream.socket.poll_read(context, self.inbox.spare(1024)) {
+                    Poll::Pending => break,
+                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Ok(count)) => heard += count,
+                }
+                if heard > LINGER_BYTES_MAX {
+                    return Poll::Ready(());
+                }
+            }
+            if core.timers.now() >= due || core.draining.get() {
+                return Poll::Ready(());
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn give_buffers_back(&mut self) {
+        self.core.stock.give_back(&mut self.inbox);
+        self.core.stock.give_back(&mut self.wire);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.give_buffers_back();
+        self.core.metrics.lower(self.metrics().open);
+        self.core.connections.set(self.core.connections.get() - 1);
+        self.core.ended.notify_one();
+    }
+}
+
+/// Why a handshake did not finish.
+enum Unfinished {
+    TimedOut,
+    Closed,
+    Failed(Failure),
+}
+
+/// What a browser is told that speaks HTTP to a port that speaks TLS.
+const PLAIN_ON_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
+Content-Length: 55\r\nConnection: close\r\n\r\nThis port speaks TLS: use https:// instead of http://.\n";
+
+fn looks_like_http(inbox: &mut Buffer) -> bool {
+    let (window, sealed) = inbox.sealed_window();
+    let text = &window[sealed];
+    [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH "].iter().any(|m| text.starts_with(m))
+}
+
+fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
+    let (window, sealed) = inbox.sealed_window();
+    let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
+    inbox.opened(consumed, 0);
+    Ok(step)
+}
+
+pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
+    match key {
+        propylon_config::KeyType::Ecdsa => "ecdsa",
+        propylon_config::KeyType::Rsa => "rsa",
+    }
+}

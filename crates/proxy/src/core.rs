@@ -1,0 +1,142 @@
+//! One core's world: everything its connections use, none of it shared with another core.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_metrics::Column;
+use tokio::sync::Notify;
+
+use crate::access_log::Sheet;
+use crate::buffer::Stock;
+use crate::deadline::Timers;
+use crate::exchange::Request;
+use crate::snapshot::CoreSnapshot;
+use crate::telemetry::Telemetry;
+
+/// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
+const REQUESTS_KEPT_MAX: usize = 64;
+const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
+
+pub struct Core {
+    pub stock: Stock,
+    pub timers: Rc<Timers>,
+    pub metrics: Column,
+    pub telemetry: Arc<Telemetry>,
+    pub log: RefCell<Sheet>,
+    pub random: RefCell<fastrand::Rng>,
+    /// Where a head or a chunk is put together before it is sealed; never held across a wait.
+    pub scratch: RefCell<Vec<u8>>,
+    /// Finish what is in progress and take no more.
+    pub draining: Cell<bool>,
+    /// Client connections open on this core.
+    pub connections: Cell<usize>,
+    /// Requests in progress on this core.
+    pub requests: Cell<usize>,
+    /// A connection has ended.
+    pub ended: Notify,
+    requests_kept: RefCell<Vec<Box<Request>>>,
+    snapshot: RefCell<Rc<CoreSnapshot>>,
+    date: RefCell<Date>,
+}
+
+/// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
+struct Date {
+    second: u64,
+    text: String,
+}
+
+impl Core {
+    pub fn new(
+        snapshot: Rc<CoreSnapshot>,
+        metrics: Column,
+        telemetry: Arc<Telemetry>,
+        log: Sheet,
+        seed: u64,
+    ) -> Rc<Core> {
+        Rc::new(Core {
+            stock: Stock::default(),
+            timers: Rc::new(Timers::new()),
+            metrics,
+            telemetry,
+            log: RefCell::new(log),
+            random: RefCell::new(fastrand::Rng::with_seed(seed)),
+            scratch: RefCell::new(Vec::with_capacity(4096)),
+            draining: Cell::new(false),
+            connections: Cell::new(0),
+            requests: Cell::new(0),
+            ended: Notify::new(),
+            requests_kept: RefCell::default(),
+            snapshot: RefCell::new(snapshot),
+            date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
+        })
+    }
+
+    /// The configuration that a request beginning now is served by.
+    pub fn snapshot(&self) -> Rc<CoreSnapshot> {
+        Rc::clone(&self.snapshot.borrow())
+    }
+
+    /// Memory for a request, used before or new.
+    pub fn request(&self) -> Box<Request> {
+        self.requests_kept.borrow_mut().pop().unwrap_or_default()
+    }
+
+    pub fn give_request_back(&self, request: Box<Request>) {
+        let mut kept = self.requests_kept.borrow_mut();
+        if kept.len() < REQUESTS_KEPT_MAX && request.text.capacity() <= REQUEST_TEXT_KEPT_MAX {
+            kept.push(request);
+        }
+    }
+
+    /// Calls `use_it` with the current value of the `Date` field.
+    pub fn with_date<T>(&self, use_it: impl FnOnce(&str) -> T) -> T {
+        let now = SystemTime::now();
+        let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let mut date = self.date.borrow_mut();
+        if date.second != second {
+            *date = Date { second, text: httpdate::fmt_http_date(now) };
+        }
+        use_it(&date.text)
+    }
+
+    /// Once a tick: deadlines, the access log, pooled connections that were closed or idle for too long.
+    pub fn tick(&self, sweep: bool) {
+        self.timers.advance();
+        let mut log = self.log.borrow_mut();
+        log.hand_over();
+        let dropped = log.take_dropped();
+        if dropped > 0 {
+            self.metrics.add(self.telemetry.process.access_log_dropped, dropped);
+        }
+        drop(log);
+        if sweep {
+            self.sweep_pools();
+        }
+    }
+
+    fn sweep_pools(&self) {
+        let snapshot = self.snapshot();
+        let now = self.timers.now();
+        for (index, backend) in snapshot.backends.iter().enumerate() {
+            let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
+            backend.pool.sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+        }
+    }
+
+    /// Closes every pooled connection.
+    pub fn clear_pools(&self) {
+        for (index, backend) in self.snapshot().backends.iter().enumerate() {
+            backend.pool.clear(|server, closed| self.pool_closed(index, server, closed));
+        }
+    }
+
+    fn pool_closed(&self, backend: usize, server: usize, closed: usize) {
+        let metrics = &self.telemetry.backends[backend].servers[server];
+        for _ in 0..closed {
+            self.metrics.lower(metrics.idle);
+            self.metrics.lower(metrics.open);
+        }
+    }
+}

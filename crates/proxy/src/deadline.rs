@@ -1,0 +1,239 @@
+//! Deadlines of connections: one wheel per core, so that moving a deadline is a store and not a timer.
+//!
+//! Every wait of a connection has a limit, and nearly all limits are moved before they are met. An entry therefore
+//! stays in the bucket where it was first put; when that bucket comes up and the deadline has moved on, the entry is put
+//! where it belongs now. Only a deadline that moved *closer* is put in a second bucket (Varghese & Lauck 1987, scheme 6,
+//! with lazy deletion).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// How late a deadline may be noticed.
+pub const TICK: Duration = Duration::from_millis(100);
+/// The wheel's horizon is this many ticks (102 s); what lies beyond goes round again.
+const BUCKETS: usize = 1024;
+const NEVER: u64 = u64::MAX;
+
+/// The wheel of one core and its clock.
+pub struct Timers {
+    started: Instant,
+    wheel: RefCell<Wheel>,
+}
+
+struct Wheel {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    buckets: Vec<Vec<u32>>,
+    /// The last tick whose bucket was emptied.
+    tick: u64,
+}
+
+struct Entry {
+    /// Milliseconds on the core's clock, or `NEVER`.
+    due: u64,
+    /// The tick of the bucket that will look at this entry next, or `NEVER` when none will.
+    queued: u64,
+    waker: Option<Waker>,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers::new()
+    }
+}
+
+impl Timers {
+    pub fn new() -> Timers {
+        let wheel = Wheel { entries: Vec::new(), free: Vec::new(), buckets: vec![Vec::new(); BUCKETS], tick: 0 };
+        Timers { started: Instant::now(), wheel: RefCell::new(wheel) }
+    }
+
+    /// Milliseconds since this core started.
+    pub fn now(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    pub fn at(&self, instant: Instant) -> u64 {
+        instant.saturating_duration_since(self.started).as_millis() as u64
+    }
+
+    /// A deadline that is not set yet.
+    pub fn deadline(self: &Rc<Self>) -> Deadline {
+        let mut wheel = self.wheel.borrow_mut();
+        let entry = Entry { due: NEVER, queued: NEVER, waker: None };
+        let id = match wheel.free.pop() {
+            Some(id) => {
+                // A bucket may still name this id from its last life; `queued` is kept so that it is seen only there.
+                let queued = wheel.entries[id as usize].queued;
+                wheel.entries[id as usize] = Entry { queued, ..entry };
+                id
+            }
+            None => {
+                wheel.entries.push(entry);
+                wheel.entries.len() as u32 - 1
+            }
+        };
+        Deadline { id, timers: Rc::clone(self) }
+    }
+
+    /// Wakes everybody whose deadline has passed. To be called once a tick.
+    pub fn advance(&self) {
+        self.advance_to(self.now());
+    }
+
+    /// Wakes everybody, whatever their deadline: something that concerns all has changed.
+    pub fn wake_all(&self) {
+        let wakers: Vec<Waker> = self.wheel.borrow_mut().entries.iter_mut().filter_map(|e| e.waker.take()).collect();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn advance_to(&self, now: u64) {
+        let mut wheel = self.wheel.borrow_mut();
+        let last = now / TICK.as_millis() as u64;
+        // After a long pause every bucket is looked at once; more often would change nothing.
+        wheel.tick = wheel.tick.max(last.saturating_sub(BUCKETS as u64));
+        while wheel.tick < last {
+            wheel.tick += 1;
+            wheel.empty_bucket(now);
+        }
+    }
+}
+
+impl Wheel {
+    fn empty_bucket(&mut self, now: u64) {
+        let tick = self.tick;
+        let mut ids = std::mem::take(&mut self.buckets[tick as usize % BUCKETS]);
+        for id in ids.drain(..) {
+            let entry = &mut self.entries[id as usize];
+            if entry.queued > tick {
+                continue;
+            }
+            entry.queued = NEVER;
+            if entry.due <= now {
+                if let Some(waker) = entry.waker.take() {
+                    waker.wake();
+                }
+            } else if entry.due != NEVER {
+                self.queue(id);
+            }
+        }
+        let bucket = &mut self.buckets[tick as usize % BUCKETS];
+        if bucket.is_empty() && ids.capacity() <= 4096 {
+            *bucket = ids;
+        }
+    }
+
+    /// Puts an entry in the bucket of its deadline, or in the last one of this round.
+    fn queue(&mut self, id: u32) {
+        let entry = &mut self.entries[id as usize];
+        let wanted = (entry.due / TICK.as_millis() as u64 + 1).clamp(self.tick + 1, self.tick + BUCKETS as u64 - 1);
+        if entry.queued > wanted {
+            entry.queued = wanted;
+            self.buckets[wanted as usize % BUCKETS].push(id);
+        }
+    }
+}
+
+/// One connection's deadline; it can be moved at will and costs nothing while it is not met.
+pub struct Deadline {
+    id: u32,
+    timers: Rc<Timers>,
+}
+
+impl Deadline {
+    /// Sets the deadline to `due` milliseconds on the core's clock and remembers whom to wake.
+    pub fn set(&self, due: u64, waker: &Waker) {
+        let mut wheel = self.timers.wheel.borrow_mut();
+        let entry = &mut wheel.entries[self.id as usize];
+        entry.due = due;
+        let known = entry.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+        // Dropped at the end, when the wheel is no longer borrowed: a waker may be the last hold on a task.
+        let _replaced = if known { None } else { entry.waker.replace(waker.clone()) };
+        if due != NEVER && entry.queued > due / TICK.as_millis() as u64 + 1 {
+            wheel.queue(self.id);
+        }
+        drop(wheel);
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        let mut wheel = self.timers.wheel.borrow_mut();
+        let entry = &mut wheel.entries[self.id as usize];
+        entry.due = NEVER;
+        let _waker = entry.waker.take();
+        wheel.free.push(self.id);
+        drop(wheel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counter() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (Arc::clone(&count), Waker::from(count))
+    }
+
+    #[test]
+    fn every_deadline_is_noticed_within_two_ticks_and_never_early() {
+        let mut random = fastrand::Rng::with_seed(11);
+        let timers = Rc::new(Timers::new());
+        let mut live: Vec<(Deadline, Arc<Count>, u64)> = Vec::new();
+        let mut now = 0u64;
+        for _ in 0..20_000 {
+            now += random.u64(..150);
+            timers.advance_to(now);
+            live.retain(|(_, count, due)| {
+                let woken = count.0.load(Ordering::Relaxed) > 0;
+                assert!(!woken || *due <= now, "woken early: due {due}, now {now}");
+                assert!(woken || *due + 200 >= now, "missed: due {due}, now {now}");
+                !woken
+            });
+            if live.len() < 64 {
+                let (count, waker) = counter();
+                let due = now + random.u64(1..300_000);
+                let deadline = timers.deadline();
+                deadline.set(due, &waker);
+                live.push((deadline, count, due));
+            }
+            if random.bool() && !live.is_empty() {
+                let index = random.usize(..live.len());
+                if random.u8(..) < 64 {
+                    live.swap_remove(index);
+                } else {
+                    let due = now + random.u64(1..300_000);
+                    let waker = Waker::from(Arc::clone(&live[index].1));
+                    live[index].0.set(due, &waker);
+                    live[index].2 = due;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn moving_a_deadline_away_again_and_again_queues_it_once() {
+        let timers = Rc::new(Timers::new());
+        let (_, waker) = counter();
+        let deadline = timers.deadline();
+        for due in (1_000..1_000_000).step_by(1_000) {
+            deadline.set(due, &waker);
+        }
+        let queued: usize = timers.wheel.borrow().buckets.iter().map(Vec::len).sum();
+        assert_eq!(queued, 1);
+    }
+}

@@ -1,0 +1,355 @@
+//! The life of a request: route, answer it here or pick a server and forward it, retry where that is safe, and keep the
+//! account of it.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use propylon_config::{Action, BackendId, Redirect, Respond};
+
+use crate::access_log::{Durations, Record, TlsFields};
+use crate::attempt;
+use crate::buffer::Buffer;
+use crate::connection::{After, Connection, certificate_name};
+use crate::core::Core;
+use crate::http1::{
+    self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
+};
+use crate::snapshot::CoreSnapshot;
+
+/// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
+pub struct Request {
+    pub head: RequestHead,
+    /// The head's bytes, which its offsets refer to once it is out of the inbox.
+    pub text: Vec<u8>,
+    pub response: ResponseHead,
+    pub started: Instant,
+    /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
+    pub body_begun: bool,
+    pub note: Note,
+}
+
+/// What the log and the metrics will say of a request.
+#[derive(Clone, Debug, Default)]
+pub struct Note {
+    /// 0 while no response has begun.
+    pub status: u16,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    pub head_us: u64,
+    pub connect_us: Option<u64>,
+    pub first_byte_us: Option<u64>,
+    /// Index of the backend, then of the server in it.
+    pub backend: Option<usize>,
+    pub server: Option<usize>,
+    pub attempts: u32,
+    pub reused: bool,
+    pub fault: Option<&'static str>,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            head: RequestHead::default(),
+            text: Vec::with_capacity(2048),
+            response: ResponseHead::default(),
+            started: Instant::now(),
+            body_begun: false,
+            note: Note::default(),
+        }
+    }
+}
+
+impl Request {
+    /// Gets ready for the next head, whose first byte is there (or is being waited for) now.
+    pub fn begin(&mut self, now: Instant) {
+        self.head.clear();
+        self.text.clear();
+        self.started = now;
+        self.body_begun = false;
+        self.note = Note::default();
+    }
+
+    /// Moves the head's bytes out of the inbox: its body comes next there.
+    pub fn take_head(&mut self, inbox: &mut Buffer) {
+        let length = self.head.length;
+        self.text.extend_from_slice(&inbox.readable()[..length]);
+        inbox.consume(length);
+        self.note.bytes_received = length as u64;
+        self.note.head_us = self.started.elapsed().as_micros() as u64;
+    }
+}
+
+/// Serves one request whose head has been read.
+pub async fn exchange(connection: &mut Connection, request: &mut Request) -> After {
+    let core = Rc::clone(&connection.core);
+    let snapshot = core.snapshot();
+    let metrics = &core.telemetry.listeners[connection.listener];
+    core.requests.set(core.requests.get() + 1);
+    core.metrics.raise(metrics.in_progress);
+    let in_progress = InProgress { core: Rc::clone(&core), listener: connection.listener };
+    let after = match decide(connection, request, &snapshot) {
+        Decision::Answered(after) => after,
+        Decision::Forward(backend) => attempt::forward(connection, request, &snapshot, backend).await,
+    };
+    // Where the connection ends here its farewell sends what is staged.
+    let after = if after == After::Next { attempt::flush(connection).await } else { after };
+    drop(in_progress);
+    account(connection, request, &snapshot);
+    after
+}
+
+/// Keeps the count of requests in progress right, also when the request is dropped half-way.
+struct InProgress {
+    core: Rc<Core>,
+    listener: usize,
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.core.requests.set(self.core.requests.get() - 1);
+        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].in_progress);
+    }
+}
+
+enum Decision {
+    /// The answer is staged.
+    Answered(After),
+    Forward(BackendId),
+}
+
+fn decide(connection: &mut Connection, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
+    let head = &request.head;
+    if head.method == Method::Options && head.max_forwards == Some(0) {
+        let answer = Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
+        return Decision::Answered(answer_here(connection, request, &answer));
+    }
+    let listener = snapshot.listener(connection.listener);
+    let path = head.path(&request.text);
+    if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
+        let draining = connection.core.draining.get();
+        let answer = match draining {
+            false => Answer { body: "ok\n", ..Answer::plain(200) },
+            true => Answer { body: "draining\n", ..Answer::plain(503) },
+        };
+        return Decision::Answered(answer_here(connection, request, &answer));
+    }
+    let mut scratch = [0; HOST_BYTES_MAX];
+    let host = head.host_name(&request.text, &mut scratch);
+    let action = snapshot.route(connection.listener, host, path);
+    match action {
+        None => {
+            request.note.fault = Some("no-route");
+            Decision::Answered(answer_error(connection, request, 404, "no-route"))
+        }
+        Some(Action::Backend(backend)) => Decision::Forward(*backend),
+        Some(Action::Redirect(redirect)) => Decision::Answered(answer_redirect(connection, request, redirect)),
+        Some(Action::Respond(Respond { status, body, content_type })) => {
+            let answer = Answer { status: *status, fields: &[], content_type, body, close: false };
+            Decision::Answered(answer_here(connection, request, &answer))
+        }
+    }
+}
+
+/// An answer that is given here.
+#[derive(Clone, Copy)]
+pub struct Answer<'a> {
+    pub status: u16,
+    pub fields: &'a [(&'a str, &'a str)],
+    pub content_type: &'a str,
+    pub body: &'a str,
+    /// The connection ends with it.
+    pub close: bool,
+}
+
+impl Answer<'_> {
+    pub fn plain(status: u16) -> Answer<'static> {
+        Answer { status, fields: &[], content_type: "text/plain; charset=utf-8", body: "", close: false }
+    }
+}
+
+/// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
+/// the connection ends, since reading on only to throw it away would cost more than a new connection.
+pub fn answer_here(connection: &mut Connection, request: &mut Request, answer: &Answer<'_>) -> After {
+    let head = &request.head;
+    let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
+    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.draining.get();
+    let (client, head_only) = (head.version, head.method == Method::Head);
+    stage_answer(connection, request, answer, client, head_only, keep_alive);
+    match (keep_alive, skipped) {
+        (true, _) => After::Next,
+        (false, true) if request.note.fault.is_none() => After::Close,
+        (false, _) => After::Linger,
+    }
+}
+
+fn stage_answer(
+    connection: &mut Connection,
+    request: &mut Request,
+    answer: &Answer<'_>,
+    client: Version,
+    head_only: bool,
+    keep_alive: bool,
+) {
+    let core = Rc::clone(&connection.core);
+    let mut scratch = core.scratch.borrow_mut();
+    scratch.clear();
+    core.with_date(|date| {
+        let response = OwnResponse {
+            status: answer.status,
+            fields: answer.fields,
+            content_type: if answer.body.is_empty() { "" } else { answer.content_type },
+            body: answer.body.as_bytes(),
+            client,
+            keep_alive,
+            head_only,
+            date: date.as_bytes(),
+        };
+        http1::write_own_response(&response, &mut scratch);
+    });
+    request.note.status = answer.status;
+    request.note.bytes_sent += scratch.len() as u64;
+    core.stock.equip(&mut connection.wire);
+    connection.stream.stage(&scratch, &mut connection.wire);
+}
+
+/// Takes the body out of the inbox if all of it is there.
+fn skip_body(head: &RequestHead, inbox: &mut Buffer, note: &mut Note) -> bool {
+    let length = match head.body {
+        RequestBody::None => return true,
+        RequestBody::Length(length) => usize::try_from(length).ok().filter(|length| *length <= inbox.len()),
+        RequestBody::Chunked => attempt::whole_chunked(inbox.readable()),
+    };
+    let Some(length) = length else { return false };
+    inbox.consume(length);
+    note.bytes_received += length as u64;
+    true
+}
+
+/// The answer to what is wrong on our side or the server's: a status, and one word that the log has as well.
+pub fn answer_error(connection: &mut Connection, request: &mut Request, status: u16, reason: &str) -> After {
+    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
+    let answer = Answer { body: &body, ..Answer::plain(status) };
+    answer_here(connection, request, &answer)
+}
+
+/// Answers a head that could not be taken, and ends the connection: where the next request begins is unknown.
+pub fn refuse(connection: &mut Connection, request: &mut Request, reject: Reject) -> After {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.listeners[connection.listener];
+    core.metrics.increment(metrics.rejected.of(reject.reason));
+    let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.reason);
+    let allow = [("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")];
+    let fields: &[(&str, &str)] = if reject.status == 405 { &allow } else { &[] };
+    let answer = Answer { fields, body: &body, close: true, ..Answer::plain(reject.status) };
+    request.note.fault = Some(reject.reason);
+    request.note.bytes_received = connection.inbox.len() as u64;
+    request.note.head_us = request.started.elapsed().as_micros() as u64;
+    // The head is no guide any more: what it says of version or method may be what is wrong with it.
+    request.head.clear();
+    stage_answer(connection, request, &answer, Version::Http11, false, false);
+    let snapshot = core.snapshot();
+    account(connection, request, &snapshot);
+    After::Linger
+}
+
+fn answer_redirect(connection: &mut Connection, request: &mut Request, redirect: &Redirect) -> After {
+    let location = redirect_location(connection, request, redirect);
+    let Some(location) = location else {
+        request.note.fault = Some("no-host");
+        return answer_error(connection, request, 400, "no-host");
+    };
+    let answer = Answer { fields: &[("Location", &location)], ..Answer::plain(redirect.status) };
+    answer_here(connection, request, &answer)
+}
+
+/// The Location of a redirect; none if the request (HTTP/1.0) names no host and the redirect does not either.
+fn redirect_location(connection: &Connection, request: &Request, redirect: &Redirect) -> Option<String> {
+    let received = if connection.stream.tls.is_some() { "https" } else { "http" };
+    let scheme = redirect.scheme.as_deref().unwrap_or(received);
+    let mut scratch = [0; HOST_BYTES_MAX];
+    let name = request.head.host_name(&request.text, &mut scratch);
+    let host = redirect.host.as_deref().unwrap_or(name);
+    if host.is_empty() {
+        return None;
+    }
+    let received_port = std::str::from_utf8(request.head.host.bytes(&request.text))
+        .ok()
+        .and_then(|host| host.rsplit_once(':'))
+        .and_then(|(_, port)| port.parse::<u16>().ok());
+    // A port given for one scheme says nothing about another's.
+    let keeps_port = scheme == received && redirect.host.is_none();
+    let port = redirect.port.or(received_port.filter(|_| keeps_port));
+    let port = port.filter(|port| *port != if scheme == "https" { 443 } else { 80 });
+    let mut location = format!("{scheme}://{host}");
+    if let Some(port) = port {
+        location.push_str(&format!(":{port}"));
+    }
+    match &redirect.path {
+        Some(path) => location.push_str(path),
+        // Targets are visible ASCII: anything else was refused with the head.
+        None => request.head.target(&request.text).iter().for_each(|part| location.push_str(&String::from_utf8_lossy(part))),
+    }
+    Some(location)
+}
+
+/// Writes a finished request into metrics and log.
+fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSnapshot) {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.listeners[connection.listener];
+    let note = &request.note;
+    let total = request.started.elapsed().as_micros() as u64;
+    core.metrics.observe(metrics.duration, total);
+    core.metrics.add(metrics.bytes_received, note.bytes_received);
+    core.metrics.add(metrics.bytes_sent, note.bytes_sent);
+    if let Some(counter) = metrics.responses.get((note.status / 100).wrapping_sub(1) as usize) {
+        core.metrics.increment(*counter);
+    }
+    let handshake = connection.handshake_us.take().map(u64::from);
+    let mut log = core.log.borrow_mut();
+    if !log.is_on() {
+        return;
+    }
+    let tls = connection.facts.as_ref().map(|facts| TlsFields {
+        version: facts.version.name(),
+        suite: facts.suite.name(),
+        group: facts.group.map(propylon_tls::Group::name),
+        certificate: facts.certificate.map(certificate_name),
+        resumed: facts.resumed,
+    });
+    let [prefix, target] = request.head.target(&request.text);
+    let joined;
+    let target = if prefix.is_empty() {
+        target
+    } else {
+        joined = [prefix, target].concat();
+        &joined
+    };
+    let config = &snapshot.shared.config;
+    log.write(&Record {
+        client: connection.peer,
+        listener: &config.listeners[connection.listener].name,
+        host: request.head.host.bytes(&request.text),
+        method: request.head.method_text.bytes(&request.text),
+        target,
+        protocol: match request.head.version {
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+        },
+        status: note.status,
+        bytes_received: note.bytes_received,
+        bytes_sent: note.bytes_sent,
+        durations: Durations {
+            handshake,
+            head: note.head_us,
+            connect: note.connect_us,
+            first_byte: note.first_byte_us,
+            total,
+        },
+        backend: note.backend.map(|backend| config.backends[backend].name.as_str()),
+        server: note.backend.zip(note.server).map(|(b, s)| snapshot.shared.servers[b][s].label.as_str()),
+        attempts: note.attempts,
+        reused: note.reused,
+        tls: tls.as_ref(),
+        fault: note.fault,
+    });
+}

@@ -1,0 +1,73 @@
+//! Connections to servers that wait for their next request. One pool per core and backend; nothing is shared.
+//!
+//! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
+
+use std::cell::RefCell;
+
+use crate::socket::Socket;
+
+/// A connection to a server, between two requests or in one.
+pub struct ServerConnection {
+    pub socket: Socket,
+    /// Requests answered on it so far.
+    pub served: u64,
+}
+
+struct Idle {
+    connection: ServerConnection,
+    /// Milliseconds on the core's clock.
+    since: u64,
+}
+
+pub struct Pool {
+    idle: RefCell<Vec<Vec<Idle>>>,
+    idle_max: usize,
+}
+
+impl Pool {
+    pub fn new(servers: usize, idle_max: usize) -> Pool {
+        Pool { idle: RefCell::new((0..servers).map(|_| Vec::new()).collect()), idle_max }
+    }
+
+    /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
+    pub fn checkout(&self, server: usize) -> (Option<ServerConnection>, u64) {
+        let mut stale = 0;
+        loop {
+            let candidate = self.idle.borrow_mut()[server].pop();
+            match candidate {
+                None => return (None, stale),
+                Some(mut idle) if idle.connection.socket.is_quiet() => return (Some(idle.connection), stale),
+                Some(_) => stale += 1,
+            }
+        }
+    }
+
+    /// Takes a connection back after a complete response. False (and the connection is closed) when the server has
+    /// already closed it or sent something nobody asked for, or when the pool is full.
+    pub fn check_in(&self, server: usize, mut connection: ServerConnection, now: u64) -> bool {
+        if !connection.socket.is_quiet() || self.idle.borrow()[server].len() >= self.idle_max {
+            return false;
+        }
+        self.idle.borrow_mut()[server].push(Idle { connection, since: now });
+        true
+    }
+
+    /// Closes what the servers have closed and what has been idle since before `limit`. Returns how many, by server.
+    pub fn sweep(&self, limit: u64, mut closed: impl FnMut(usize, usize)) {
+        for (server, idle) in self.idle.borrow_mut().iter_mut().enumerate() {
+            let before = idle.len();
+            idle.retain_mut(|idle| idle.since >= limit && idle.connection.socket.is_quiet());
+            if idle.len() < before {
+                closed(server, before - idle.len());
+            }
+        }
+    }
+
+    /// Closes everything.
+    pub fn clear(&self, mut closed: impl FnMut(usize, usize)) {
+        for (server, idle) in self.idle.borrow_mut().iter_mut().enumerate() {
+            closed(server, idle.len());
+            idle.clear();
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The life of a configuration: compiled once on the main thread, then given to every core as its own copy.
+//!
+//! `Snapshot` is what all cores read; `CoreSnapshot` adds what a core writes while it works by it (balancer positions,
+//! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
+//! it began with.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress};
+use propylon_policy::balance::Balancer;
+use propylon_policy::budget::Budget;
+use propylon_policy::route::{Host, Path, Router, Rule};
+use propylon_policy::suspect::Suspects;
+use propylon_tls::{Acceptor, Finding, Profile, Tickets};
+
+use crate::pool::Pool;
+use crate::telemetry::server_label;
+
+/// Application protocols offered by ALPN (RFC 7301).
+const ALPN: &[&[u8]] = &[b"http/1.1"];
+
+/// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
+pub struct Snapshot {
+    pub config: Config,
+    pub router: Router,
+    /// By backend, then by server.
+    pub servers: Vec<Vec<Server>>,
+    profiles: Vec<Profile>,
+    tickets: Arc<Tickets>,
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    /// As the user wrote it.
+    pub label: String,
+}
+
+/// What stands in the way of a configuration that was read without problems.
+#[derive(Debug)]
+pub enum CompileError {
+    Certificates(Vec<Finding>),
+    Lookup { at: At, what: String },
+}
+
+impl Snapshot {
+    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
+    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
+        let (profiles, warnings) = load_profiles(&config).map_err(CompileError::Certificates)?;
+        let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
+        let router = Router::new(config.routes.iter().map(rule).collect());
+        Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
+    }
+
+    pub fn tickets(&self) -> &Arc<Tickets> {
+        &self.tickets
+    }
+}
+
+/// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.
+pub fn load_profiles(config: &Config) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
+    let (mut profiles, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
+    for tls in &config.tls {
+        match Profile::load(tls, ALPN) {
+            Ok((profile, warnings)) => {
+                profiles.push(profile);
+                findings.extend(warnings);
+            }
+            Err(errors) => {
+                failed = true;
+                findings.extend(errors);
+            }
+        }
+    }
+    if failed { Err(findings) } else { Ok((profiles, findings)) }
+}
+
+fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
+    let server = |server: &propylon_config::Server| {
+        let label = server_label(server);
+        let address = match &server.address {
+            ServerAddress::Ip(address) => *address,
+            ServerAddress::Name { host, port } => first_address(host, *port)
+                .map_err(|error| CompileError::Lookup { at: server.at, what: format!("{label}: {error}") })?,
+        };
+        Ok(Server { address, label })
+    };
+    backend.servers.iter().map(server).collect()
+}
+
+fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
+    let none = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
+    (host, port).to_socket_addrs()?.next().ok_or_else(none)
+}
+
+fn rule(route: &propylon_config::Route) -> Rule {
+    Rule {
+        listener: route.listener.map(|id| id.0),
+        host: match &route.host {
+            HostPattern::Any => Host::Any,
+            HostPattern::Exact(name) => Host::Exact(name.clone()),
+            HostPattern::Suffix(suffix) => Host::Suffix(suffix.clone()),
+        },
+        path: match &route.path {
+            PathPattern::Prefix(prefix) => Path::Prefix(prefix.clone()),
+            PathPattern::Exact(path) => Path::Exact(path.clone()),
+        },
+    }
+}
+
+/// A snapshot as one core works by it.
+pub struct CoreSnapshot {
+    pub shared: Arc<Snapshot>,
+    /// By listener; none for plaintext.
+    pub acceptors: Vec<Option<Acceptor>>,
+    pub backends: Vec<CoreBackend>,
+}
+
+/// What one core knows of a backend.
+pub struct CoreBackend {
+    pub balancer: RefCell<Balancer>,
+    pub suspects: RefCell<Suspects>,
+    pub retry_budget: RefCell<Budget>,
+    pub pool: Pool,
+}
+
+impl CoreSnapshot {
+    pub fn new(shared: Arc<Snapshot>, seed: u64) -> Rc<CoreSnapshot> {
+        let acceptor = |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
+        let acceptors = shared.config.listeners.iter().map(acceptor).collect();
+        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
+        Rc::new(CoreSnapshot { acceptors, backends, shared })
+    }
+
+    pub fn listener(&self, index: usize) -> &Listener {
+        &self.shared.config.listeners[index]
+    }
+
+    /// What to do with a request, or none when no route fits.
+    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Action> {
+        let index = self.shared.router.find(listener, host, path)?;
+        Some(&self.shared.config.routes[index].action)
+    }
+}
+
+impl CoreBackend {
+    fn new(backend: &Backend, seed: u64) -> CoreBackend {
+        let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
+        let balancer = match backend.balance {
+            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, seed),
+            propylon_config::Balance::Random => Balancer::random(&weights),
+        };
+        CoreBackend {
+            balancer: RefCell::new(balancer),
+            suspects: RefCell::new(Suspects::new(weights.len())),
+            retry_budget: RefCell::new(Budget::new()),
+            pool: Pool::new(weights.len(), backend.max_idle),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Every number that the engine keeps: names, labels, and the ids by which a core writes them.
+//!
+//! Families are registered once at start with all their label values, so that the request path only adds to a slot.
+
+use std::sync::Arc;
+
+use propylon_config::Config;
+use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+
+/// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
+const DURATION_BOUNDS: &[u64] = &[
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+
+/// A limit on waiting that was met. The order is that of the label values in `WAITS`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    Handshake,
+    RequestHead,
+    RequestBody,
+    ResponseBody,
+    Idle,
+    TunnelIdle,
+    Connect,
+    FirstByte,
+    ServerBody,
+}
+
+const WAITS: &[(Wait, &str)] = &[
+    (Wait::Handshake, "handshake"),
+    (Wait::RequestHead, "request-head"),
+    (Wait::RequestBody, "request-body"),
+    (Wait::ResponseBody, "response-body"),
+    (Wait::Idle, "idle"),
+    (Wait::TunnelIdle, "tunnel-idle"),
+    (Wait::Connect, "connect"),
+    (Wait::FirstByte, "first-byte"),
+    (Wait::ServerBody, "server-body"),
+];
+
+impl Wait {
+    pub fn name(self) -> &'static str {
+        WAITS[self as usize].1
+    }
+}
+
+/// A counter per reason, where the reasons are a list known at start; what is not on it counts as "other".
+pub struct ByReason {
+    slots: Vec<(&'static str, Counter)>,
+    other: Counter,
+}
+
+impl ByReason {
+    fn new(registry: &mut Registry, name: &str, help: &str, label: (&str, &str), reasons: &[&'static str]) -> ByReason {
+        let mut slot = |reason: &str| registry.counter(name, help, &[label, ("reason", reason)]);
+        let slots = reasons.iter().map(|reason| (*reason, slot(reason))).collect();
+        ByReason { slots, other: slot("other") }
+    }
+
+    pub fn of(&self, reason: &str) -> Counter {
+        self.slots.iter().find(|(known, _)| *known == reason).map_or(self.other, |(_, counter)| *counter)
+    }
+}
+
+pub struct Telemetry {
+    pub listeners: Vec<ListenerMetrics>,
+    pub backends: Vec<BackendMetrics>,
+    pub process: ProcessMetrics,
+}
+
+pub struct ProcessMetrics {
+    pub accept_errors: Counter,
+    pub accept_pauses: Counter,
+    pub access_log_dropped: Counter,
+    pub access_log_failed: Counter,
+    pub panics: Counter,
+    pub draining: Gauge,
+}
+
+pub struct ListenerMetrics {
+    pub accepted: Counter,
+    pub open: Gauge,
+    pub in_progress: Gauge,
+    pub bytes_received: Counter,
+    pub bytes_sent: Counter,
+    /// By class of status: index 0 is 1xx.
+    pub responses: [Counter; 5],
+    pub duration: Histogram,
+    pub rejected: ByReason,
+    pub faults: ByReason,
+    pub timeouts: Vec<Counter>,
+    pub handshakes: Handshakes,
+    pub handshake_failures: ByReason,
+    pub handshake_duration: Histogram,
+    pub tunnels: Counter,
+}
+
+/// Finished handshakes by what was negotiated.
+pub struct Handshakes {
+    full: Vec<(&'static str, &'static str, Counter)>,
+    resumed: Vec<(&'static str, Counter)>,
+}
+
+impl Handshakes {
+    fn new(registry: &mut Registry, listener: &str) -> Handshakes {
+        let help = "TLS handshakes finished, by version, type of the certificate shown and whether a session was resumed.";
+        let mut slot = |version: &str, certificate: &str, resumed: &str| {
+            let labels =
+                [("listener", listener), ("version", version), ("certificate", certificate), ("resumed", resumed)];
+            registry.counter("propylon_tls_handshakes_total", help, &labels)
+        };
+        let mut full = Vec::new();
+        let mut resumed = Vec::new();
+        for version in ["TLSv1.2", "TLSv1.3"] {
+            full.push((version, "ecdsa", slot(version, "ecdsa", "false")));
+            full.push((version, "rsa", slot(version, "rsa", "false")));
+            resumed.push((version, slot(version, "none", "true")));
+        }
+        Handshakes { full, resumed }
+    }
+
+    pub fn of(&self, version: &str, certificate: Option<&str>, resumed: bool) -> Option<Counter> {
+        if resumed {
+            return self.resumed.iter().find(|(v, _)| *v == version).map(|(_, counter)| *counter);
+        }
+        let certificate = certificate?;
+        self.full.iter().find(|(v, c, _)| *v == version && *c == certificate).map(|(_, _, counter)| *counter)
+    }
+}
+
+pub struct BackendMetrics {
+    pub servers: Vec<ServerMetrics>,
+    pub retries: Counter,
+    pub retries_refused: Counter,
+    pub unavailable: Counter,
+    pub faults: ByReason,
+    pub connect_duration: Histogram,
+    pub first_byte_duration: Histogram,
+}
+
+pub struct ServerMetrics {
+    pub requests: Counter,
+    pub connections: Counter,
+    pub open: Gauge,
+    pub idle: Gauge,
+    pub reused: Counter,
+    pub stale: Counter,
+    pub connect_failures: Counter,
+}
+
+/// What goes wrong between the engine and a server: the `reason` of 502, 503 and 504.
+pub const SERVER_FAULTS: &[&str] = &[
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "closed-before-response",
+    "first-byte-timeout",
+    "body-timeout",
+    "body-cut-short",
+    "bad-response",
+    "response-head-too-large",
+    "write-failed",
+    "no-server",
+];
+
+/// What goes wrong between the client and the engine once a request has begun.
+pub const CLIENT_FAULTS: &[&str] =
+    &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
+
+impl Telemetry {
+    /// Registers everything for `config`; `columns` writers will be needed.
+    pub fn new(config: &Config, columns: usize) -> (Telemetry, Arc<Store>) {
+        let mut registry = Registry::new();
+        let r = &mut registry;
+        let version = env!("CARGO_PKG_VERSION");
+        let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
+        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
+        let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
+        let process = process_metrics(r);
+        let store = registry.build(columns);
+        Store::column(&store, 0).set(info, 1);
+        (Telemetry { listeners, backends, process }, store)
+    }
+}
+
+fn process_metrics(r: &mut Registry) -> ProcessMetrics {
+    ProcessMetrics {
+        accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
+        accept_pauses: r.counter(
+            "propylon_accept_pauses_total",
+            "Times that a worker stopped accepting because it held its share of process.max_connections.",
+            &[],
+        ),
+        access_log_dropped: r.counter(
+            "propylon_access_log_dropped_total",
+            "Access log lines dropped because the log's reader was too slow.",
+            &[],
+        ),
+        access_log_failed: r.counter(
+            "propylon_access_log_write_errors_total",
+            "Writes of the access log that failed.",
+            &[],
+        ),
+        panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
+        draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
+    }
+}
+
+fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
+    let label = ("listener", name);
+    let by = &[label];
+    let class = |r: &mut Registry, class: &str| {
+        let labels = [label, ("class", class)];
+        r.counter("propylon_responses_total", "Responses sent to clients, by class of status.", &labels)
+    };
+    ListenerMetrics {
+        accepted: r.counter("propylon_connections_total", "Client connections accepted.", by),
+        open: r.gauge("propylon_connections", "Client connections open.", by),
+        in_progress: r.gauge("propylon_requests_in_progress", "Requests between their head and their end.", by),
+        bytes_received: r.counter("propylon_received_bytes_total", "Request bytes (heads and bodies), decrypted.", by),
+        bytes_sent: r.counter("propylon_sent_bytes_total", "Response bytes (heads and bodies), before encryption.", by),
+        responses: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(|c| class(r, c)),
+        duration: r.histogram(
+            "propylon_request_duration_seconds",
+            "From a request's first byte to its response's last.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        rejected: ByReason::new(
+            r,
+            "propylon_requests_rejected_total",
+            "Requests refused as malformed or over a limit.",
+            label,
+            crate::http1::REASONS,
+        ),
+        faults: ByReason::new(
+            r,
+            "propylon_client_faults_total",
+            "Requests cut short on the client's side.",
+            label,
+            CLIENT_FAULTS,
+        ),
+        timeouts: WAITS
+            .iter()
+            .map(|(_, wait)| {
+                let labels = [label, ("wait", *wait)];
+                r.counter("propylon_timeouts_total", "Waits that met their limit.", &labels)
+            })
+            .collect(),
+        handshakes: Handshakes::new(r, name),
+        handshake_failures: ByReason::new(
+            r,
+            "propylon_tls_handshake_failures_total",
+            "TLS handshakes that failed.",
+            label,
+            propylon_tls::REASONS,
+        ),
+        handshake_duration: r.histogram(
+            "propylon_tls_handshake_duration_seconds",
+            "From accept to the end of the handshake.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+    }
+}
+
+fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> BackendMetrics {
+    let label = ("backend", backend.name.as_str());
+    let by = &[label];
+    let servers = backend.servers.iter().map(|server| server_metrics(r, &backend.name, &server_label(server)));
+    let servers = servers.collect();
+    BackendMetrics {
+        servers,
+        retries: r.counter("propylon_retries_total", "Requests tried again on another connection or server.", by),
+        retries_refused: r.counter(
+            "propylon_retries_refused_total",
+            "Retries that the retry budget did not allow.",
+            by,
+        ),
+        unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
+        faults: ByReason::new(
+            r,
+            "propylon_server_faults_total",
+            "Attempts that failed on the server's side.",
+            label,
+            SERVER_FAULTS,
+        ),
+        connect_duration: r.histogram(
+            "propylon_server_connect_duration_seconds",
+            "TCP connects to servers.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        first_byte_duration: r.histogram(
+            "propylon_server_first_byte_duration_seconds",
+            "From a request sent to the head of its response.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+    }
+}
+
+fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
+    let by = &[("backend", backend), ("server", server)];
+    ServerMetrics {
+        requests: r.counter("propylon_server_requests_total", "Requests sent to a server.", by),
+        connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
+        open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
+        reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
+        stale: r.counter(
+            "propylon_server_stale_total",
+            "Connections from the pool that turned out to be closed by the server.",
+            by,
+        ),
+        connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
+    }
+}
+
+/// How a server is called in metrics and logs: as the user wrote it.
+pub fn server_label(server: &propylon_config::Server) -> String {
+    match &server.address {
+        propylon_config::ServerAddress::Ip(address) => address.to_string(),
+        propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
+    }
+}

@@ -1,0 +1,858 @@
+//! One request to a server and its response back, both ways at once, with back-pressure.
+//!
+//! A response may begin (and end) before the request has been sent whole, so each direction is a little state machine
+//! and one poll drives both. Bodies pass through in pieces of a buffer's size; neither side is read faster than the
+//! other takes.
+
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use propylon_config::{BackendId, Reuse};
+use propylon_policy::patience::Patience;
+
+use crate::attempt::{Attempt, Opened, Repeatable, whole_chunked};
+use crate::buffer::{Buffer, LARGE_BYTES, Stock};
+use crate::client::{Fill, ReadError};
+use crate::connection::{After, Connection};
+use crate::core::Core;
+use crate::exchange::Request;
+use crate::http1::{
+    self, AnswerContext, Asked, ClientAddress, Decoder, Event, ForwardContext, Framing, Parsed, RequestBody,
+    RequestHead, ResponseBody, Scheme, Version,
+};
+use crate::pool::ServerConnection;
+use crate::snapshot::CoreSnapshot;
+use crate::telemetry::Wait;
+
+/// A body at least this long is moved in large pieces from its start.
+const LONG_BODY_BYTES: u64 = 48 * 1024;
+/// Bytes of a body that go out in one record with the head.
+const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
+/// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
+const PIECE_BYTES: usize = 16 * 1024;
+/// A server's head may be this long, and have this many fields.
+const RESPONSE_LIMITS: http1::Limits = http1::Limits { head_bytes: 32 * 1024, headers: 200 };
+/// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
+const INFORMATIONAL_MAX: u32 = 16;
+
+/// How a transfer came to its end.
+pub enum Ended {
+    Over(After),
+    /// The server said 101: the bytes are no longer HTTP.
+    Switched(Box<Switched>),
+    /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status.
+    Failed(Attempt),
+}
+
+/// A connection to a server that is a tunnel now, and what it has sent already.
+pub struct Switched {
+    pub server: ServerConnection,
+    pub answer: Buffer,
+}
+
+/// The request body, from the client to the server.
+pub enum Upload {
+    /// All of it lies at the inbox's front, in so many bytes, and stays there until a response has begun.
+    Whole(usize),
+    Length { remaining: u64, begun: bool },
+    Chunked { decoder: Box<Decoder>, begun: bool },
+}
+
+impl Upload {
+    pub fn of(head: &RequestHead, inbox: &Buffer) -> Upload {
+        match head.body {
+            RequestBody::None => Upload::Whole(0),
+            RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
+            RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
+            RequestBody::Chunked => match whole_chunked(inbox.readable()) {
+                Some(length) => Upload::Whole(length),
+                None => Upload::Chunked { decoder: Box::new(Decoder::new()), begun: false },
+            },
+        }
+    }
+
+    /// No byte of the body has left the inbox: it can be sent from its beginning.
+    pub fn is_untouched(&self) -> bool {
+        match self {
+            Upload::Whole(_) => true,
+            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } => !begun,
+        }
+    }
+}
+
+/// The response body, from the server to the client.
+enum Download {
+    Length(u64),
+    Chunked(Box<Decoder>),
+    UntilClose,
+    Done,
+}
+
+/// Why a direction stopped.
+enum Stop {
+    Server(Attempt),
+    Client(&'static str),
+}
+
+/// Who is being waited for, and since when.
+#[derive(Clone, Copy)]
+struct Waiting {
+    side: Side,
+    since: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Client,
+    Server,
+}
+
+pub struct Transfer<'a> {
+    connection: &'a mut Connection,
+    request: &'a mut Request,
+    upload: &'a mut Upload,
+    core: Rc<Core>,
+    server: ServerConnection,
+    /// The server's connection cannot carry another request.
+    server_spent: bool,
+    /// On its way to the server.
+    outbox: Buffer,
+    /// What the server sent and nobody has taken yet.
+    answer: Buffer,
+    /// The request has been sent whole.
+    sent: bool,
+    /// At least one byte has been sent.
+    sent_any: bool,
+    /// At least one byte of a response has come.
+    answered: bool,
+    informational: u32,
+    download: Download,
+    framing: Framing,
+    upload_wait: Option<Waiting>,
+    download_wait: Option<Waiting>,
+    upload_patience: Patience,
+    download_patience: Patience,
+    limits: ServerLimits,
+}
+
+#[derive(Clone, Copy)]
+struct ServerLimits {
+    first_byte: u64,
+    body: u64,
+}
+
+impl<'a> Transfer<'a> {
+    /// Sends the request and relays the response.
+    pub async fn run(
+        connection: &'a mut Connection,
+        request: &'a mut Request,
+        snapshot: &CoreSnapshot,
+        backend: BackendId,
+        server: usize,
+        opened: Opened,
+        upload: &'a mut Upload,
+    ) -> Ended {
+        let core = Rc::clone(&connection.core);
+        let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload);
+        let never = snapshot.shared.config.backends[backend.0].reuse == Reuse::Never;
+        transfer.write_head(snapshot, never);
+        let head_began = Instant::now();
+        let ended = match poll_fn(|context| transfer.poll_head(context)).await {
+            Err(stop) => transfer.fail(stop),
+            Ok(()) => {
+                let micros = head_began.elapsed().as_micros() as u64;
+                transfer.request.note.first_byte_us = Some(micros);
+                core.metrics.observe(core.telemetry.backends[backend.0].first_byte_duration, micros);
+                transfer.relay().await
+            }
+        };
+        transfer.settle(ended, snapshot, backend, server, never)
+    }
+
+    fn new(
+        connection: &'a mut Connection,
+        request: &'a mut Request,
+        snapshot: &CoreSnapshot,
+        backend: BackendId,
+        opened: Opened,
+        upload: &'a mut Upload,
+    ) -> Transfer<'a> {
+        let core = Rc::clone(&connection.core);
+        let listener = snapshot.listener(connection.listener);
+        let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
+        let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
+        request.response.clear();
+        if let Upload::Length { remaining, .. } = upload
+            && *remaining >= LONG_BODY_BYTES
+        {
+            core.stock.enlarge(&mut connection.inbox);
+        }
+        Transfer {
+            outbox: core.stock.small(),
+            answer: core.stock.small(),
+            connection,
+            request,
+            upload,
+            core,
+            server: opened.connection,
+            server_spent: false,
+            sent: false,
+            sent_any: false,
+            answered: false,
+            informational: 0,
+            download: Download::Done,
+            framing: Framing::None,
+            upload_wait: None,
+            download_wait: None,
+            upload_patience: patience,
+            download_patience: patience,
+            limits: ServerLimits {
+                first_byte: timeouts.first_byte.as_millis() as u64,
+                body: timeouts.body.as_millis() as u64,
+            },
+        }
+    }
+
+    /// Puts the head for the server, and a body that is here already, into the outbox.
+    fn write_head(&mut self, snapshot: &CoreSnapshot, never: bool) {
+        let head = &self.request.head;
+        let listener = snapshot.listener(self.connection.listener);
+        let client = ClientAddress::new(self.connection.peer.ip());
+        let label;
+        let host = if head.host.is_empty() {
+            label = &snapshot.shared.servers[self.request.note.backend.unwrap_or(0)][self.request.note.server.unwrap_or(0)].label;
+            Some(label.as_bytes())
+        } else {
+            None
+        };
+        let context = ForwardContext {
+            client: &client,
+            scheme: if self.connection.stream.tls.is_some() { Scheme::Https } else { Scheme::Http },
+            forwarded: listener.forwarded,
+            host,
+            body: head.body,
+            expect_continue: true,
+            keep_alive: !never,
+        };
+        let mut scratch = self.core.scratch.borrow_mut();
+        scratch.clear();
+        http1::write_request(head, &self.request.text, &context, &mut scratch);
+        if let Upload::Whole(length) = self.upload {
+            let body = &self.connection.inbox.readable()[..*length];
+            match head.body {
+                RequestBody::Chunked => write_whole_chunked(body, &mut scratch),
+                _ => scratch.extend_from_slice(body),
+            }
+        }
+        self.outbox.extend(&scratch);
+    }
+
+    /// Both directions until the response's head is complete.
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        self.poll_upload(context)?;
+        if let Poll::Ready(result) = self.poll_response_head(context) {
+            return Poll::Ready(result);
+        }
+        self.poll_limits(context)
+    }
+
+    /// Moves the request on. An error of the server is kept to itself here: it may have answered before it closed,
+    /// and its answer is worth more than our complaint.
+    fn poll_upload(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
+        if self.sent {
+            return Ok(());
+        }
+        match self.poll_request(context) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Ok(())) => {
+                self.sent = true;
+                self.upload_wait = None;
+                Ok(())
+            }
+            Poll::Ready(Err(Stop::Server(_))) if self.sent_any => {
+                self.sent = true;
+                self.server_spent = true;
+                self.upload_wait = None;
+                Ok(())
+            }
+            Poll::Ready(Err(stop)) => Err(stop),
+        }
+    }
+
+    fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        loop {
+            ready!(self.poll_outbox(context))?;
+            match self.upload {
+                Upload::Whole(_) | Upload::Length { remaining: 0, .. } => return Poll::Ready(Ok(())),
+                Upload::Chunked { decoder, .. } if decoder.is_done() => return Poll::Ready(Ok(())),
+                Upload::Chunked { .. } if !self.connection.inbox.is_empty() => {
+                    self.rechunk_request()?;
+                    if !self.outbox.is_empty() {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            if matches!(self.upload, Upload::Chunked { decoder, .. } if decoder.is_done()) {
+                continue;
+            }
+            ready!(self.poll_client_body(context))?;
+        }
+    }
+
+    /// Sends the outbox, and of a body of known length what is in the inbox, straight from there.
+    fn poll_outbox(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        loop {
+            let head = self.outbox.len();
+            let direct = match self.upload {
+                Upload::Length { remaining, .. } => (self.connection.inbox.len() as u64).min(*remaining) as usize,
+                _ => 0,
+            };
+            if head + direct == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let slices = [
+                IoSlice::new(self.outbox.readable()),
+                IoSlice::new(&self.connection.inbox.readable()[..direct]),
+            ];
+            let slices = match (head, direct) {
+                (0, _) => &slices[1..],
+                (_, 0) => &slices[..1],
+                _ => &slices[..],
+            };
+            let written = match self.server.socket.poll_write_vectored(context, slices) {
+                Poll::Ready(written) => written,
+                Poll::Pending => {
+                    wait_for(&mut self.upload_wait, Side::Server, &self.core);
+                    return Poll::Pending;
+                }
+            };
+            let count = match written {
+                Ok(count) if count > 0 => count,
+                _ => {
+                    let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
+                    return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })));
+                }
+            };
+            self.upload_wait = None;
+            self.sent_any = true;
+            self.outbox.consume(count.min(head));
+            if count > head
+                && let Upload::Length { remaining, begun } = self.upload
+            {
+                *begun = true;
+                self.request.body_begun = true;
+                *remaining -= (count - head) as u64;
+                self.connection.inbox.consume(count - head);
+            }
+        }
+    }
+
+    /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
+    fn rechunk_request(&mut self) -> Result<(), Stop> {
+        let Upload::Chunked { decoder, begun } = self.upload else { return Ok(()) };
+        *begun = true;
+        self.request.body_begun = true;
+        let mut scratch = self.core.scratch.borrow_mut();
+        scratch.clear();
+        let inbox = &mut self.connection.inbox;
+        let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
+        let consumed = rechunked.map_err(|_| Stop::Client("bad-body"))?;
+        inbox.consume(consumed);
+        self.outbox.extend(&scratch);
+        Ok(())
+    }
+
+    fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let connection = &mut *self.connection;
+        let before = connection.inbox.len();
+        let Poll::Ready(filled) = connection.stream.poll_fill(context, &mut connection.inbox, &mut connection.wire) else {
+            // A response may be waiting for these to go first (a key update's answer).
+            wait_for(&mut self.upload_wait, Side::Client, &self.core);
+            return Poll::Pending;
+        };
+        match filled {
+            Ok(Fill::Bytes) => {
+                let count = connection.inbox.len() - before;
+                self.request.note.bytes_received += count as u64;
+                progressed(&mut self.upload_wait, &mut self.upload_patience, count, &self.core);
+                Poll::Ready(Ok(()))
+            }
+            Ok(Fill::End) => Poll::Ready(Err(Stop::Client("client-closed"))),
+            Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+            Err(ReadError::Tls(failure)) => {
+                connection.note_tls_failure(&failure);
+                Poll::Ready(Err(Stop::Client("tls-failure")))
+            }
+        }
+    }
+
+    fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let asked = Asked { method: self.request.head.method, upgrade: self.request.head.upgrade.is_some() };
+        loop {
+            if !self.answer.is_empty() {
+                self.answered = true;
+                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response) {
+                    Ok(Parsed::Complete) if self.request.response.is_informational() => {
+                        self.pass_informational()?;
+                        continue;
+                    }
+                    Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
+                    Ok(Parsed::Partial) => {}
+                    Err(reject) => {
+                        let reason = match reject.status {
+                            431 | 414 => "response-head-too-large",
+                            _ => "bad-response",
+                        };
+                        log::debug!("a server's response was refused: {reject}");
+                        return Poll::Ready(Err(server_fault(502, reason)));
+                    }
+                }
+            }
+            if !self.connection.wire.is_empty() && self.informational > 0 {
+                let connection = &mut *self.connection;
+                if let Poll::Ready(Err(_)) = connection.stream.poll_flush(context, &mut connection.wire) {
+                    return Poll::Ready(Err(Stop::Client("client-reset")));
+                }
+            }
+            match self.server.socket.poll_read(context, self.answer.spare(1024)) {
+                Poll::Pending => {
+                    wait_for(&mut self.download_wait, Side::Server, &self.core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(count)) if count > 0 => self.answer.filled(count),
+                Poll::Ready(_) => {
+                    let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
+                    let reason = "closed-before-response";
+                    return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason, repeatable })));
+                }
+            }
+        }
+    }
+
+    /// Hands an interim response (RFC 9110 §15.2) on to a client that can read it.
+    fn pass_informational(&mut self) -> Result<(), Stop> {
+        self.informational += 1;
+        if self.informational > INFORMATIONAL_MAX {
+            return Err(server_fault(502, "bad-response"));
+        }
+        let length = self.request.response.length;
+        if self.request.head.version == Version::Http11 {
+            let mut scratch = self.core.scratch.borrow_mut();
+            scratch.clear();
+            http1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
+            self.request.note.bytes_sent += scratch.len() as u64;
+            self.connection.stream.stage(&scratch, &mut self.connection.wire);
+        }
+        self.answer.consume(length);
+        self.request.response.clear();
+        Ok(())
+    }
+
+    /// Relays a response whose head is complete.
+    async fn relay(&mut self) -> Ended {
+        if self.request.response.status == 101 {
+            return self.switch();
+        }
+        self.write_response_head();
+        match poll_fn(|context| self.poll_body(context)).await {
+            Ok(()) => Ended::Over(self.over()),
+            Err(stop) => self.fail(stop),
+        }
+    }
+
+    fn switch(&mut self) -> Ended {
+        self.stage_head(Framing::None, true, 0);
+        let answer = std::mem::take(&mut self.answer);
+        let server = ServerConnection { socket: self.server.socket.take(), served: 0 };
+        Ended::Switched(Box::new(Switched { server, answer }))
+    }
+
+    fn write_response_head(&mut self) {
+        let response = &self.request.response;
+        self.framing = response.framing_for(self.request.head.version);
+        self.download = match response.body {
+            ResponseBody::None => Download::Done,
+            ResponseBody::Length(0) => Download::Done,
+            ResponseBody::Length(length) => Download::Length(length),
+            ResponseBody::Chunked => Download::Chunked(Box::new(Decoder::new())),
+            ResponseBody::UntilClose => Download::UntilClose,
+        };
+        if let Upload::Whole(length) = self.upload {
+            // Nothing will be repeated now.
+            self.connection.inbox.consume(*length);
+            self.request.note.bytes_received += *length as u64;
+            *self.upload = Upload::Whole(0);
+        }
+        let keep_alive = self.request.head.keep_alive && !self.core.draining.get();
+        let first = match self.download {
+            Download::Length(remaining) => {
+                let here = self.answer.len() - self.request.response.length;
+                (here as u64).min(remaining).min(FIRST_FLIGHT_BYTES as u64) as usize
+            }
+            _ => 0,
+        };
+        if matches!(self.download, Download::Length(remaining) if remaining >= LONG_BODY_BYTES) {
+            self.enlarge();
+        }
+        self.stage_head(self.framing, keep_alive, first);
+        if let Download::Length(remaining) = &mut self.download {
+            *remaining -= first as u64;
+            if *remaining == 0 {
+                self.download = Download::Done;
+            }
+        }
+    }
+
+    /// Stages the head for the client and the first `body` bytes behind it, as one.
+    fn stage_head(&mut self, framing: Framing, keep_alive: bool, body: usize) {
+        let core = Rc::clone(&self.core);
+        let mut scratch = core.scratch.borrow_mut();
+        scratch.clear();
+        let response = &self.request.response;
+        let client = self.request.head.version;
+        core.with_date(|date| {
+            let context = AnswerContext { client, framing, keep_alive, date: date.as_bytes() };
+            http1::write_response(response, self.answer.readable(), &context, &mut scratch);
+        });
+        let length = response.length;
+        scratch.extend_from_slice(&self.answer.readable()[length..length + body]);
+        self.answer.consume(length + body);
+        self.request.note.status = response.status;
+        self.request.note.bytes_sent += scratch.len() as u64;
+        self.connection.stream.stage(&scratch, &mut self.connection.wire);
+    }
+
+    fn enlarge(&mut self) {
+        let stock: &Stock = &self.core.stock;
+        stock.enlarge(&mut self.answer);
+        if self.connection.stream.tls.is_some() {
+            stock.enlarge(&mut self.connection.wire);
+        }
+    }
+
+    /// Both directions until the response is with the client.
+    fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        self.poll_upload(context)?;
+        if let Poll::Ready(result) = self.poll_download(context) {
+            return Poll::Ready(result);
+        }
+        self.poll_limits(context)
+    }
+
+    fn poll_download(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        loop {
+            if matches!(self.download, Download::Done) {
+                return self.poll_client_flush(context);
+            }
+            if !self.answer.is_empty() {
+                ready!(self.poll_pass(context))?;
+                continue;
+            }
+            // What is on its way to the client goes first: a client that does not read must not fill our memory.
+            ready!(self.poll_client_flush(context))?;
+            match self.server.socket.poll_read(context, self.answer.spare(PIECE_BYTES)) {
+                Poll::Pending => {
+                    wait_for(&mut self.download_wait, Side::Server, &self.core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => self.end_by_close(),
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    self.download_wait = None;
+                    self.answer.filled(count);
+                    if self.answer.len() == self.answer.capacity() && count < LARGE_BYTES {
+                        self.enlarge();
+                    }
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
+            }
+        }
+    }
+
+    fn end_by_close(&mut self) {
+        self.download = Download::Done;
+        self.server_spent = true;
+        if self.framing == Framing::Chunked {
+            self.connection.stream.stage(http1::LAST_CHUNK, &mut self.connection.wire);
+            self.request.note.bytes_sent += http1::LAST_CHUNK.len() as u64;
+        }
+    }
+
+    fn poll_client_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let connection = &mut *self.connection;
+        loop {
+            if connection.wire.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            match connection.stream.socket.poll_write(context, connection.wire.readable()) {
+                Poll::Pending => {
+                    wait_for(&mut self.download_wait, Side::Client, &self.core);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(count)) if count > 0 => {
+                    connection.wire.consume(count);
+                    progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
+                }
+                Poll::Ready(_) => return Poll::Ready(Err(Stop::Client("client-reset"))),
+            }
+        }
+    }
+
+    /// Passes on some of what the server has sent.
+    fn poll_pass(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let limit = if self.answer.capacity() >= LARGE_BYTES { LARGE_BYTES } else { PIECE_BYTES };
+        let here = self.answer.len().min(limit);
+        let here = match &self.download {
+            Download::Length(remaining) => (here as u64).min(*remaining) as usize,
+            _ => here,
+        };
+        if self.framing == Framing::Chunked {
+            ready!(self.poll_client_flush(context))?;
+            return Poll::Ready(self.pass_chunked(here));
+        }
+        // A chunked body for a client that cannot read chunks: the data alone.
+        if let Download::Chunked(_) = self.download {
+            ready!(self.poll_client_flush(context))?;
+            return Poll::Ready(self.pass_unchunked(here));
+        }
+        let connection = &mut *self.connection;
+        let piece = &self.answer.readable()[..here];
+        match connection.stream.poll_send_body(context, &mut connection.wire, piece) {
+            Poll::Pending => {
+                wait_for(&mut self.download_wait, Side::Client, &self.core);
+                Poll::Pending
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+            Poll::Ready(Ok(count)) => {
+                progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
+                self.answer.consume(count);
+                self.request.note.bytes_sent += count as u64;
+                if let Download::Length(remaining) = &mut self.download {
+                    *remaining -= count as u64;
+                    if *remaining == 0 {
+                        self.download = Download::Done;
+                    }
+                }
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+
+    fn pass_chunked(&mut self, here: usize) -> Result<(), Stop> {
+        let core = Rc::clone(&self.core);
+        let mut scratch = core.scratch.borrow_mut();
+        scratch.clear();
+        let bytes = &self.answer.readable()[..here];
+        let consumed = match &mut self.download {
+            Download::Chunked(decoder) => {
+                let consumed = rechunk(decoder, bytes, &mut scratch).map_err(|_| server_fault(502, "bad-response"))?;
+                if decoder.is_done() {
+                    self.download = Download::Done;
+                }
+                consumed
+            }
+            _ => {
+                write_chunk(bytes, &mut scratch);
+                here
+            }
+        };
+        self.answer.consume(consumed);
+        self.request.note.bytes_sent += scratch.len() as u64;
+        self.connection.stream.stage(&scratch, &mut self.connection.wire);
+        Ok(())
+    }
+
+    fn pass_unchunked(&mut self, here: usize) -> Result<(), Stop> {
+        let Download::Chunked(decoder) = &mut self.download else { return Ok(()) };
+        let mut at = 0;
+        let bytes = &self.answer.readable()[..here];
+        while at < here || decoder.is_done() {
+            match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
+                Event::NeedMore { consumed } => at += consumed,
+                Event::Data { start, end } => {
+                    self.connection.stream.stage(&bytes[at + start..at + end], &mut self.connection.wire);
+                    self.request.note.bytes_sent += (end - start) as u64;
+                    at += end;
+                }
+                Event::End { consumed } => {
+                    at += consumed;
+                    self.download = Download::Done;
+                    break;
+                }
+            }
+        }
+        self.answer.consume(at);
+        Ok(())
+    }
+
+    /// Sets the deadline to the nearest limit, or says which one was met.
+    fn poll_limits(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let head_is_awaited = self.request.note.first_byte_us.is_none();
+        let now = self.core.timers.now();
+        let mut due = u64::MAX;
+        if let Some(waiting) = self.upload_wait {
+            let (limit, wait, stop) = match waiting.side {
+                Side::Client => (
+                    self.upload_patience.remaining().as_millis() as u64,
+                    Wait::RequestBody,
+                    Stop::Client("client-body-timeout"),
+                ),
+                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, "body-timeout")),
+            };
+            due = due.min(waiting.since + limit);
+            if now >= due {
+                self.connection.count_timeout(wait);
+                return Poll::Ready(Err(stop));
+            }
+        }
+        if let Some(waiting) = self.download_wait {
+            let (limit, wait, stop) = match waiting.side {
+                Side::Client => (
+                    self.download_patience.remaining().as_millis() as u64,
+                    Wait::ResponseBody,
+                    Stop::Client("client-read-timeout"),
+                ),
+                // While the request is still on its way its own limits apply.
+                Side::Server if head_is_awaited && !self.sent => (u64::MAX / 2, Wait::FirstByte, Stop::Client("")),
+                Side::Server if head_is_awaited => {
+                    (self.limits.first_byte, Wait::FirstByte, server_fault(504, "first-byte-timeout"))
+                }
+                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, "body-timeout")),
+            };
+            if now >= waiting.since + limit {
+                self.connection.count_timeout(wait);
+                return Poll::Ready(Err(stop));
+            }
+            due = due.min(waiting.since + limit);
+        }
+        self.connection.deadline.set(due, context.waker());
+        Poll::Pending
+    }
+
+    /// The response is with the client: what becomes of the client's connection.
+    fn over(&mut self) -> After {
+        if !self.sent {
+            // The server answered without waiting for the rest of the request. What is left of it cannot be told from
+            // the next request unless it is read, so this connection ends.
+            return After::Linger;
+        }
+        match self.request.head.keep_alive && self.framing != Framing::UntilClose && !self.core.draining.get() {
+            true => After::Next,
+            false => After::Close,
+        }
+    }
+
+    fn fail(&mut self, stop: Stop) -> Ended {
+        let begun = self.request.note.status != 0;
+        match stop {
+            Stop::Server(attempt) if !begun => Ended::Failed(attempt),
+            Stop::Server(attempt) => {
+                self.request.note.fault = Some(attempt.reason);
+                self.core.metrics.increment(
+                    self.core.telemetry.backends[self.request.note.backend.unwrap_or(0)].faults.of(attempt.reason),
+                );
+                Ended::Over(After::Abort)
+            }
+            Stop::Client(reason) => {
+                self.request.note.fault = Some(reason);
+                let metrics = self.connection.metrics();
+                self.core.metrics.increment(metrics.faults.of(reason));
+                Ended::Over(self.answer_client_fault(reason, begun))
+            }
+        }
+    }
+
+    /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
+    fn answer_client_fault(&mut self, reason: &'static str, begun: bool) -> After {
+        let status = match reason {
+            "bad-body" => 400,
+            "client-body-timeout" => 408,
+            _ => return After::Abort,
+        };
+        if begun {
+            return After::Abort;
+        }
+        crate::exchange::answer_error(self.connection, self.request, status, reason);
+        After::Linger
+    }
+
+    /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
+    fn settle(mut self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId, server: usize, never: bool) -> Ended {
+        self.core.stock.give_back(&mut self.outbox);
+        if matches!(ended, Ended::Switched(_)) {
+            return ended;
+        }
+        let clean = matches!(ended, Ended::Over(After::Next | After::Close))
+            && self.sent
+            && !self.server_spent
+            && self.answer.is_empty()
+            && self.request.response.keep_alive
+            && !never
+            && !self.core.draining.get();
+        self.core.stock.give_back(&mut self.answer);
+        let metrics = &self.core.telemetry.backends[backend.0].servers[server];
+        self.server.served += 1;
+        let now = self.core.timers.now();
+        if clean && snapshot.backends[backend.0].pool.check_in(server, self.server, now) {
+            self.core.metrics.raise(metrics.idle);
+        } else {
+            self.core.metrics.lower(metrics.open);
+        }
+        ended
+    }
+}
+
+fn server_fault(status: u16, reason: &'static str) -> Stop {
+    Stop::Server(Attempt { status, reason, repeatable: Repeatable::No })
+}
+
+fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
+    match waiting {
+        Some(known) if known.side == side => {}
+        _ => *waiting = Some(Waiting { side, since: core.timers.now() }),
+    }
+}
+
+/// Bytes moved: the wait is over, and patience pays for it.
+fn progressed(waiting: &mut Option<Waiting>, patience: &mut Patience, bytes: usize, core: &Core) {
+    if let Some(known) = waiting.take()
+        && known.side == Side::Client
+    {
+        patience.waited(Duration::from_millis(core.timers.now() - known.since));
+        patience.moved(bytes);
+    }
+}
+
+/// Decodes chunks and writes them anew; returns how much of `bytes` was used.
+fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::Reject> {
+    let mut at = 0;
+    while at < bytes.len() {
+        match decoder.next(&bytes[at..])? {
+            Event::NeedMore { consumed } => at += consumed,
+            Event::Data { start, end } => {
+                write_chunk(&bytes[at + start..at + end], out);
+                at += end;
+            }
+            Event::End { consumed } => {
+                http1::write_last_chunk(decoder.trailers(), out);
+                return Ok(at + consumed);
+            }
+        }
+    }
+    Ok(at)
+}
+
+fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
+    http1::write_chunk_header(data.len(), out);
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A chunked body that is whole, framed anew.
+fn write_whole_chunked(body: &[u8], out: &mut Vec<u8>) {
+    // It was decoded once without an error when its end was looked for.
+    let _ = rechunk(&mut Decoder::new(), body, out);
+}

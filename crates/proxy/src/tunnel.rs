@@ -1,0 +1,148 @@
+//! A connection that is no longer HTTP (RFC 9110 §7.8): bytes both ways until both sides have ended.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use propylon_config::BackendId;
+
+use crate::buffer::Buffer;
+use crate::client::{Fill, SEAL_BYTES_MAX};
+use crate::connection::{After, Connection};
+use crate::exchange::Request;
+use crate::snapshot::CoreSnapshot;
+use crate::telemetry::Wait;
+use crate::transfer::Switched;
+
+/// One way of a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Open,
+    /// Nothing more will come; what has come is still on its way.
+    Ending,
+    Ended,
+}
+
+struct Tunnel<'a> {
+    connection: &'a mut Connection,
+    switched: &'a mut Switched,
+    to_server: Way,
+    to_client: Way,
+    up: u64,
+    down: u64,
+}
+
+/// Relays until both ways have ended, one has failed, or nothing has moved for too long.
+pub async fn run(
+    connection: &mut Connection,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    mut switched: Box<Switched>,
+) -> After {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.listeners[connection.listener];
+    core.metrics.increment(metrics.tunnels);
+    core.metrics.increment(metrics.responses[0]);
+    let idle_limit = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
+    core.stock.equip(&mut connection.inbox);
+    core.stock.equip(&mut connection.wire);
+    let mut tunnel =
+        Tunnel { connection, switched: &mut switched, to_server: Way::Open, to_client: Way::Open, up: 0, down: 0 };
+    let (mut moved, mut since) = (0, core.timers.now());
+    let fault = poll_fn(|context| {
+        if let Poll::Ready(ended) = tunnel.poll(context) {
+            return Poll::Ready(ended.err());
+        }
+        let now = core.timers.now();
+        if moved != tunnel.up + tunnel.down {
+            (moved, since) = (tunnel.up + tunnel.down, now);
+        }
+        if now >= since + idle_limit {
+            tunnel.connection.count_timeout(Wait::TunnelIdle);
+            return Poll::Ready(Some("tunnel-idle"));
+        }
+        tunnel.connection.deadline.set(since + idle_limit, context.waker());
+        Poll::Pending
+    })
+    .await;
+    request.note.bytes_received += tunnel.up;
+    request.note.bytes_sent += tunnel.down;
+    core.stock.give_back(&mut switched.answer);
+    if let Some(server) = request.note.server {
+        core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+    }
+    request.note.fault = fault;
+    match fault {
+        None => After::Close,
+        Some(_) => After::Abort,
+    }
+}
+
+impl Tunnel<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        if self.to_server != Way::Ended
+            && let Poll::Ready(result) = self.poll_to_server(context)
+        {
+            result?;
+            self.to_server = Way::Ended;
+        }
+        if self.to_client != Way::Ended
+            && let Poll::Ready(result) = self.poll_to_client(context)
+        {
+            result?;
+            self.to_client = Way::Ended;
+        }
+        match (self.to_server, self.to_client) {
+            (Way::Ended, Way::Ended) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        let connection = &mut *self.connection;
+        let server = &mut self.switched.server.socket;
+        loop {
+            while !connection.inbox.is_empty() {
+                let count = ready!(server.poll_write(context, connection.inbox.readable())).map_err(|_| "write-failed")?;
+                connection.inbox.consume(count);
+                self.up += count as u64;
+            }
+            if self.to_server == Way::Ending {
+                // The server may go on sending after the client has ended.
+                return Poll::Ready(server.shutdown_write().map_err(|_| "write-failed"));
+            }
+            match ready!(connection.stream.poll_fill(context, &mut connection.inbox, &mut connection.wire)) {
+                Ok(Fill::Bytes) => {}
+                Ok(Fill::End) => self.to_server = Way::Ending,
+                Err(_) => return Poll::Ready(Err("client-reset")),
+            }
+        }
+    }
+
+    fn poll_to_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        let connection = &mut *self.connection;
+        loop {
+            ready!(connection.stream.poll_flush(context, &mut connection.wire)).map_err(|_| "client-reset")?;
+            let answer: &mut Buffer = &mut self.switched.answer;
+            if !answer.is_empty() {
+                let count = answer.len().min(SEAL_BYTES_MAX).min(16 * 1024);
+                connection.stream.stage(&answer.readable()[..count], &mut connection.wire);
+                answer.consume(count);
+                self.down += count as u64;
+                continue;
+            }
+            if self.to_client == Way::Ending {
+                return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| "client-reset"));
+            }
+            match ready!(self.switched.server.socket.poll_read(context, answer.spare(4096))) {
+                Ok(0) => {
+                    connection.stream.stage_close(&mut connection.wire);
+                    self.to_client = Way::Ending;
+                }
+                Ok(count) => answer.filled(count),
+                Err(_) => return Poll::Ready(Err("server-reset")),
+            }
+        }
+    }
+}
