@@ -34,9 +34,13 @@
 //! | absolute-form | authority must equal Host; forwarded in origin-form |
 //! | host names | letters, digits, `-`, `_`, `.`, `~`; no empty label; IPv6 in brackets; port in digits, at most 65535 |
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
 mod answer;
 mod chunk;
 mod fields;
+#[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod grammar;
 mod host;

@@ -1,1 +1,3 @@
 //! Dialogues in bytes.
+
+mod random;
