@@ -257,7 +257,8 @@ fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Rejec
         && (head.version == Version::Http11 || options.keep_alive)
         && head.body != ResponseBody::UntilClose
         // A server that announces a body where none can be may well send it: into the next response.
-        && !(no_content && (head.chunked || head.content_length.is_some_and(|n| n > 0)));
+        && !(no_content && head.content_length.is_some_and(|n| n > 0))
+        && !(head.chunked && (no_content || head.status == 304));
     finish_upgrade(buf, asked, head)?;
     head.fields.drop_nominated(buf, &options);
     Ok(())

@@ -130,15 +130,15 @@ fn run(seeds: &[&str], inputs: u32, check: fn(&[u8])) {
 
 #[test]
 fn whatever_is_let_through_reads_the_same_again() {
-    run(&REQUESTS, 30_000, fuzz::head);
+    run(&REQUESTS, 100_000, fuzz::head);
 }
 
 #[test]
 fn whatever_a_server_says_reads_the_same_again() {
-    run(&RESPONSES, 10_000, fuzz::response);
+    run(&RESPONSES, 30_000, fuzz::response);
 }
 
 #[test]
 fn a_chunked_body_is_the_same_however_it_arrives() {
-    run(&CHUNKED, 20_000, fuzz::chunk);
+    run(&CHUNKED, 50_000, fuzz::chunk);
 }
