@@ -1,1 +1,3 @@
 //! Bytes in motion.
+
+pub mod http1;

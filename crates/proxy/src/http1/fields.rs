@@ -1,0 +1,427 @@
+//! Header fields as offsets: where each line stands, which name it bears, and whether it goes on to the next hop.
+
+use super::grammar::{ODD, TOKEN, class, first_control, trim};
+use super::{Limits, Reject};
+
+/// A range of bytes in the buffer that a head was parsed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    pub start: u32,
+    pub end: u32,
+}
+
+impl Span {
+    pub(crate) fn new(start: usize, end: usize) -> Span {
+        debug_assert!(start <= end && end <= u32::MAX as usize);
+        Span {
+            start: start as u32,
+            end: end as u32,
+        }
+    }
+
+    #[inline]
+    pub fn bytes<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        &buf[self.start as usize..self.end as usize]
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+/// The field names this proxy gives a meaning to, or protects from being nominated away by `Connection`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Name {
+    /// Any other; the only kind that a Connection field may have dropped.
+    #[default]
+    Other,
+    Host,
+    Connection,
+    ContentLength,
+    TransferEncoding,
+    Te,
+    Trailer,
+    Upgrade,
+    Expect,
+    MaxForwards,
+    KeepAlive,
+    ProxyConnection,
+    ProxyAuthenticate,
+    ProxyAuthenticationInfo,
+    ProxyAuthorization,
+    Proxy,
+    Http2Settings,
+    Via,
+    Forwarded,
+    XForwardedFor,
+    XForwardedHost,
+    XForwardedProto,
+    /// Any other name that begins with `X-Forwarded-`.
+    XForwardedOther,
+    Date,
+    Server,
+    /// Known only so that it cannot be nominated away: Authorization, Cookie, Cache-Control, Content-Type, ...
+    EndToEnd,
+}
+
+impl Name {
+    /// Recognised without regard to case.
+    pub fn of(name: &[u8]) -> Name {
+        let Some(&first) = name.first() else {
+            return Name::Other;
+        };
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        let known = match (name.len(), first | 0x20) {
+            (2, b't') if is("te") => Name::Te,
+            (3, b'v') if is("via") => Name::Via,
+            (4, b'h') if is("host") => Name::Host,
+            (4, b'd') if is("date") => Name::Date,
+            (4, b'v') if is("vary") => Name::EndToEnd,
+            (5, b'p') if is("proxy") => Name::Proxy,
+            (6, b'e') if is("expect") => Name::Expect,
+            (6, b's') if is("server") => Name::Server,
+            (6, b'c') if is("cookie") => Name::EndToEnd,
+            (6, b'o') if is("origin") => Name::EndToEnd,
+            (7, b't') if is("trailer") => Name::Trailer,
+            (7, b'u') if is("upgrade") => Name::Upgrade,
+            (8, b'l') if is("location") => Name::EndToEnd,
+            (9, b'f') if is("forwarded") => Name::Forwarded,
+            (10, b'c') if is("connection") => Name::Connection,
+            (10, b'k') if is("keep-alive") => Name::KeepAlive,
+            (10, b's') if is("set-cookie") => Name::EndToEnd,
+            (12, b'c') if is("content-type") => Name::EndToEnd,
+            (12, b'm') if is("max-forwards") => Name::MaxForwards,
+            (13, b'a') if is("authorization") => Name::EndToEnd,
+            (13, b'c') if is("cache-control") || is("content-range") => Name::EndToEnd,
+            (14, b'c') if is("content-length") => Name::ContentLength,
+            (14, b'h') if is("http2-settings") => Name::Http2Settings,
+            (15, b'x') if is("x-forwarded-for") => Name::XForwardedFor,
+            (16, b'x') if is("x-forwarded-host") => Name::XForwardedHost,
+            (16, b'p') if is("proxy-connection") => Name::ProxyConnection,
+            (16, b'c') if is("content-encoding") => Name::EndToEnd,
+            (16, b'w') if is("www-authenticate") => Name::EndToEnd,
+            (17, b't') if is("transfer-encoding") => Name::TransferEncoding,
+            (17, b'x') if is("x-forwarded-proto") => Name::XForwardedProto,
+            (18, b'p') if is("proxy-authenticate") => Name::ProxyAuthenticate,
+            (19, b'p') if is("proxy-authorization") => Name::ProxyAuthorization,
+            (25, b'p') if is("proxy-authentication-info") => Name::ProxyAuthenticationInfo,
+            _ => Name::Other,
+        };
+        if known == Name::Other && first | 0x20 == b'x' && is_x_forwarded(name) {
+            return Name::XForwardedOther;
+        }
+        known
+    }
+
+    /// Whether a server that maps every odd byte to the same sign (as CGI does) would take this name, which is
+    /// none of ours as written, for one of ours.
+    pub(crate) fn is_lookalike(name: &[u8]) -> bool {
+        const LONGEST: usize = 64;
+        let mut plain = [0; LONGEST];
+        let Some(plain) = plain.get_mut(..name.len()) else {
+            return is_x_forwarded_lookalike(name);
+        };
+        for (to, &from) in plain.iter_mut().zip(name) {
+            *to = if class(from) & ODD != 0 { b'-' } else { from };
+        }
+        Name::of(plain) != Name::Other
+    }
+}
+
+const X_FORWARDED: &[u8] = b"x-forwarded-";
+
+fn is_x_forwarded(name: &[u8]) -> bool {
+    name.len() > X_FORWARDED.len() && name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED)
+}
+
+/// For names too long to be any of the others.
+fn is_x_forwarded_lookalike(name: &[u8]) -> bool {
+    name.len() > X_FORWARDED.len()
+        && name
+            .iter()
+            .zip(X_FORWARDED)
+            .all(|(&byte, &known)| match known {
+                b'-' => byte == b'-' || class(byte) & ODD != 0,
+                _ => byte.eq_ignore_ascii_case(&known),
+            })
+}
+
+/// One header line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Field {
+    pub name: Span,
+    /// Without the whitespace around it.
+    pub value: Span,
+    pub kind: Name,
+    /// Whether it goes on as it is. What is false here is dropped, or written anew by the rewriter.
+    pub forward: bool,
+    /// Whether the line reads exactly `name: value CRLF`, so that it can be copied whole.
+    pub(crate) plain: bool,
+    /// Whether the name has token bytes other than letters, digits and `-`.
+    pub(crate) odd: bool,
+}
+
+/// The fields of a head in the order received. The first `INLINE` live in the head itself.
+#[derive(Clone)]
+pub struct Fields {
+    inline: [Field; INLINE],
+    length: usize,
+    more: Vec<Field>,
+}
+
+/// More than browsers send, with room for a few proxies on the way.
+const INLINE: usize = 48;
+
+impl Default for Fields {
+    fn default() -> Fields {
+        Fields {
+            inline: [Field::default(); INLINE],
+            length: 0,
+            more: Vec::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Fields {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Fields {
+    pub fn iter(&self) -> impl Iterator<Item = &Field> {
+        self.inline[..self.length].iter().chain(&self.more)
+    }
+
+    pub fn len(&self) -> usize {
+        self.length + self.more.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The value of the first field of this name (any case), forwarded or not: for logs.
+    pub fn value<'a>(&self, buf: &'a [u8], name: &str) -> Option<&'a [u8]> {
+        self.iter()
+            .find(|f| {
+                f.name.len() == name.len()
+                    && f.name.bytes(buf).eq_ignore_ascii_case(name.as_bytes())
+            })
+            .map(|f| f.value.bytes(buf))
+    }
+
+    pub(crate) fn of_kind(&self, kind: Name) -> impl Iterator<Item = &Field> {
+        self.iter().filter(move |f| f.kind == kind)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Field> {
+        self.inline[..self.length].iter_mut().chain(&mut self.more)
+    }
+
+    pub(crate) fn push(&mut self, field: Field) {
+        if self.length < INLINE {
+            self.inline[self.length] = field;
+            self.length += 1;
+        } else {
+            self.more.push(field);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.length = 0;
+        self.more.clear();
+    }
+
+    /// Writes the lines that go on, as they came; runs of neighbours in one copy.
+    pub(crate) fn write_forwarded(&self, buf: &[u8], out: &mut Vec<u8>) {
+        let mut run = 0..0;
+        for field in self.iter().filter(|f| f.forward) {
+            if field.plain {
+                let (start, end) = (field.name.start as usize, field.value.end as usize + 2);
+                if run.end == start {
+                    run.end = end;
+                } else {
+                    out.extend_from_slice(&buf[run]);
+                    run = start..end;
+                }
+                continue;
+            }
+            out.extend_from_slice(&buf[run]);
+            run = 0..0;
+            write_line(field.name.bytes(buf), field.value.bytes(buf), out);
+        }
+        out.extend_from_slice(&buf[run]);
+    }
+}
+
+#[inline]
+pub fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Finds the lines of a head while it arrives, and remembers where it stopped: every byte is looked at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lines {
+    /// Where the line in progress begins.
+    pub next: usize,
+    /// Up to where it is known to be free of controls; `next` or later.
+    scanned: usize,
+}
+
+impl Lines {
+    /// The next line without its CRLF, or none while its end is not there.
+    #[inline]
+    pub fn next(&mut self, buf: &[u8]) -> Result<Option<Span>, Reject> {
+        let Some(found) = first_control(&buf[self.scanned..]) else {
+            self.scanned = buf.len();
+            return Ok(None);
+        };
+        let at = self.scanned + found;
+        self.scanned = at;
+        match (buf[at], buf.get(at + 1)) {
+            (b'\r', None) => Ok(None),
+            (b'\r', Some(b'\n')) => {
+                let line = Span::new(self.next, at);
+                self.next = at + 2;
+                self.scanned = self.next;
+                Ok(Some(line))
+            }
+            (b'\r', Some(_)) => Err(Reject::bad("bare-cr")),
+            (b'\n', _) => Err(Reject::bad("bare-lf")),
+            _ => Err(Reject::bad("control-byte")),
+        }
+    }
+
+    pub fn at(start: usize) -> Lines {
+        Lines {
+            next: start,
+            scanned: start,
+        }
+    }
+}
+
+/// Reads `name: value` out of a line that is known to hold no control but HTAB. `first` tells a fold from a head that
+/// begins with whitespace.
+#[inline]
+pub(crate) fn parse_field(buf: &[u8], line: Span, first: bool) -> Result<Field, Reject> {
+    let text = line.bytes(buf);
+    let mut seen = 0;
+    let mut length = 0;
+    while let Some(&byte) = text.get(length) {
+        let class = class(byte);
+        if class & TOKEN == 0 {
+            break;
+        }
+        seen |= class;
+        length += 1;
+    }
+    if text.get(length) != Some(&b':') || length == 0 {
+        return Err(Reject::bad(bad_name(text, length, first)));
+    }
+    let start = line.start as usize;
+    let value = &text[length + 1..];
+    let (from, to) = trim(value);
+    let name = Span::new(start, start + length);
+    let value_start = start + length + 1;
+    Ok(Field {
+        name,
+        value: Span::new(value_start + from, value_start + to),
+        kind: Name::of(name.bytes(buf)),
+        forward: true,
+        plain: from == 1 && value[0] == b' ' && to == value.len(),
+        odd: seen & ODD != 0,
+    })
+}
+
+#[cold]
+fn bad_name(text: &[u8], length: usize, first: bool) -> &'static str {
+    match (length, text.get(length)) {
+        (0, Some(b' ' | b'\t')) if first => "space-before-first-field",
+        (0, Some(b' ' | b'\t')) => "folded-field",
+        (0, Some(b':')) => "empty-field-name",
+        (_, Some(b' ' | b'\t')) => "space-in-field-name",
+        (_, None) => "field-without-colon",
+        _ => "bad-field-name",
+    }
+}
+
+/// The end of what may be looked at: a head is judged by its first `head_bytes`, however many are in the buffer, so
+/// that the verdict does not depend on how the bytes arrived.
+pub(crate) fn window<'a>(buf: &'a [u8], limits: &Limits) -> &'a [u8] {
+    &buf[..buf.len().min(limits.head_bytes)]
+}
+
+/// What the Connection fields say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    pub close: bool,
+    pub keep_alive: bool,
+    pub upgrade: bool,
+    /// Nominates Host, Content-Length or Transfer-Encoding.
+    pub framing: bool,
+    count: usize,
+    /// Some option may be a field's name.
+    others: bool,
+}
+
+/// Bounds the work of comparing nominations with fields.
+const CONNECTION_OPTIONS_MAX: usize = 32;
+
+impl Options {
+    pub fn read(&mut self, value: &[u8]) -> Result<(), Reject> {
+        let is = |option: &[u8], known: &str| option.eq_ignore_ascii_case(known.as_bytes());
+        for option in super::grammar::list(value) {
+            self.count += 1;
+            if self.count > CONNECTION_OPTIONS_MAX {
+                return Err(Reject::bad("too-many-connection-options"));
+            }
+            match option.len() {
+                0 => {}
+                5 if is(option, "close") => self.close = true,
+                10 if is(option, "keep-alive") => self.keep_alive = true,
+                7 if is(option, "upgrade") => self.upgrade = true,
+                _ => match Name::of(option) {
+                    Name::Host | Name::ContentLength | Name::TransferEncoding => {
+                        self.framing = true
+                    }
+                    Name::Other => self.others = true,
+                    _ => {}
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Fields {
+    /// Takes out the fields that Connection names (RFC 9110 §7.6.1), of those whose names mean nothing to us.
+    pub(crate) fn drop_nominated(&mut self, buf: &[u8], options: &Options) {
+        if !options.others {
+            return;
+        }
+        let mut named: [&[u8]; CONNECTION_OPTIONS_MAX] = [b""; _];
+        let mut count = 0;
+        for field in self.of_kind(Name::Connection) {
+            for option in super::grammar::list(field.value.bytes(buf)) {
+                if count < named.len() && Name::of(option) == Name::Other && !option.is_empty() {
+                    named[count] = option;
+                    count += 1;
+                }
+            }
+        }
+        for field in self.iter_mut().filter(|f| f.kind == Name::Other) {
+            let name = field.name.bytes(buf);
+            if named[..count].iter().any(|n| n.eq_ignore_ascii_case(name)) {
+                field.forward = false;
+            }
+        }
+    }
+}

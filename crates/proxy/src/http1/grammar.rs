@@ -1,0 +1,144 @@
+//! Which bytes may stand where: one table for the classes of RFC 9110 §5.6 and RFC 3986, and a scan for controls.
+
+/// Bytes of a token; all of them.
+pub const TOKEN: u8 = 1;
+/// Bytes of a token that are neither letters, digits nor `-`: what CGI-like servers fold into `_`.
+pub const ODD: u8 = 2;
+/// Bytes of a request target: visible ASCII without `#`, which begins a fragment and is never sent.
+pub const TARGET: u8 = 4;
+/// Bytes of a host name. RFC 3986 has more (sub-delims, percent); no name that resolves uses them.
+pub const HOST: u8 = 8;
+
+static CLASS: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0x21;
+    while byte < 0x7f {
+        let b = byte as u8;
+        let mut class = 0;
+        if b != b'#' {
+            class |= TARGET;
+        }
+        if b.is_ascii_alphanumeric() || b == b'-' {
+            class |= TOKEN | HOST;
+        } else if !matches!(
+            b,
+            b'"' | b'('
+                | b')'
+                | b','
+                | b'/'
+                | b':'
+                | b';'
+                | b'<'
+                | b'='
+                | b'>'
+                | b'?'
+                | b'@'
+                | b'['
+                | b'\\'
+                | b']'
+                | b'{'
+                | b'}'
+        ) {
+            class |= TOKEN | ODD;
+        }
+        if matches!(b, b'.' | b'_' | b'~') {
+            class |= HOST;
+        }
+        table[byte] = class;
+        byte += 1;
+    }
+    table
+}
+
+#[inline]
+pub fn class(byte: u8) -> u8 {
+    CLASS[byte as usize]
+}
+
+/// Whether every byte is of the class; true for no bytes.
+#[inline]
+pub fn all(bytes: &[u8], of: u8) -> bool {
+    bytes.iter().all(|&b| class(b) & of != 0)
+}
+
+pub fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && all(bytes, TOKEN)
+}
+
+/// Where the first control byte other than HTAB stands. CR and LF are controls; bytes from 0x80 (obs-text) are not.
+#[inline]
+pub fn first_control(bytes: &[u8]) -> Option<usize> {
+    let mut at = 0;
+    while let Some(&word) = bytes[at..].first_chunk::<8>() {
+        let hits = controls(u64::from_le_bytes(word));
+        if hits == 0 {
+            at += 8;
+            continue;
+        }
+        // Only the lowest hit is certain (a borrow may have spilled into later bytes), and only that one is used.
+        let hit = at + hits.trailing_zeros() as usize / 8;
+        if bytes[hit] != b'\t' {
+            return Some(hit);
+        }
+        at = hit + 1;
+    }
+    bytes[at..]
+        .iter()
+        .position(|&b| is_control(b))
+        .map(|i| at + i)
+}
+
+#[inline]
+fn is_control(byte: u8) -> bool {
+    (byte < 0x20 && byte != b'\t') || byte == 0x7f
+}
+
+/// A high bit for each byte below 0x20 or equal to 0x7f, exact up to and including the lowest one set.
+#[inline]
+fn controls(word: u64) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let low = word.wrapping_sub(ONES * 0x20) & !word;
+    let not_del = word ^ (ONES * 0x7f);
+    let del = not_del.wrapping_sub(ONES) & !not_del;
+    (low | del) & HIGH
+}
+
+/// Without optional whitespace (SP, HTAB) at both ends: offsets into the same bytes.
+#[inline]
+pub fn trim(bytes: &[u8]) -> (usize, usize) {
+    let blank = |b: &u8| matches!(b, b' ' | b'\t');
+    let start = bytes.iter().position(|b| !blank(b)).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .rposition(|b| !blank(b))
+        .map_or(start, |i| i + 1);
+    (start, end)
+}
+
+pub fn trimmed(bytes: &[u8]) -> &[u8] {
+    let (start, end) = trim(bytes);
+    &bytes[start..end]
+}
+
+/// The elements of a comma-separated list, without the whitespace around them; empty ones included.
+pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|&b| b == b',').map(trimmed)
+}
+
+/// Digits and nothing else, at most 2^63 - 1: a length that any implementation's signed integer can hold.
+pub fn decimal(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 19 {
+        return None;
+    }
+    let mut number = 0u64;
+    for &b in bytes {
+        if !b.is_ascii_digit() {
+            return None;
+        }
+        number = number * 10 + u64::from(b - b'0');
+    }
+    (number <= i64::MAX as u64).then_some(number)
+}

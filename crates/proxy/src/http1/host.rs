@@ -1,0 +1,100 @@
+//! The authority of a request, `name[:port]`, as Host or an absolute target gives it (RFC 9110 §7.2, RFC 3986 §3.2).
+
+use std::net::Ipv6Addr;
+
+use super::grammar::{HOST, all};
+use super::{Reject, Span};
+
+/// A name as DNS can carry it, with a trailing dot.
+pub const HOST_BYTES_MAX: usize = 254;
+
+/// A checked authority.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Authority {
+    /// As received, with its port.
+    pub text: Span,
+    /// Without the port; IPv6 keeps its brackets.
+    pub name: Span,
+    pub port: Option<u16>,
+}
+
+impl Authority {
+    /// Reads the authority at `span`; an empty one is the caller's to judge.
+    pub fn read(buf: &[u8], span: Span) -> Result<Authority, Reject> {
+        let bytes = span.bytes(buf);
+        let name_length = match bytes.first() {
+            Some(b'[') => bytes
+                .iter()
+                .position(|&b| b == b']')
+                .map_or(bytes.len(), |i| i + 1),
+            _ => bytes.iter().position(|&b| b == b':').unwrap_or(bytes.len()),
+        };
+        let (name, rest) = bytes.split_at(name_length);
+        let port = match rest {
+            b"" => None,
+            [b':', digits @ ..] => Some(port(digits).ok_or(BAD)?),
+            _ => return Err(BAD),
+        };
+        let good = match name.first() {
+            Some(b'[') => is_ipv6(name),
+            Some(_) => is_name(name),
+            None => bytes.is_empty(),
+        };
+        let start = span.start as usize;
+        let name = Span::new(start, start + name_length);
+        good.then_some(Authority {
+            text: span,
+            name,
+            port,
+        })
+        .ok_or(BAD)
+    }
+
+    /// Whether both mean the same place when `default_port` stands for none.
+    pub fn is_same(&self, other: &Authority, default_port: u16, buf: &[u8]) -> bool {
+        self.name
+            .bytes(buf)
+            .eq_ignore_ascii_case(other.name.bytes(buf))
+            && self.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)
+    }
+}
+
+const BAD: Reject = Reject::bad("bad-host");
+
+fn port(digits: &[u8]) -> Option<u16> {
+    if digits.len() > 5 {
+        return None;
+    }
+    super::grammar::decimal(digits).and_then(|port| u16::try_from(port).ok())
+}
+
+/// Labels of at least one byte, with or without a dot at the end. An empty label would let `.example` or `..example`
+/// meet patterns that no real name meets.
+fn is_name(name: &[u8]) -> bool {
+    name.len() <= HOST_BYTES_MAX
+        && all(name, HOST)
+        && name[0] != b'.'
+        && !name.windows(2).any(|pair| pair == b"..")
+}
+
+/// `[` address `]`, without zone and without the form for future versions.
+fn is_ipv6(name: &[u8]) -> bool {
+    name.strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+        .and_then(|address| std::str::from_utf8(address).ok())
+        .is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+}
+
+/// Lower-case, without port and trailing dot, as routes spell it. Copies into `scratch` only if it must.
+pub(crate) fn normal_name<'a>(name: &'a [u8], scratch: &'a mut [u8; HOST_BYTES_MAX]) -> &'a str {
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    let name = if name.iter().any(u8::is_ascii_uppercase) {
+        let copy = &mut scratch[..name.len()];
+        copy.copy_from_slice(name);
+        copy.make_ascii_lowercase();
+        copy
+    } else {
+        name
+    };
+    std::str::from_utf8(name).expect("a checked name is ASCII")
+}

@@ -1,0 +1,563 @@
+//! A request head: from the client's bytes to what it asks, where it goes and how long its body is, or a refusal.
+
+use super::fields::{Lines, Options, parse_field, window};
+use super::grammar::{TARGET, TOKEN, all, class, decimal, list};
+use super::host::{Authority, HOST_BYTES_MAX, normal_name};
+use super::{Field, Fields, Limits, Name, Parsed, Reject, Span};
+
+/// The methods of RFC 9110 §9.3 and PATCH; the text of any is `RequestHead::method_text`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Options,
+    Trace,
+    Connect,
+    Patch,
+    Other,
+}
+
+impl Method {
+    /// Case matters (RFC 9110 §9.1): `get` is some other method.
+    pub fn of(text: &[u8]) -> Method {
+        match text {
+            b"GET" => Method::Get,
+            b"HEAD" => Method::Head,
+            b"POST" => Method::Post,
+            b"PUT" => Method::Put,
+            b"DELETE" => Method::Delete,
+            b"OPTIONS" => Method::Options,
+            b"TRACE" => Method::Trace,
+            b"CONNECT" => Method::Connect,
+            b"PATCH" => Method::Patch,
+            _ => Method::Other,
+        }
+    }
+
+    pub fn is_safe(self) -> bool {
+        matches!(
+            self,
+            Method::Get | Method::Head | Method::Options | Method::Trace
+        )
+    }
+
+    /// May be sent again when it is not known whether the first one had its effect.
+    pub fn is_idempotent(self) -> bool {
+        self.is_safe() || matches!(self, Method::Put | Method::Delete)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    Http10,
+    #[default]
+    Http11,
+}
+
+/// The scheme of a target in absolute-form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestBody {
+    #[default]
+    None,
+    Length(u64),
+    Chunked,
+}
+
+/// What one request asks. Offsets are into the buffer it was parsed from, which begins with the request.
+///
+/// Make one with `default()` and reuse it: nothing is allocated for a head of ordinary size. A head that was
+/// `Partial` carries what is known so far; it must meet the same bytes again, or be `clear`ed.
+#[derive(Clone, Debug, Default)]
+pub struct RequestHead {
+    /// Bytes of the head, with its blank line: the body begins there.
+    pub length: usize,
+    pub method: Method,
+    pub method_text: Span,
+    pub version: Version,
+    /// Given in absolute-form. It may differ from the scheme the client is connected with.
+    pub scheme: Option<Scheme>,
+    /// `name[:port]` as received; empty only in HTTP/1.0.
+    pub host: Span,
+    pub body: RequestBody,
+    /// Whether the client will send another request on this connection.
+    pub keep_alive: bool,
+    /// The client holds its body back until it sees 100 (Continue).
+    pub expect_continue: bool,
+    /// The value of Upgrade, where the request may be upgraded. Set to none to forward it as a plain request.
+    pub upgrade: Option<Span>,
+    /// The client takes trailers (`TE: trailers`).
+    pub te_trailers: bool,
+    /// Only for OPTIONS. Zero: the request is to be answered here (RFC 9110 §7.6.2).
+    pub max_forwards: Option<u64>,
+    pub fields: Fields,
+    host_name: Span,
+    /// Path and query as received; `target_prefix` comes before it.
+    target: Span,
+    target_prefix: Prefix,
+    /// The path's end within `target`.
+    path_end: u32,
+    parser: Parser,
+}
+
+/// What an absolute-form target leaves out and origin-form has (RFC 9112 §3.2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Prefix {
+    #[default]
+    None,
+    Slash,
+    Asterisk,
+}
+
+impl RequestHead {
+    /// The target as it is forwarded, in two parts to be read as one: origin-form, or `*`.
+    pub fn target<'a>(&self, buf: &'a [u8]) -> [&'a [u8]; 2] {
+        let prefix: &[u8] = match self.target_prefix {
+            Prefix::None => b"",
+            Prefix::Slash => b"/",
+            Prefix::Asterisk => b"*",
+        };
+        [prefix, self.target.bytes(buf)]
+    }
+
+    /// Without the query, as received: not decoded, dots not resolved. `*` for an OPTIONS of the whole server.
+    pub fn path<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        match self.target_prefix {
+            Prefix::None => Span {
+                end: self.path_end,
+                ..self.target
+            }
+            .bytes(buf),
+            Prefix::Slash => b"/",
+            Prefix::Asterisk => b"*",
+        }
+    }
+
+    /// The query with its `?`; empty if there is none.
+    pub fn query<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+        Span {
+            start: self.path_end,
+            ..self.target
+        }
+        .bytes(buf)
+    }
+
+    /// The host in lower case, without port and trailing dot; IPv6 in brackets. Empty only in HTTP/1.0.
+    pub fn host_name<'a>(&self, buf: &'a [u8], scratch: &'a mut [u8; HOST_BYTES_MAX]) -> &'a str {
+        normal_name(self.host_name.bytes(buf), scratch)
+    }
+
+    /// Forgets the request, keeping the memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = RequestHead {
+            fields,
+            ..RequestHead::default()
+        };
+    }
+}
+
+/// Where parsing stands between two calls.
+#[derive(Clone, Copy, Debug, Default)]
+struct Parser {
+    phase: Phase,
+    lines: Lines,
+    options: Options,
+    /// The authority of an absolute-form target, then of Host.
+    target_authority: Option<Authority>,
+    host: Option<Authority>,
+    content_length: Option<u64>,
+    chunked: bool,
+    expect: Option<Expect>,
+    upgrades: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Start,
+    RequestLine,
+    Fields,
+    /// The last call came to an end, good or bad; the next one begins anew.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    Continue,
+    Unknown,
+}
+
+/// Parses the request at the beginning of `buf`. What was looked at in an earlier call is not looked at again, so
+/// that a head may arrive byte by byte at no greater cost.
+pub fn parse_request(buf: &[u8], limits: &Limits, out: &mut RequestHead) -> Result<Parsed, Reject> {
+    if out.parser.phase == Phase::Done {
+        out.clear();
+    }
+    let result = advance(window(buf, limits), limits, out);
+    match result {
+        Ok(Parsed::Partial) if buf.len() >= limits.head_bytes => {
+            let in_line = out.parser.phase != Phase::Fields;
+            out.parser.phase = Phase::Done;
+            Err(match in_line {
+                true => Reject::new(414, "request-line-too-long"),
+                false => Reject::new(431, "head-too-long"),
+            })
+        }
+        Ok(Parsed::Partial) => result,
+        _ => {
+            out.parser.phase = Phase::Done;
+            result
+        }
+    }
+}
+
+fn advance(buf: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<Parsed, Reject> {
+    if head.parser.phase == Phase::Start && !begin(buf, head)? {
+        return Ok(Parsed::Partial);
+    }
+    if head.parser.phase == Phase::RequestLine {
+        let Some(line) = head.parser.lines.next(buf)? else {
+            check_line_so_far(&buf[head.parser.lines.next..])?;
+            return Ok(Parsed::Partial);
+        };
+        read_request_line(buf, line, head)?;
+        head.parser.phase = Phase::Fields;
+    }
+    while let Some(line) = head.parser.lines.next(buf)? {
+        if line.is_empty() {
+            head.length = line.end as usize + 2;
+            finish(buf, head)?;
+            return Ok(Parsed::Complete);
+        }
+        let field = parse_field(buf, line, head.fields.is_empty())?;
+        if head.fields.len() == limits.headers {
+            return Err(Reject::new(431, "too-many-fields"));
+        }
+        note_field(buf, field, head)?;
+    }
+    Ok(Parsed::Partial)
+}
+
+/// Skips one empty line, which old clients send after a body (RFC 9112 §2.2). False while that is undecided.
+fn begin(buf: &[u8], head: &mut RequestHead) -> Result<bool, Reject> {
+    let start = match buf {
+        [] | [b'\r'] => return Ok(false),
+        [b'\r', b'\n'] => return Ok(false),
+        [b'\r', b'\n', b'\r' | b'\n', ..] => return Err(Reject::bad("empty-lines-before-request")),
+        [b'\r', b'\n', ..] => 2,
+        [0x16, ..] => return Err(Reject::bad("tls-on-plaintext-port")),
+        _ => 0,
+    };
+    head.parser.lines = Lines::at(start);
+    head.parser.phase = Phase::RequestLine;
+    Ok(true)
+}
+
+/// Longer than any registered method.
+const METHOD_BYTES_MAX: usize = 32;
+
+/// Refuses early what can no longer become a request line.
+fn check_line_so_far(line: &[u8]) -> Result<(), Reject> {
+    let known = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
+    match known.iter().position(|&b| class(b) & TOKEN == 0) {
+        Some(end) if end > 0 && known[end] == b' ' => Ok(()),
+        Some(_) => Err(Reject::bad("bad-method")),
+        None if known.len() > METHOD_BYTES_MAX => Err(Reject::new(501, "method-too-long")),
+        None => Ok(()),
+    }
+}
+
+fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(), Reject> {
+    let text = line.bytes(buf);
+    check_line_so_far(text)?;
+    let start = line.start as usize;
+    let method_end = text
+        .iter()
+        .position(|&b| b == b' ')
+        .ok_or(Reject::bad("bad-request-line"))?;
+    let rest = &text[method_end + 1..];
+    let target_length = rest
+        .iter()
+        .position(|&b| b == b' ')
+        .ok_or(Reject::bad("no-version"))?;
+    head.version = read_version(&rest[target_length + 1..])?;
+    head.method_text = Span::new(start, start + method_end);
+    head.method = Method::of(&text[..method_end]);
+    match head.method {
+        Method::Connect => return Err(Reject::new(501, "connect-not-supported")),
+        Method::Trace => return Err(Reject::new(405, "trace-not-allowed")),
+        _ => {}
+    }
+    let target_start = start + method_end + 1;
+    read_target(
+        buf,
+        Span::new(target_start, target_start + target_length),
+        head,
+    )
+}
+
+/// A later minor version is understood as the one we know (RFC 9110 §2.5).
+pub(crate) fn read_version(text: &[u8]) -> Result<Version, Reject> {
+    match text {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
+            if major.is_ascii_digit() && minor.is_ascii_digit() =>
+        {
+            match (major, minor) {
+                (b'1', b'0') => Ok(Version::Http10),
+                (b'1', _) => Ok(Version::Http11),
+                _ => Err(Reject::new(505, "version-not-supported")),
+            }
+        }
+        _ => Err(Reject::bad("bad-version")),
+    }
+}
+
+fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
+    let target = span.bytes(buf);
+    if !all(target, TARGET) {
+        return Err(Reject::bad("bad-target-byte"));
+    }
+    match target {
+        [b'/', ..] => head.target = span,
+        b"*" if head.method == Method::Options => head.target = span,
+        _ => read_absolute(buf, span, head)?,
+    }
+    let target = head.target.bytes(buf);
+    let path_length = memchr::memchr(b'?', target).unwrap_or(target.len());
+    head.path_end = head.target.start + path_length as u32;
+    if path_length == 0 {
+        let whole_server = target.is_empty() && head.method == Method::Options;
+        head.target_prefix = if whole_server {
+            Prefix::Asterisk
+        } else {
+            Prefix::Slash
+        };
+    }
+    Ok(())
+}
+
+fn read_absolute(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
+    let target = span.bytes(buf);
+    let starts = |with: &str| {
+        target
+            .get(..with.len())
+            .is_some_and(|t| t.eq_ignore_ascii_case(with.as_bytes()))
+    };
+    let (scheme, skip) = if starts("http://") {
+        (Scheme::Http, 7)
+    } else if starts("https://") {
+        (Scheme::Https, 8)
+    } else {
+        return Err(Reject::bad("bad-target"));
+    };
+    let rest = &target[skip..];
+    let length = rest
+        .iter()
+        .position(|b| matches!(b, b'/' | b'?'))
+        .unwrap_or(rest.len());
+    if length == 0 {
+        return Err(Reject::bad("target-without-host"));
+    }
+    let start = span.start as usize + skip;
+    head.parser.target_authority = Some(Authority::read(buf, Span::new(start, start + length))?);
+    head.scheme = Some(scheme);
+    head.target = Span::new(start + length, span.end as usize);
+    Ok(())
+}
+
+/// Takes note of a field that decides something, and whether it goes on.
+fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<(), Reject> {
+    let value = field.value.bytes(buf);
+    let state = &mut head.parser;
+    field.forward = false;
+    match field.kind {
+        Name::Other => {
+            field.forward = !field.odd || !Name::is_lookalike(field.name.bytes(buf));
+        }
+        Name::EndToEnd | Name::Date | Name::Server | Name::Via | Name::Trailer => {
+            field.forward = true;
+        }
+        Name::Host => match state.host {
+            Some(_) => return Err(Reject::bad("several-hosts")),
+            None => state.host = Some(Authority::read(buf, field.value)?),
+        },
+        Name::ContentLength => note_content_length(value, state)?,
+        Name::TransferEncoding => note_transfer_encoding(value, head.version, state)?,
+        Name::Connection => state.options.read(value)?,
+        Name::Te => {
+            head.te_trailers |= list(value).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+        }
+        Name::Expect => {
+            let known = value.eq_ignore_ascii_case(b"100-continue") && state.expect.is_none();
+            state.expect = Some(if known {
+                Expect::Continue
+            } else {
+                Expect::Unknown
+            });
+        }
+        Name::Upgrade => {
+            state.upgrades += 1;
+            head.upgrade = Some(field.value);
+        }
+        Name::MaxForwards if head.method == Method::Options => {
+            let hops = decimal(value).filter(|_| head.max_forwards.is_none());
+            head.max_forwards = Some(hops.ok_or(Reject::bad("bad-max-forwards"))?);
+        }
+        Name::MaxForwards => field.forward = true,
+        // Written anew by the rewriter as the listener's policy says.
+        Name::Forwarded
+        | Name::XForwardedFor
+        | Name::XForwardedHost
+        | Name::XForwardedProto
+        | Name::XForwardedOther => {}
+        Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::ProxyAuthenticate
+        | Name::ProxyAuthenticationInfo
+        | Name::ProxyAuthorization
+        | Name::Proxy
+        | Name::Http2Settings => {}
+    }
+    head.fields.push(field);
+    Ok(())
+}
+
+fn note_content_length(value: &[u8], state: &mut Parser) -> Result<(), Reject> {
+    if state.content_length.is_some() {
+        return Err(Reject::bad("several-content-lengths"));
+    }
+    if state.chunked {
+        return Err(Reject::bad("content-length-with-transfer-encoding"));
+    }
+    state.content_length = Some(decimal(value).ok_or(Reject::bad("bad-content-length"))?);
+    Ok(())
+}
+
+fn note_transfer_encoding(
+    value: &[u8],
+    version: Version,
+    state: &mut Parser,
+) -> Result<(), Reject> {
+    if version == Version::Http10 {
+        return Err(Reject::bad("transfer-encoding-in-http10"));
+    }
+    if state.chunked {
+        return Err(Reject::bad("several-transfer-encodings"));
+    }
+    if state.content_length.is_some() {
+        return Err(Reject::bad("content-length-with-transfer-encoding"));
+    }
+    if !value.eq_ignore_ascii_case(b"chunked") {
+        return Err(judge_coding(value));
+    }
+    state.chunked = true;
+    Ok(())
+}
+
+/// What to say of a Transfer-Encoding that is not the single word `chunked` (RFC 9112 §6.1, §6.3): 501 where the body
+/// could be told from what follows if only the coding were known, 400 where it could not.
+#[cold]
+pub(crate) fn judge_coding(value: &[u8]) -> Reject {
+    let codings = || list(value);
+    let chunked = |coding: &[u8]| coding.eq_ignore_ascii_case(b"chunked");
+    let well_formed = codings().all(super::grammar::is_token);
+    let final_chunked = codings().last().is_some_and(chunked);
+    if well_formed && final_chunked && codings().filter(|c| chunked(c)).count() == 1 {
+        Reject::new(501, "unknown-transfer-coding")
+    } else {
+        Reject::bad("bad-transfer-encoding")
+    }
+}
+
+fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+    let state = head.parser;
+    let modern = head.version == Version::Http11;
+    if state.options.framing {
+        return Err(Reject::bad("connection-names-framing"));
+    }
+    finish_host(buf, head)?;
+    head.body = match (state.chunked, state.content_length) {
+        (true, _) => RequestBody::Chunked,
+        (false, Some(length)) => RequestBody::Length(length),
+        (false, None) => RequestBody::None,
+    };
+    let has_body = !matches!(head.body, RequestBody::None | RequestBody::Length(0));
+    head.keep_alive = !state.options.close && (modern || state.options.keep_alive);
+    match state.expect {
+        Some(Expect::Unknown) if modern => return Err(Reject::new(417, "unknown-expectation")),
+        expect => head.expect_continue = expect.is_some() && modern && has_body,
+    }
+    let upgradable = modern
+        && !has_body
+        && head.method == Method::Get
+        && state.options.upgrade
+        && state.upgrades == 1;
+    head.upgrade = head
+        .upgrade
+        .filter(|value| upgradable && may_upgrade_to(value.bytes(buf)));
+    head.te_trailers &= modern;
+    head.fields.drop_nominated(buf, &state.options);
+    Ok(())
+}
+
+fn finish_host(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
+    let state = &head.parser;
+    let host = match (state.host, head.version) {
+        (Some(host), _) if !host.text.is_empty() => Some(host),
+        (_, Version::Http10) => None,
+        (Some(_), Version::Http11) => return Err(Reject::bad("empty-host")),
+        (None, Version::Http11) => return Err(Reject::bad("no-host")),
+    };
+    let port = head.scheme.unwrap_or(Scheme::Http).default_port();
+    let authority = match (state.target_authority, host) {
+        (Some(target), Some(host)) if !target.is_same(&host, port, buf) => {
+            return Err(Reject::bad("host-differs-from-target"));
+        }
+        (target, host) => target.or(host).unwrap_or_default(),
+    };
+    head.host = authority.text;
+    head.host_name = authority.name;
+    Ok(())
+}
+
+/// Protocols that may be switched to through us. A change of the HTTP version or to TLS is between two neighbours;
+/// handed on, it would open a channel whose requests nobody here sees (RFC 9110 §7.8).
+pub(crate) fn may_upgrade_to(value: &[u8]) -> bool {
+    list(value).all(|protocol| {
+        let mut parts = protocol.splitn(2, |&b| b == b'/');
+        let name = parts.next().unwrap_or_default();
+        let banned = ["http", "tls", "h2", "h2c", "h3"];
+        super::grammar::is_token(name)
+            && parts.next().is_none_or(super::grammar::is_token)
+            && !banned
+                .iter()
+                .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    })
+}

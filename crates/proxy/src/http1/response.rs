@@ -1,0 +1,279 @@
+//! A response head: from the server's bytes to how its body is delimited and how it goes on to the client.
+
+use super::fields::{Lines, Options, parse_field, window};
+use super::grammar::decimal;
+use super::request::{judge_coding, may_upgrade_to, read_version};
+use super::{Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
+
+/// What must be known of the request to read its response.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub method: Method,
+    /// The request was sent with Upgrade; only then may the server switch protocols.
+    pub upgrade: bool,
+}
+
+/// How the bytes after the head are delimited on the server's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResponseBody {
+    #[default]
+    None,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+/// The framing fields to announce to the client. Where `ResponseHead::body` is `None` they describe what GET would
+/// have brought, and no bytes follow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Framing {
+    /// No framing field: 1xx, 204, 304, and HEAD where the server gave none.
+    #[default]
+    None,
+    Length(u64),
+    Chunked,
+    /// The end of the connection ends the body; announced as `Connection: close`.
+    UntilClose,
+}
+
+/// What one server answered. Offsets are into the buffer it was parsed from, which begins with the response.
+/// Reused as a `RequestHead` is.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseHead {
+    /// Bytes of the head, with its blank line.
+    pub length: usize,
+    /// 100 to 599.
+    pub status: u16,
+    pub reason: Span,
+    pub version: Version,
+    pub body: ResponseBody,
+    /// Whether the server's connection can carry another request once the body is read.
+    pub keep_alive: bool,
+    /// The value of Upgrade in a 101 (what is spoken from here on) or a 426 (what is asked for).
+    pub upgrade: Option<Span>,
+    pub has_date: bool,
+    pub fields: Fields,
+    /// Content-Length and chunked as stated, whether or not a body follows.
+    content_length: Option<u64>,
+    chunked: bool,
+    parser: Parser,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Parser {
+    phase: Phase,
+    lines: Lines,
+    options: Options,
+    upgrades: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    StatusLine,
+    Fields,
+    Done,
+}
+
+impl ResponseHead {
+    /// 1xx but 101: another head follows on the same request.
+    pub fn is_informational(&self) -> bool {
+        self.status < 200 && self.status != 101
+    }
+
+    /// How the body goes to a client of this version: a body without a known length is chunked for those who can
+    /// read that, and ended by closing for the others.
+    pub fn framing_for(&self, client: Version) -> Framing {
+        let chunked = match client {
+            Version::Http11 => Framing::Chunked,
+            Version::Http10 => Framing::UntilClose,
+        };
+        match self.body {
+            ResponseBody::Length(length) => Framing::Length(length),
+            ResponseBody::Chunked | ResponseBody::UntilClose => chunked,
+            ResponseBody::None if self.status < 200 || self.status == 204 => Framing::None,
+            ResponseBody::None => match self.content_length {
+                Some(length) => Framing::Length(length),
+                None if self.chunked && self.status != 304 && client == Version::Http11 => chunked,
+                None => Framing::None,
+            },
+        }
+    }
+
+    /// Forgets the response, keeping the memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = ResponseHead {
+            fields,
+            ..ResponseHead::default()
+        };
+    }
+}
+
+/// Parses the response at the beginning of `buf`; same manners as `parse_request`. Every reject has status 502.
+pub fn parse_response(
+    buf: &[u8],
+    asked: Asked,
+    limits: &Limits,
+    out: &mut ResponseHead,
+) -> Result<Parsed, Reject> {
+    if out.parser.phase == Phase::Done {
+        out.clear();
+    }
+    let mut result = advance(window(buf, limits), asked, limits, out);
+    if result == Ok(Parsed::Partial) {
+        if buf.len() < limits.head_bytes {
+            return result;
+        }
+        result = Err(Reject::bad("head-too-long"));
+    }
+    out.parser.phase = Phase::Done;
+    result.map_err(|reject| Reject {
+        status: 502,
+        ..reject
+    })
+}
+
+fn advance(
+    buf: &[u8],
+    asked: Asked,
+    limits: &Limits,
+    head: &mut ResponseHead,
+) -> Result<Parsed, Reject> {
+    if head.parser.phase == Phase::StatusLine {
+        check_status_line_so_far(buf)?;
+        let Some(line) = head.parser.lines.next(buf)? else {
+            return Ok(Parsed::Partial);
+        };
+        read_status_line(buf, line, head)?;
+        head.parser.phase = Phase::Fields;
+    }
+    while let Some(line) = head.parser.lines.next(buf)? {
+        if line.is_empty() {
+            head.length = line.end as usize + 2;
+            finish(buf, asked, head)?;
+            return Ok(Parsed::Complete);
+        }
+        let field = parse_field(buf, line, head.fields.is_empty())?;
+        if head.fields.len() == limits.headers {
+            return Err(Reject::bad("too-many-fields"));
+        }
+        note_field(buf, field, head)?;
+    }
+    Ok(Parsed::Partial)
+}
+
+/// A server that speaks something else is found out by its first bytes.
+fn check_status_line_so_far(buf: &[u8]) -> Result<(), Reject> {
+    let known = buf.len().min(5);
+    match buf[..known] == b"HTTP/"[..known] {
+        true => Ok(()),
+        false => Err(Reject::bad("bad-status-line")),
+    }
+}
+
+/// The space after the status may be missing along with the reason: many servers leave it out, and it is written anew.
+fn read_status_line(buf: &[u8], line: Span, head: &mut ResponseHead) -> Result<(), Reject> {
+    const BAD: Reject = Reject::bad("bad-status-line");
+    let text = line.bytes(buf);
+    let (version, rest) = text.split_first_chunk::<8>().ok_or(BAD)?;
+    head.version = read_version(version)?;
+    let (status, reason) = match rest {
+        [b' ', status @ ..] if status.len() >= 3 => status.split_at(3),
+        _ => return Err(BAD),
+    };
+    if !matches!(reason, [] | [b' ', ..]) {
+        return Err(BAD);
+    }
+    head.status = match decimal(status) {
+        Some(status @ 100..=599) => status as u16,
+        _ => return Err(Reject::bad("bad-status")),
+    };
+    let end = line.end as usize;
+    head.reason = Span::new(end - reason.len().saturating_sub(1), end);
+    Ok(())
+}
+
+fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(), Reject> {
+    let value = field.value.bytes(buf);
+    field.forward = false;
+    match field.kind {
+        Name::ContentLength => {
+            if head.content_length.is_some() {
+                return Err(Reject::bad("several-content-lengths"));
+            }
+            head.content_length = Some(decimal(value).ok_or(Reject::bad("bad-content-length"))?);
+        }
+        Name::TransferEncoding => {
+            if head.version == Version::Http10 {
+                return Err(Reject::bad("transfer-encoding-in-http10"));
+            }
+            if head.chunked {
+                return Err(Reject::bad("several-transfer-encodings"));
+            }
+            if !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(judge_coding(value));
+            }
+            head.chunked = true;
+        }
+        Name::Connection => head.parser.options.read(value)?,
+        Name::Upgrade => {
+            head.parser.upgrades += 1;
+            head.upgrade = Some(field.value);
+        }
+        Name::Date => {
+            field.forward = !head.has_date;
+            head.has_date = true;
+        }
+        Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::ProxyAuthenticate
+        | Name::ProxyAuthenticationInfo
+        | Name::ProxyAuthorization
+        | Name::Http2Settings
+        | Name::Te => {}
+        _ => field.forward = true,
+    }
+    if head.chunked && head.content_length.is_some() {
+        return Err(Reject::bad("content-length-with-transfer-encoding"));
+    }
+    head.fields.push(field);
+    Ok(())
+}
+
+fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Reject> {
+    let options = head.parser.options;
+    let no_content = head.status < 200 || head.status == 204;
+    head.body = if no_content || head.status == 304 || asked.method == Method::Head {
+        ResponseBody::None
+    } else if head.chunked {
+        ResponseBody::Chunked
+    } else {
+        head.content_length
+            .map_or(ResponseBody::UntilClose, ResponseBody::Length)
+    };
+    head.keep_alive = !options.close
+        && (head.version == Version::Http11 || options.keep_alive)
+        && head.body != ResponseBody::UntilClose
+        // A server that announces a body where none can be may well send it: into the next response.
+        && !(no_content && head.content_length.is_some_and(|n| n > 0))
+        && !(head.chunked && (no_content || head.status == 304));
+    finish_upgrade(buf, asked, head)?;
+    head.fields.drop_nominated(buf, &options);
+    Ok(())
+}
+
+fn finish_upgrade(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Reject> {
+    let named = head.parser.options.upgrade && head.parser.upgrades == 1;
+    let upgrade = head
+        .upgrade
+        .filter(|value| named && may_upgrade_to(value.bytes(buf)));
+    head.upgrade = match head.status {
+        101 if !asked.upgrade => return Err(Reject::bad("switched-without-being-asked")),
+        101 if upgrade.is_none() => return Err(Reject::bad("bad-switch")),
+        101 | 426 => upgrade,
+        _ => None,
+    };
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Requests as the server gets them, byte for byte.
+
+use std::net::IpAddr;
+
+use propylon_config::Forwarded;
+
+use super::*;
+
+struct With {
+    client: &'static str,
+    forwarded: Forwarded,
+    host: Option<&'static str>,
+    keep_alive: bool,
+}
+
+const PLAIN: With = With {
+    client: "192.0.2.7",
+    forwarded: Forwarded::Remove,
+    host: None,
+    keep_alive: true,
+};
+
+fn forwarded(text: &str, with: With) -> String {
+    let head = request(text).unwrap();
+    let address: IpAddr = with.client.parse().unwrap();
+    let context = ForwardContext {
+        client: &ClientAddress::new(address),
+        scheme: Scheme::Https,
+        forwarded: with.forwarded,
+        host: with.host.map(str::as_bytes),
+        body: head.body,
+        expect_continue: true,
+        keep_alive: with.keep_alive,
+    };
+    let mut out = Vec::new();
+    write_request(&head, text.as_bytes(), &context, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[track_caller]
+fn becomes(lines: &str, expected: &str) {
+    let out = forwarded(&get(lines), PLAIN);
+    let expected = format!("GET / HTTP/1.1\r\nHost: a\r\n{expected}Via: 1.1 propylon\r\n\r\n");
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn fields_keep_their_order_and_spelling() {
+    becomes(
+        "User-AGENT: x\r\nX-A:1\r\nX-B:  2 \t\r\naccept: */*\r\nX-Empty:\r\nX-A: 3\r\n",
+        "User-AGENT: x\r\nX-A: 1\r\nX-B: 2\r\naccept: */*\r\nX-Empty: \r\nX-A: 3\r\n",
+    );
+}
+
+#[test]
+fn the_host_comes_first_wherever_it_came() {
+    let text = "GET / HTTP/1.1\r\nAccept: x\r\nhost:\tA:80\r\nVia: 1.0 other\r\n\r\n";
+    let expected =
+        "GET / HTTP/1.1\r\nHost: A:80\r\nAccept: x\r\nVia: 1.0 other\r\nVia: 1.1 propylon\r\n\r\n";
+    assert_eq!(forwarded(text, PLAIN), expected);
+    let with = With {
+        host: Some("inner:8080"),
+        ..PLAIN
+    };
+    assert_eq!(
+        forwarded(text, with),
+        expected.replace("Host: A:80", "Host: inner:8080")
+    );
+}
+
+#[test]
+fn an_old_request_goes_on_in_the_new_version() {
+    let text = "GET /x HTTP/1.0\r\nConnection: keep-alive\r\nTE: trailers\r\nExpect: x\r\n\r\n";
+    let with = With {
+        host: Some("inner"),
+        ..PLAIN
+    };
+    assert_eq!(
+        forwarded(text, with),
+        "GET /x HTTP/1.1\r\nHost: inner\r\nVia: 1.0 propylon\r\n\r\n"
+    );
+}
+
+#[test]
+fn an_absolute_target_goes_on_in_origin_form() {
+    let text = "OPTIONS http://a HTTP/1.1\r\nHost: a\r\nMax-Forwards: 3\r\n\r\n";
+    assert_eq!(
+        forwarded(text, PLAIN),
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: 2\r\nVia: 1.1 propylon\r\n\r\n"
+    );
+    let text = "GET http://A:80?q HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(
+        forwarded(text, PLAIN),
+        "GET /?q HTTP/1.1\r\nHost: A:80\r\nVia: 1.1 propylon\r\n\r\n"
+    );
+}
+
+#[test]
+fn framing_is_written_by_us_and_once() {
+    becomes(
+        "content-length: 007\r\nX: 1\r\n",
+        "X: 1\r\nContent-Length: 7\r\n",
+    );
+    becomes("Content-Length: 0\r\n", "Content-Length: 0\r\n");
+    becomes(
+        "TRANSFER-ENCODING: Chunked\r\nX: 1\r\n",
+        "X: 1\r\nTransfer-Encoding: chunked\r\n",
+    );
+    becomes(
+        "Expect: 100-CONTINUE\r\nContent-Length: 1\r\n",
+        "Content-Length: 1\r\nExpect: 100-continue\r\n",
+    );
+}
+
+#[test]
+fn what_is_meant_for_us_stays_with_us() {
+    becomes(
+        "Connection: keep-alive, X-Hop, close\r\nx-hop: 1\r\nKeep-Alive: 5\r\nProxy-Connection: x\r\n\
+         Proxy-Authorization: x\r\nProxy-Authenticate: x\r\nProxy: http://evil\r\nUpgrade: h2c\r\nHTTP2-Settings: x\r\n\
+         TE: gzip\r\nTrailer: X-Sum\r\n",
+        "Trailer: X-Sum\r\n",
+    );
+    becomes(
+        "TE: gzip, Trailers\r\nConnection: TE\r\n",
+        "Connection: TE\r\nTE: trailers\r\n",
+    );
+}
+
+#[test]
+fn connection_does_not_take_away_what_servers_rely_on() {
+    becomes(
+        "Connection: Authorization, Cookie, X-Forwarded-For, Via, Cache-Control, Content-Type\r\n\
+         Authorization: x\r\nCookie: y\r\nVia: 1.1 z\r\nCache-Control: no-store\r\nContent-Type: t\r\n",
+        "Authorization: x\r\nCookie: y\r\nVia: 1.1 z\r\nCache-Control: no-store\r\nContent-Type: t\r\n",
+    );
+}
+
+#[test]
+fn names_that_a_server_would_take_for_others_are_dropped() {
+    becomes(
+        "Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX_Forwarded_For: 1\r\nX.Forwarded-Host: 1\r\n\
+         x_forwarded_anything: 1\r\nMax_Forwards: 1\r\nX_Own_Field: kept\r\nX-Real-IP: kept\r\n",
+        "X_Own_Field: kept\r\nX-Real-IP: kept\r\n",
+    );
+    let long = format!("X_Forwarded-{}: 1\r\n", "a".repeat(100));
+    becomes(&long, "");
+}
+
+#[test]
+fn an_upgrade_is_asked_for_anew() {
+    becomes(
+        "Connection: Upgrade, X\r\nX: 1\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: k\r\n",
+        "Sec-WebSocket-Key: k\r\nConnection: upgrade\r\nUpgrade: WebSocket\r\n",
+    );
+}
+
+#[test]
+fn a_last_request_says_so() {
+    let with = With {
+        keep_alive: false,
+        ..PLAIN
+    };
+    assert_eq!(
+        forwarded(&get("TE: trailers\r\n"), with),
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, TE\r\nTE: trailers\r\nVia: 1.1 propylon\r\n\r\n"
+    );
+}
+
+const TOLD: &str = "X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: http\r\nX: 1\r\nX-Forwarded-Host: b\r\n\
+     X-Forwarded-Port: 81\r\nForwarded: for=10.0.0.1\r\nX-Forwarded-For:10.0.0.2\r\n";
+
+#[track_caller]
+fn tells(forwarded_policy: Forwarded, client: &'static str, lines: &str, expected: &str) {
+    let with = With {
+        forwarded: forwarded_policy,
+        client,
+        ..PLAIN
+    };
+    let out = forwarded(&get(lines), with);
+    let expected = format!("GET / HTTP/1.1\r\nHost: a\r\n{expected}Via: 1.1 propylon\r\n\r\n");
+    assert_eq!(out, expected);
+}
+
+#[test]
+fn a_stranger_is_not_believed() {
+    tells(
+        Forwarded::Replace,
+        "192.0.2.7",
+        TOLD,
+        "X: 1\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n",
+    );
+    tells(Forwarded::Remove, "192.0.2.7", TOLD, "X: 1\r\n");
+}
+
+#[test]
+fn a_trusted_proxy_is_continued() {
+    tells(
+        Forwarded::Append,
+        "::ffff:192.0.2.7",
+        TOLD,
+        "X: 1\r\nX-Forwarded-For: 10.0.0.1, 10.0.0.2, 192.0.2.7\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: b\r\n\
+         X-Forwarded-Port: 81\r\nForwarded: for=10.0.0.1, for=192.0.2.7;host=a;proto=https\r\n",
+    );
+    tells(
+        Forwarded::Append,
+        "2001:db8::7",
+        "",
+        "X-Forwarded-For: 2001:db8::7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n",
+    );
+}
+
+#[test]
+fn forwarded_quotes_what_is_no_token() {
+    let text = "GET / HTTP/1.1\r\nHost: a:81\r\nForwarded:\r\n\r\n";
+    let with = With {
+        forwarded: Forwarded::Append,
+        client: "2001:db8::7",
+        ..PLAIN
+    };
+    let out = forwarded(text, with);
+    let expected = "\r\nForwarded: for=\"[2001:db8::7]\";host=\"a:81\";proto=https\r\n";
+    assert!(out.contains(expected), "{out}");
+}
+
+#[test]
+fn an_open_quote_does_not_swallow_the_next_hop() {
+    let with = With {
+        forwarded: Forwarded::Append,
+        ..PLAIN
+    };
+    let out = forwarded(&get("Forwarded: for=1\r\nForwarded: for=\"2\\\"\r\n"), with);
+    let expected = "\r\nForwarded: for=1, for=192.0.2.7;host=a;proto=https\r\n";
+    assert!(out.contains(expected), "{out}");
+}

@@ -1,0 +1,5 @@
+#![no_main]
+
+use propylon_proxy::http1::fuzz;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz::response(bytes));
