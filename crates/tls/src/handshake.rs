@@ -169,7 +169,7 @@ fn turn(
 }
 
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
-fn flush_alerts(
+pub(crate) fn flush_alerts(
     connection: &mut UnbufferedServerConnection,
     records: &mut [u8],
     out: &mut Vec<u8>,
@@ -182,7 +182,7 @@ fn flush_alerts(
     }
 }
 
-fn append(
+pub(crate) fn append(
     chunk: &mut rustls::unbuffered::EncodeTlsData<'_, rustls::server::ServerConnectionData>,
     out: &mut Vec<u8>,
 ) {
