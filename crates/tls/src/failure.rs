@@ -40,6 +40,11 @@ impl Failure {
             detail: detail.into(),
         }
     }
+
+    /// The peer has not ended it, so that it is owed an alert.
+    pub(crate) fn from_us(&self) -> bool {
+        !matches!(self.reason, "peer-alert" | "certificate-unknown")
+    }
 }
 
 impl std::fmt::Display for Failure {

@@ -295,7 +295,7 @@ fn nothing_in_common_has_a_reason_and_an_alert() {
             .handshake(&mut hello_copy, &mut out)
             .unwrap_err();
         assert_eq!(failure.reason, reason);
-        let refused = dialogue.to_client(&out).unwrap_err();
+        let refused = dialogue.deliver(&out).unwrap_err();
         assert_eq!(
             refused,
             rustls::Error::AlertReceived(HANDSHAKE_FAILURE.into())

@@ -23,7 +23,7 @@ fn a_hello_in_single_bytes_or_in_many_records_is_understood() {
                 for byte in dialogue.client_bytes() {
                     let (step, out) = dialogue.feed(&[byte]).unwrap();
                     assert_eq!(step == Step::Read, out.is_empty() && step != Step::Done);
-                    dialogue.to_client(&out).unwrap();
+                    dialogue.deliver(&out).unwrap();
                     last = step;
                 }
                 if last == Step::Done {
@@ -53,7 +53,7 @@ fn the_longest_hello_fits_the_buffer_that_is_asked_for() {
     );
     for piece in hello.chunks(1400) {
         let (_, out) = dialogue.feed(piece).unwrap();
-        dialogue.to_client(&out).unwrap();
+        dialogue.deliver(&out).unwrap();
     }
     dialogue.shake().unwrap();
 }
@@ -75,7 +75,7 @@ fn data_that_comes_with_the_end_of_the_handshake_waits_for_open() {
                     early = true;
                 }
                 let (step, out) = dialogue.feed(&bytes).unwrap();
-                dialogue.to_client(&out).unwrap();
+                dialogue.deliver(&out).unwrap();
                 if step == Step::Done {
                     break;
                 }
@@ -105,7 +105,7 @@ fn much_data_goes_both_ways_in_odd_chunks() {
             let plain = vec![7; len];
             let sealed = dialogue.seal(&plain);
             assert!(sealed.len() <= dialogue.session.sealed_len(len));
-            dialogue.to_client(&sealed).unwrap();
+            dialogue.deliver(&sealed).unwrap();
         }
     }
 }
@@ -124,14 +124,14 @@ fn either_side_may_end_first() {
         assert!(plain.is_empty() && end);
         let mut out = Vec::new();
         dialogue.session.close(&mut out);
-        dialogue.to_client(&out).unwrap();
+        dialogue.deliver(&out).unwrap();
         assert_eq!(dialogue.client.reader().read(&mut [0; 1]).unwrap(), 0);
 
         // The server ends; the client still sends.
         let mut dialogue = Dialogue::established(&acceptor(), &client().config());
         let mut out = Vec::new();
         dialogue.session.close(&mut out);
-        dialogue.to_client(&out).unwrap();
+        dialogue.deliver(&out).unwrap();
         assert_eq!(dialogue.client.reader().read(&mut [0; 1]).unwrap(), 0);
         assert_eq!(dialogue.upload(b"not yet", 4), b"not yet");
         dialogue.session.close(&mut out);
@@ -146,7 +146,7 @@ fn a_forged_record_ends_the_session_with_an_alert() {
         let forged = [&[23, 3, 3, 0, 64][..], &[0; 64]].concat();
         let (failure, alert) = dialogue.open(&forged).unwrap_err();
         assert_eq!(failure.reason, "decrypt-error");
-        let refused = dialogue.to_client(&alert).unwrap_err();
+        let refused = dialogue.deliver(&alert).unwrap_err();
         assert_eq!(refused, rustls::Error::AlertReceived(BAD_RECORD_MAC.into()));
         assert_eq!(dialogue.open(&[]).unwrap_err().0.reason, "over");
         assert_eq!(dialogue.seal(b"x"), b"");
@@ -250,7 +250,7 @@ fn flipped_bits_in_a_handshake_never_panic() {
             let mut over = false;
             for half in both {
                 match dialogue.feed(half) {
-                    Ok((_, out)) => over |= dialogue.to_client(&out).is_err(),
+                    Ok((_, out)) => over |= dialogue.deliver(&out).is_err(),
                     Err(_) => over = true,
                 }
             }

@@ -227,6 +227,9 @@ impl ServerCertVerifier for TrustAll {
     }
 }
 
+/// Plaintext, whether the client has ended, and the session's answer.
+pub type Heard = (Vec<u8>, bool, Vec<u8>);
+
 /// A session and its client, with what is on the way to the session.
 pub struct Dialogue {
     pub session: Session,
@@ -266,7 +269,7 @@ impl Dialogue {
         bytes
     }
 
-    pub fn to_client(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
+    pub fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
         while !bytes.is_empty() {
             self.client.read_tls(&mut bytes).unwrap();
             self.client.process_new_packets()?;
@@ -280,7 +283,7 @@ impl Dialogue {
         loop {
             let bytes = self.client_bytes();
             let (step, out) = self.feed(&bytes)?;
-            let refused = self.to_client(&out).is_err();
+            let refused = self.deliver(&out).is_err();
             match step {
                 Step::Done if !refused => return Ok(()),
                 _ => assert!(
@@ -310,13 +313,13 @@ impl Dialogue {
         for piece in bytes.chunks(chunk) {
             let (plain, _, out) = self.open(piece).unwrap();
             got.extend(plain);
-            self.to_client(&out).unwrap();
+            self.deliver(&out).unwrap();
         }
         got
     }
 
-    /// Gives the session some bytes. Returns the plaintext, whether the client has ended, and the answer.
-    pub fn open(&mut self, bytes: &[u8]) -> Result<(Vec<u8>, bool, Vec<u8>), (Failure, Vec<u8>)> {
+    /// Gives the session some bytes.
+    pub fn open(&mut self, bytes: &[u8]) -> Result<Heard, (Failure, Vec<u8>)> {
         const ROOM: usize = 7;
         self.received.extend_from_slice(bytes);
         let mut buffer = vec![0xee; ROOM];
@@ -343,7 +346,7 @@ impl Dialogue {
     pub fn download(&mut self, plain: &[u8]) -> Vec<u8> {
         let sealed = self.seal(plain);
         for piece in sealed.chunks(4096) {
-            self.to_client(piece).unwrap();
+            self.deliver(piece).unwrap();
         }
         std::mem::take(&mut self.downloaded)
     }
