@@ -1,0 +1,110 @@
+//! Why a session ended: one word for the metrics, one sentence for the log.
+
+use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
+
+/// The session is over; an alert for the peer, where one is due, has been appended to `out`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// One of [`Failure::REASONS`].
+    pub reason: &'static str,
+    /// For the log; holds nothing secret.
+    pub detail: String,
+}
+
+impl Failure {
+    /// Every `reason`, for metrics that want their label sets made at start.
+    pub const REASONS: &'static [&'static str] = &[
+        "bad-record",
+        "certificate-unknown",
+        "decrypt-error",
+        "flood",
+        "internal",
+        "keys-exhausted",
+        "no-application-protocol",
+        "no-shared-cipher",
+        "no-shared-group",
+        "no-shared-signature",
+        "not-tls",
+        "over",
+        "peer-alert",
+        "protocol-violation",
+        "record-overflow",
+        "unexpected-message",
+        "version",
+    ];
+
+    pub(crate) fn new(reason: &'static str, detail: impl Into<String>) -> Failure {
+        debug_assert!(Self::REASONS.contains(&reason));
+        Failure {
+            reason,
+            detail: detail.into(),
+        }
+    }
+
+    /// The peer has not ended it, so that it is owed an alert.
+    pub(crate) fn from_us(&self) -> bool {
+        !matches!(self.reason, "peer-alert" | "certificate-unknown")
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.detail)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure::new(reason(&error), error.to_string())
+    }
+}
+
+fn reason(error: &Error) -> &'static str {
+    match error {
+        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
+            "unexpected-message"
+        }
+        Error::InvalidMessage(why) => match why {
+            InvalidMessage::MessageTooLarge | InvalidMessage::HandshakePayloadTooLarge => {
+                "record-overflow"
+            }
+            InvalidMessage::UnexpectedMessage(_) => "unexpected-message",
+            _ => "bad-record",
+        },
+        Error::PeerSentOversizedRecord => "record-overflow",
+        Error::DecryptError => "decrypt-error",
+        Error::PeerIncompatible(why) => match why {
+            PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::SupportedVersionsExtensionRequired
+            | PeerIncompatible::ServerDoesNotSupportTls12Or13 => "version",
+            PeerIncompatible::NoKxGroupsInCommon
+            | PeerIncompatible::KeyShareExtensionRequired
+            | PeerIncompatible::NamedGroupsExtensionRequired => "no-shared-group",
+            PeerIncompatible::NoSignatureSchemesInCommon
+            | PeerIncompatible::SignatureAlgorithmsExtensionRequired => "no-shared-signature",
+            PeerIncompatible::NoCipherSuitesInCommon => "no-shared-cipher",
+            _ => "protocol-violation",
+        },
+        Error::PeerMisbehaved(why) => match why {
+            rustls::PeerMisbehaved::TooManyEmptyFragments
+            | rustls::PeerMisbehaved::TooManyKeyUpdateRequests
+            | rustls::PeerMisbehaved::TooManyRenegotiationRequests
+            | rustls::PeerMisbehaved::TooManyWarningAlertsReceived => "flood",
+            _ => "protocol-violation",
+        },
+        Error::AlertReceived(
+            AlertDescription::CertificateUnknown
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnknownCA
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::UnsupportedCertificate,
+        ) => "certificate-unknown",
+        Error::AlertReceived(_) => "peer-alert",
+        Error::NoApplicationProtocol => "no-application-protocol",
+        _ => "internal",
+    }
+}

@@ -1,0 +1,248 @@
+//! The life of a handshake: the library is shown one record at a time, and its answers are gathered.
+
+use std::sync::Arc;
+
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::ConnectionState;
+use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
+
+use crate::facts::{Facts, Group, Suite, Version};
+use crate::failure::Failure;
+use crate::overheard::{self, Overheard};
+use crate::session::Step;
+
+pub(crate) struct Handshake {
+    pub connection: UnbufferedServerConnection,
+    config: Arc<ServerConfig>,
+    pub heard: Overheard,
+    /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
+    /// It keeps positions within them, so the front must stay as it is until they are consumed.
+    shown: usize,
+    /// The first byte has come and could be TLS.
+    plausible: bool,
+    /// Something has been sent, after which an alert may have to be encrypted.
+    spoken: bool,
+}
+
+/// The library ends some handshakes without a word; before any keys are in use the word can be ours.
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+
+impl Handshake {
+    pub fn new(config: &Arc<ServerConfig>) -> Handshake {
+        let connection = UnbufferedServerConnection::new(config.clone())
+            .expect("fails only on a fragment size that is never set");
+        Handshake {
+            connection,
+            config: config.clone(),
+            heard: Overheard::default(),
+            shown: 0,
+            plausible: false,
+            spoken: false,
+        }
+    }
+
+    /// See `Session::handshake`.
+    pub fn advance(
+        &mut self,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), Failure> {
+        self.check_first_byte(buffer)?;
+        let before = out.len();
+        let mut consumed = 0;
+        // One more record at a time: were the library shown all of them, it would go on to decrypt application data
+        // that came with the client's Finished, and what follows a finished handshake is not for this state.
+        while let Some(record) = record_len(&buffer[consumed + self.shown..]) {
+            self.shown += record;
+            let end = consumed + self.shown;
+            let let_go = self.pump(&mut buffer[consumed..end], out)?;
+            consumed += let_go;
+            self.shown -= let_go;
+            self.spoken |= out.len() > before;
+            if !self.connection.is_handshaking() {
+                return Ok((consumed, Step::Done));
+            }
+        }
+        let step = if out.len() > before {
+            Step::Write
+        } else {
+            Step::Read
+        };
+        Ok((consumed, step))
+    }
+
+    /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
+    /// not read one, and the driver may know an answer that it can.
+    fn check_first_byte(&mut self, buffer: &[u8]) -> Result<(), Failure> {
+        const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
+        let Some(first) = buffer.first() else {
+            return Ok(());
+        };
+        if !self.plausible && !CONTENT_TYPES.contains(first) {
+            let what = match first {
+                b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
+                _ => "not a TLS record",
+            };
+            return Err(Failure::new(
+                "not-tls",
+                format!("first byte {first:#04x}: {what}"),
+            ));
+        }
+        self.plausible = true;
+        Ok(())
+    }
+
+    /// Runs the library over the records shown to it. Returns how many bytes it let go of.
+    fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
+        let mut discarded = 0;
+        loop {
+            let connection = &mut self.connection;
+            let (progress, heard) =
+                overheard::listen(|| turn(connection, &mut records[discarded..], out));
+            self.heard.merge(heard);
+            match progress {
+                Ok((discard, more)) => {
+                    discarded += discard;
+                    if !more {
+                        return Ok(discarded);
+                    }
+                }
+                Err(failure) => {
+                    let before = out.len();
+                    flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if out.len() == before && !self.spoken && failure.from_us() {
+                        out.extend_from_slice(&DECODE_ERROR);
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn facts(&self) -> Facts {
+        let connection = &self.connection;
+        let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        let suite = connection
+            .negotiated_cipher_suite()
+            .map(|suite| suite.suite());
+        let alpn = connection.alpn_protocol().and_then(|agreed| {
+            let position = self
+                .config
+                .alpn_protocols
+                .iter()
+                .position(|ours| ours == agreed)?;
+            u8::try_from(position).ok()
+        });
+        Facts {
+            version: match connection.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
+                _ => Version::Tls13,
+            },
+            suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
+            group: connection
+                .negotiated_key_exchange_group()
+                .and_then(|group| group_of(group.name())),
+            certificate: if resumed {
+                None
+            } else {
+                self.heard.certificate
+            },
+            resumed,
+            alpn,
+        }
+    }
+}
+
+/// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
+fn turn(
+    connection: &mut UnbufferedServerConnection,
+    records: &mut [u8],
+    out: &mut Vec<u8>,
+) -> Result<(usize, bool), Failure> {
+    let status = connection.process_tls_records(records);
+    let discard = status.discard;
+    let more = match status.state? {
+        ConnectionState::EncodeTlsData(mut chunk) => {
+            append(&mut chunk, out);
+            // With everything written and the handshake over, another turn would start on what follows it.
+            connection.wants_write() || connection.is_handshaking()
+        }
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            connection.is_handshaking()
+        }
+        ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => false,
+        // Early data is not accepted, and a connection cannot be closed before it is made.
+        _ => return Err(Failure::new("internal", "unexpected state in a handshake")),
+    };
+    Ok((discard, more))
+}
+
+/// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
+pub(crate) fn flush_alerts(
+    connection: &mut UnbufferedServerConnection,
+    records: &mut [u8],
+    out: &mut Vec<u8>,
+) {
+    while connection.wants_write() {
+        match connection.process_tls_records(records).state {
+            Ok(ConnectionState::EncodeTlsData(mut chunk)) => append(&mut chunk, out),
+            _ => return,
+        }
+    }
+}
+
+pub(crate) fn append(
+    chunk: &mut rustls::unbuffered::EncodeTlsData<'_, rustls::server::ServerConnectionData>,
+    out: &mut Vec<u8>,
+) {
+    use rustls::unbuffered::EncodeError;
+    let start = out.len();
+    if let Err(EncodeError::InsufficientSize(need)) = chunk.encode(&mut []) {
+        out.resize(start + need.required_size, 0);
+        let written = chunk.encode(&mut out[start..]);
+        debug_assert_eq!(written.ok(), Some(need.required_size));
+    }
+}
+
+/// Bytes of the record at the front, header included, once all of it is there. Whether it is a record that may come
+/// now, or a record at all, is the library's to say.
+pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
+    let (header, _) = bytes.split_first_chunk::<HEADER_LEN>()?;
+    let [kind, major, _, high, low] = *header;
+    let payload = usize::from(u16::from_be_bytes([high, low]));
+    let malformed = !(20..=23).contains(&kind) || major != 3 || payload > PAYLOAD_MAX;
+    if malformed {
+        // Show the header: it is refused at once, rather than after the wait for a payload that never comes.
+        return Some(HEADER_LEN);
+    }
+    let len = HEADER_LEN + payload;
+    (bytes.len() >= len).then_some(len)
+}
+
+pub(crate) const HEADER_LEN: usize = 5;
+/// RFC 5246 §6.2.3; TLS 1.3 allows less.
+pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+
+fn record_cipher(suite: CipherSuite) -> Suite {
+    match suite {
+        CipherSuite::TLS13_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+        | CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => Suite::Aes256Gcm,
+        CipherSuite::TLS13_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
+        | CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => Suite::Chacha20Poly1305,
+        _ => Suite::Aes128Gcm,
+    }
+}
+
+fn group_of(name: NamedGroup) -> Option<Group> {
+    Some(match name {
+        NamedGroup::X25519MLKEM768 => Group::X25519MlKem768,
+        NamedGroup::X25519 => Group::X25519,
+        NamedGroup::secp256r1 => Group::P256,
+        NamedGroup::secp384r1 => Group::P384,
+        _ => return None,
+    })
+}

@@ -1,0 +1,167 @@
+//! One connection's TLS, without its socket and its buffers.
+
+use std::ops::Range;
+
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::handshake::{HEADER_LEN, Handshake, PAYLOAD_MAX};
+use crate::records::Records;
+
+/// What a handshake waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// More bytes from the client; nothing to send.
+    Read,
+    /// `out` has something for the client; send it, then read.
+    Write,
+    /// The handshake is over. `out` may still hold its end, which may be sent together with the first response.
+    Done,
+}
+
+/// What [`Session::open`] made of the bytes it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Plaintext bytes at the buffer's front.
+    pub plain: usize,
+    /// Bytes used up at the front of the cipher range; the rest is an incomplete record, to be shown again.
+    pub consumed: usize,
+    /// The client has sent close_notify: no plaintext follows. It can still be written to.
+    pub end: bool,
+}
+
+pub struct Session {
+    state: State,
+    server_name: Option<Box<str>>,
+}
+
+enum State {
+    Handshake(Box<Handshake>),
+    Established(Box<Established>),
+    /// Failed; nothing more can be done.
+    Over,
+}
+
+struct Established {
+    records: Records,
+    facts: Facts,
+    /// A close_notify has been sent, or an alert.
+    closed: bool,
+}
+
+impl Session {
+    /// A handshake makes progress with every record, but a message that is spread over several is kept in the buffer
+    /// until it is whole: 64 KiB for the longest ClientHello there can be, and its record headers.
+    pub const WANT_MAX: usize = 68 * 1024;
+
+    /// The longest record. A buffer for [`Session::open`] that is smaller may never see a whole one.
+    pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
+
+    pub(crate) fn new(handshake: Handshake) -> Session {
+        Session {
+            state: State::Handshake(Box::new(handshake)),
+            server_name: None,
+        }
+    }
+
+    /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
+    /// from its front, and the others must be there again, in front of what comes next. Bytes for the client are
+    /// appended to `out`. After `Done` the rest of the buffer is for [`Session::open`], at once: application data may
+    /// have come with the handshake's end.
+    ///
+    /// When the step is `Read` or `Write` and the buffer is full, it must grow, up to [`Session::WANT_MAX`].
+    pub fn handshake(
+        &mut self,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), Failure> {
+        let State::Handshake(handshake) = &mut self.state else {
+            return Err(Failure::new("over", "no handshake is in progress"));
+        };
+        match handshake.advance(buffer, out) {
+            Ok((consumed, Step::Done)) => {
+                self.establish();
+                Ok((consumed, Step::Done))
+            }
+            Ok(progress) => Ok(progress),
+            Err(failure) => {
+                self.state = State::Over;
+                Err(failure)
+            }
+        }
+    }
+
+    fn establish(&mut self) {
+        let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over)
+        else {
+            return;
+        };
+        self.server_name = handshake.heard.server_name.take();
+        let facts = handshake.facts();
+        self.state = State::Established(Box::new(Established {
+            records: Records::new(handshake.connection),
+            facts,
+            closed: false,
+        }));
+    }
+
+    /// Opens all complete records in `buffer[cipher]` and moves their plaintext to the front of `buffer`, which may
+    /// lie before the cipher range or at its start. Answers to the client (key updates, alerts) are appended to `out`.
+    pub fn open(
+        &mut self,
+        buffer: &mut [u8],
+        cipher: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<Opened, Failure> {
+        let State::Established(established) = &mut self.state else {
+            return Err(Failure::new("over", "the session is not established"));
+        };
+        let opened = established.records.open(buffer, cipher, out);
+        if opened.is_err() {
+            self.state = State::Over;
+        }
+        opened
+    }
+
+    /// Encrypts `plain` into records at the front of `out`, which must have [`Session::sealed_len`] bytes.
+    /// Returns the bytes written.
+    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
+        match &mut self.state {
+            State::Established(established) if !established.closed => {
+                established.records.seal(plain, out)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Upper bound of what [`Session::seal`] makes of that many bytes.
+    pub fn sealed_len(&self, plain_len: usize) -> usize {
+        plain_len + plain_len.div_ceil(1 << 14) * (HEADER_LEN + 8 + 16)
+    }
+
+    /// Appends a close_notify, after which nothing more can be sealed. The client may still be read from.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        if let State::Established(established) = &mut self.state
+            && !established.closed
+        {
+            established.closed = true;
+            established.records.close(out);
+        }
+    }
+
+    /// What was agreed on.
+    ///
+    /// # Panics
+    /// Before [`Session::handshake`] has answered `Done`, and after a failure.
+    pub fn facts(&self) -> Facts {
+        match &self.state {
+            State::Established(established) => established.facts,
+            _ => panic!("facts of a session that is not established"),
+        }
+    }
+
+    /// The name that the client asked for, in lower case, once: it is not needed here after the handshake.
+    pub fn take_server_name(&mut self) -> Option<Box<str>> {
+        self.server_name.take()
+    }
+}
