@@ -1,1 +1,46 @@
-fn main() {}
+//! Chores in the project's own language: `cargo xtask tidy` and `cargo xtask ci`.
+
+mod ci;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  tidy   hold the house rules that no compiler knows: arrows between crates, unsafe code,
+         leftovers, paths and links in the documentation
+  ci     everything a change must pass: format, clippy, tidy, build, tests; stops at the first failure
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let passed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["tidy"] => tidy::run(&root()),
+        ["ci"] => ci::run(&root()),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            true
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// The top of the repository, whatever folder the command was given in.
+fn root() -> PathBuf {
+    let xtask = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    xtask
+        .parent()
+        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}

@@ -1,0 +1,35 @@
+# The short way to everything. `cargo xtask` has the chores themselves.
+
+# rustup puts cargo here, and a shell that was open before does not know.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BINARIES := --package propylon-proxy --package propylon-bench --bins
+
+.PHONY: help build demo test tidy bench clean
+
+help:
+	@echo "make demo    build, start Propylon in front of servers of its own, show how to talk to it"
+	@echo "make test    install what the tests need (as root, with apt-get), then check and test everything"
+	@echo "make tidy    the house rules only; takes seconds"
+	@echo "make bench   measure this machine, next to the other proxies that are installed"
+	@echo "make clean   remove what was built"
+
+build:
+	@scripts/setup.sh build
+	cargo build --locked --release $(BINARIES)
+
+demo: build
+	$(TARGET)/release/propylon demo
+
+test:
+	@scripts/setup.sh test
+	cargo xtask ci
+
+tidy:
+	cargo xtask tidy
+
+bench: build
+	$(TARGET)/release/propylon-bench compare
+
+clean:
+	cargo clean

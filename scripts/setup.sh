@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Makes sure that this machine can build and test Propylon.
+#   scripts/setup.sh build   looks for the tools of the build; installs nothing
+#   scripts/setup.sh test    also installs the peers of the tests, if they are missing: by apt-get, as root
+# It may be run again at any time and does nothing when nothing is missing.
+set -euo pipefail
+
+# Where servers are installed, which is not on every user's path.
+PATH="$PATH:/usr/sbin:/sbin"
+
+# The peers of the tests: the command, then the Debian package that has it.
+PEERS=(
+    "curl curl"
+    "openssl openssl"
+    "nginx nginx"
+    "haproxy haproxy"
+    "python3 python3"
+)
+
+main() {
+    case "${1:-}" in
+        build) need_build_tools ;;
+        test) need_build_tools && need_peers ;;
+        *)
+            sed -n '2,5s/^# \{0,1\}//p' "$0" >&2
+            exit 2
+            ;;
+    esac
+}
+
+need_build_tools() {
+    has cargo || fail "cargo is not installed. Propylon needs Rust 1.88 or later: see https://rustup.rs"
+    # Part of the cryptography is C.
+    has cc || fail "no C compiler is installed. On Debian and Ubuntu: apt-get install -y gcc libc6-dev"
+}
+
+need_peers() {
+    local packages=() peer
+    for peer in "${PEERS[@]}"; do
+        has "${peer%% *}" || packages+=("${peer##* }")
+    done
+    if [ ${#packages[@]} -eq 0 ]; then
+        return
+    fi
+    local install="apt-get install -y --no-install-recommends ${packages[*]}"
+    has apt-get || fail "the tests need ${packages[*]}, and there is no apt-get here: install them by hand"
+    if [ "$(id -u)" -ne 0 ]; then
+        fail "the tests need ${packages[*]}. As root: $install"
+    fi
+    echo "installing ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    $install
+    if [ -d /run/systemd/system ]; then
+        echo "The packages nginx and haproxy may have started services of their own, nginx on port 80."
+        echo "The tests do not need them: systemctl disable --now nginx haproxy"
+    fi
+}
+
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+main "$@"

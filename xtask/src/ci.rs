@@ -1,0 +1,79 @@
+//! Everything a change must pass, in the order in which it fails soonest.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::tidy;
+
+enum Step {
+    Cargo(&'static [&'static str]),
+    Tidy,
+}
+
+/// The tests start the binaries of the dev profile, so those are what is built; optimised ones belong to the demo and
+/// the bench, and would double the time this takes.
+const STEPS: [(&str, Step); 5] = [
+    ("format", Step::Cargo(&["fmt", "--all", "--check"])),
+    (
+        "clippy",
+        Step::Cargo(&[
+            "clippy",
+            "--locked",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    ),
+    ("tidy", Step::Tidy),
+    (
+        "build",
+        Step::Cargo(&["build", "--locked", "--workspace", "--bins"]),
+    ),
+    ("test", Step::Cargo(&["test", "--locked", "--workspace"])),
+];
+
+/// Whether all steps passed; the first that does not is the last that runs.
+pub fn run(root: &Path) -> bool {
+    let start = Instant::now();
+    for (name, step) in &STEPS {
+        println!("\n== {name}");
+        let step_start = Instant::now();
+        let passed = match step {
+            Step::Cargo(arguments) => cargo(root, arguments),
+            Step::Tidy => tidy::run(root),
+        };
+        let seconds = step_start.elapsed().as_secs_f64();
+        println!(
+            "== {name}: {} after {seconds:.1} s",
+            if passed { "passed" } else { "FAILED" }
+        );
+        if !passed {
+            return false;
+        }
+    }
+    println!(
+        "\n== all passed after {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
+    true
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> bool {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    println!("$ cargo {}", arguments.join(" "));
+    match Command::new(cargo)
+        .args(arguments)
+        .current_dir(root)
+        .status()
+    {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("cargo cannot be started: {error}");
+            false
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Who may depend on whom, and who must forbid unsafe code: the rules of the Cargo.toml files.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Finding, line_of};
+
+/// A crate of the house and what it may lean on.
+struct Room {
+    name: &'static str,
+    /// The crates of ours that it may use, without their `propylon-`.
+    ours: &'static [&'static str],
+    others: Others,
+    unsafe_code: UnsafeCode,
+}
+
+/// Which crates of other people it may use.
+enum Others {
+    AllBut(&'static [&'static str]),
+    None,
+}
+
+#[derive(PartialEq, Eq)]
+enum UnsafeCode {
+    Forbidden,
+    /// None of our own, but a lint could not say so: the fuzzer's macro brings some along.
+    Generated,
+    /// With a SAFETY sentence each.
+    Allowed,
+}
+
+const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "mio"];
+
+/// The table of arrows. A new one needs a reason in the commit that adds it here.
+const ROOMS: &[Room] = &[
+    Room::new("config", &[], &["tokio", "mio", "rustls", "aws-lc-rs"]),
+    Room::new("metrics", &[], &RUNTIMES),
+    Room {
+        unsafe_code: UnsafeCode::Allowed,
+        ..Room::new("sys", &[], &RUNTIMES)
+    },
+    Room::new(
+        "policy",
+        &[],
+        &[
+            "tokio",
+            "mio",
+            "rustls",
+            "aws-lc-rs",
+            "rustix",
+            "libc",
+            "socket2",
+            "fastrand",
+            "rand",
+            "getrandom",
+            "time",
+        ],
+    ),
+    Room::new(
+        "crypto",
+        &["lanes", "sys", "metrics", "config"],
+        &["rustls", "h2", "hyper", "http", "httparse"],
+    ),
+    Room {
+        unsafe_code: UnsafeCode::Allowed,
+        others: Others::None,
+        ..Room::new("lanes", &[], &[])
+    },
+    Room::new(
+        "tls",
+        &["crypto", "metrics", "config"],
+        &["h2", "hyper", "http", "httparse"],
+    ),
+    Room::new(
+        "proxy",
+        &["policy", "tls", "crypto", "sys", "metrics", "config"],
+        &["toml", "aws-lc-rs", "rustls", "rustls-pki-types"],
+    ),
+    Room::new(
+        "keyserver",
+        &["crypto", "sys", "metrics", "config"],
+        &["rustls", "h2", "hyper", "http", "httparse"],
+    ),
+    // A witness must not be family.
+    Room::new("bench", &["metrics"], &[]),
+    Room::new("e2e", &[], &[]),
+    Room {
+        unsafe_code: UnsafeCode::Generated,
+        ..Room::new("fuzz", &["config", "policy", "crypto", "tls", "proxy"], &[])
+    },
+    Room::new("xtask", &[], &["tokio"]),
+];
+
+impl Room {
+    const fn new(
+        name: &'static str,
+        ours: &'static [&'static str],
+        never: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            ours,
+            others: Others::AllBut(never),
+            unsafe_code: UnsafeCode::Forbidden,
+        }
+    }
+
+    fn find(name: &str) -> Option<&'static Self> {
+        ROOMS.iter().find(|room| room.name == name)
+    }
+
+    fn refuses(&self, package: &str, tests_only: bool) -> Option<String> {
+        let name = self.name;
+        match (package.strip_prefix("propylon-"), &self.others) {
+            (Some(ours), _) if !self.ours.contains(&ours) => Some(format!(
+                "{name} must not use {package}: no such arrow in the table of xtask"
+            )),
+            (Some(_), _) => None,
+            // Tests may look at anything: a kernel is compared with the library it replaces.
+            (None, _) if tests_only => None,
+            (None, Others::None) => Some(format!(
+                "{name} must not use {package}: it uses no other crate"
+            )),
+            (None, Others::AllBut(never)) if never.contains(&package) => {
+                Some(format!("{name} must never import {package}"))
+            }
+            (None, Others::AllBut(_)) => None,
+        }
+    }
+}
+
+/// Whether a source file lives where unsafe code is allowed.
+pub fn allows_unsafe(file: &Path) -> bool {
+    room_of(file).is_some_and(|room| room.unsafe_code == UnsafeCode::Allowed)
+}
+
+fn room_of(file: &Path) -> Option<&'static Room> {
+    Room::find(&room_name(file)?)
+}
+
+/// `config` for `crates/config/src/lib.rs`, `xtask` for `xtask/Cargo.toml`.
+fn room_name(file: &Path) -> Option<String> {
+    let mut parts = file.iter().filter_map(|part| part.to_str());
+    match parts.next()? {
+        "crates" => parts.next().map(str::to_owned),
+        top => Some(top.to_owned()),
+    }
+}
+
+/// What the top Cargo.toml says for all members.
+pub struct Workspace {
+    /// Names of dependencies that are not the names of their packages.
+    renamed: HashMap<String, String>,
+    forbids_unsafe: bool,
+}
+
+impl Workspace {
+    pub fn parse(text: &str) -> Self {
+        let Ok(table) = DeTable::parse(text) else {
+            return Self {
+                renamed: HashMap::new(),
+                forbids_unsafe: false,
+            };
+        };
+        let workspace = table.get_ref().get("workspace").and_then(as_table);
+        let dependencies = workspace.and_then(|workspace| sub_table(workspace, "dependencies"));
+        let renamed = dependencies
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, value)| {
+                let package = text_at(as_table(value)?, "package")?;
+                Some((name.get_ref().to_string(), package.to_owned()))
+            });
+        let forbids_unsafe = workspace.is_some_and(forbids_unsafe);
+        Self {
+            renamed: renamed.collect(),
+            forbids_unsafe,
+        }
+    }
+
+    pub fn check(&self) -> Option<Finding> {
+        let message = "workspace.lints.rust must say unsafe_code = \"forbid\"";
+        (!self.forbids_unsafe).then(|| Finding::error(Path::new("Cargo.toml"), 1, message))
+    }
+
+    pub fn check_member(&self, file: &Path, text: &str) -> Vec<Finding> {
+        let Some(room) = room_of(file) else {
+            return vec![Finding::error(
+                file,
+                1,
+                "this crate is not in the table of arrows of xtask",
+            )];
+        };
+        let table = match DeTable::parse(text) {
+            Ok(table) => table,
+            Err(error) => return vec![Finding::error(file, 1, error.message())],
+        };
+        let table = table.get_ref();
+        let mut findings: Vec<Finding> = dependencies(table)
+            .into_iter()
+            .filter_map(|dependency| {
+                let package = self
+                    .renamed
+                    .get(&dependency.package)
+                    .unwrap_or(&dependency.package);
+                let refusal = room.refuses(package, dependency.tests_only)?;
+                Some(Finding::error(
+                    file,
+                    line_of(text, dependency.span.start),
+                    refusal,
+                ))
+            })
+            .collect();
+        if room.unsafe_code == UnsafeCode::Forbidden && !self.member_forbids_unsafe(table) {
+            let message = "this crate must forbid unsafe code: [lints] workspace = true";
+            findings.push(Finding::error(file, 1, message));
+        }
+        findings
+    }
+
+    fn member_forbids_unsafe(&self, member: &DeTable<'_>) -> bool {
+        let from_workspace = sub_table(member, "lints")
+            .and_then(|lints| lints.get("workspace"))
+            .is_some_and(|value| matches!(value.get_ref(), DeValue::Boolean(true)));
+        forbids_unsafe(member) || (from_workspace && self.forbids_unsafe)
+    }
+}
+
+struct Dependency {
+    package: String,
+    span: Range<usize>,
+    tests_only: bool,
+}
+
+/// Those of all sections, also of `[target.'cfg(...)']`.
+fn dependencies(manifest: &DeTable<'_>) -> Vec<Dependency> {
+    let targets = sub_table(manifest, "target").into_iter().flatten();
+    let tables = targets
+        .filter_map(|(_, value)| as_table(value))
+        .chain([manifest]);
+    let sections = [
+        ("dependencies", false),
+        ("build-dependencies", false),
+        ("dev-dependencies", true),
+    ];
+    let mut found = Vec::new();
+    for table in tables {
+        for (section, tests_only) in sections {
+            for (name, value) in sub_table(table, section).into_iter().flatten() {
+                let renamed = as_table(value).and_then(|value| text_at(value, "package"));
+                let package = renamed.unwrap_or(name.get_ref()).to_owned();
+                found.push(Dependency {
+                    package,
+                    span: name.span(),
+                    tests_only,
+                });
+            }
+        }
+    }
+    found
+}
+
+fn forbids_unsafe(table: &DeTable<'_>) -> bool {
+    sub_table(table, "lints")
+        .and_then(|lints| sub_table(lints, "rust"))
+        .and_then(|rust| rust.get("unsafe_code"))
+        .is_some_and(|level| match level.get_ref() {
+            DeValue::String(level) => level == "forbid",
+            DeValue::Table(level) => text_at(level, "level") == Some("forbid"),
+            _ => false,
+        })
+}
+
+fn as_table<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Option<&'a DeTable<'i>> {
+    value.get_ref().as_table()
+}
+
+fn sub_table<'a, 'i>(table: &'a DeTable<'i>, key: &str) -> Option<&'a DeTable<'i>> {
+    table.get(key).and_then(as_table)
+}
+
+fn text_at<'a>(table: &'a DeTable<'_>, key: &str) -> Option<&'a str> {
+    table.get(key)?.get_ref().as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKSPACE: &str = "[workspace.dependencies]\n\
+        runtime = { package = \"tokio\", version = \"1\" }\n\
+        [workspace.lints.rust]\n\
+        unsafe_code = \"forbid\"\n";
+    const LINTS: &str = "[lints]\nworkspace = true\n";
+
+    fn findings(file: &str, manifest: &str) -> Vec<String> {
+        let findings = Workspace::parse(WORKSPACE).check_member(Path::new(file), manifest);
+        findings.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn an_arrow_that_is_not_in_the_table_is_found_on_its_line() {
+        let manifest = format!(
+            "{LINTS}[dependencies]\nserde.workspace = true\npropylon-policy.workspace = true\n"
+        );
+        assert_eq!(
+            findings("crates/tls/Cargo.toml", &manifest),
+            [
+                "crates/tls/Cargo.toml:5: tls must not use propylon-policy: no such arrow in the table of xtask"
+            ]
+        );
+    }
+
+    #[test]
+    fn arrows_of_the_table_are_no_findings() {
+        let manifest = format!(
+            "{LINTS}[dependencies]\npropylon-policy.workspace = true\npropylon-tls = {{ path = \"../tls\" }}\ntokio = \"1\"\n"
+        );
+        assert_eq!(
+            findings("crates/proxy/Cargo.toml", &manifest),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn a_crate_that_must_never_be_imported_is_found_under_any_name() {
+        for (section, name) in [
+            ("dependencies", "tokio = \"1\""),
+            ("dependencies", "runtime.workspace = true"),
+            (
+                "dependencies",
+                "other = { package = \"tokio\", version = \"1\" }",
+            ),
+            ("build-dependencies", "tokio = \"1\""),
+            ("target.'cfg(unix)'.dependencies", "tokio = \"1\""),
+        ] {
+            let manifest = format!("{LINTS}[{section}]\n{name}\n");
+            assert_eq!(
+                findings("crates/metrics/Cargo.toml", &manifest),
+                ["crates/metrics/Cargo.toml:4: metrics must never import tokio"],
+                "{section} {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn tests_may_use_other_peoples_crates_but_not_turn_our_arrows_round() {
+        let manifest =
+            format!("{LINTS}[dev-dependencies]\ntokio = \"1\"\npropylon-proxy.workspace = true\n");
+        assert_eq!(
+            findings("crates/policy/Cargo.toml", &manifest),
+            [
+                "crates/policy/Cargo.toml:5: policy must not use propylon-proxy: no such arrow in the table of xtask"
+            ]
+        );
+    }
+
+    #[test]
+    fn lanes_uses_nothing() {
+        let manifest = "[dependencies]\nlibc = \"1\"\n";
+        assert_eq!(
+            findings("crates/lanes/Cargo.toml", manifest),
+            ["crates/lanes/Cargo.toml:2: lanes must not use libc: it uses no other crate"]
+        );
+    }
+
+    #[test]
+    fn a_crate_that_does_not_forbid_unsafe_code_is_found() {
+        let message =
+            "crates/tls/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
+        assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
+        assert_eq!(
+            findings(
+                "crates/tls/Cargo.toml",
+                "[lints.rust]\nunsafe_code = \"deny\"\n"
+            ),
+            [message]
+        );
+        assert_eq!(
+            findings(
+                "crates/tls/Cargo.toml",
+                "[lints.rust]\nunsafe_code = \"forbid\"\n"
+            ),
+            Vec::<String>::new()
+        );
+        assert_eq!(findings("crates/sys/Cargo.toml", ""), Vec::<String>::new());
+        assert!(
+            Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n")
+                .check()
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_room_is_found() {
+        assert_eq!(
+            findings("crates/cellar/Cargo.toml", LINTS),
+            ["crates/cellar/Cargo.toml:1: this crate is not in the table of arrows of xtask"]
+        );
+    }
+}
