@@ -7,3 +7,4 @@ pub mod balance;
 pub mod patience;
 pub mod route;
 pub mod suspect;
+pub mod budget;

@@ -208,29 +208,42 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-/// The writing end: a thread, or nothing when the log is off.
+/// The writing end, open but without its thread yet.
 pub struct Writer {
+    out: Option<Out>,
+}
+
+/// The writing end at work: a thread, or nothing when the log is off.
+pub struct Running {
     outlet: Option<SyncSender<Lines>>,
     thread: Option<JoinHandle<()>>,
     failed: Arc<AtomicU64>,
 }
 
 impl Writer {
-    /// Opens the log (failing at once if the file cannot be opened) and starts its thread.
-    pub fn start(target: &AccessLog) -> io::Result<Writer> {
-        let failed = Arc::new(AtomicU64::new(0));
+    /// Fails at once if the file cannot be opened.
+    pub fn open(target: &AccessLog) -> io::Result<Writer> {
         let out = match target {
-            AccessLog::Off => return Ok(Writer { outlet: None, thread: None, failed }),
-            AccessLog::Stdout => Out::Stream(Box::new(io::stdout())),
-            AccessLog::Stderr => Out::Stream(Box::new(io::stderr())),
-            AccessLog::File(path) => Out::file(path)?,
+            AccessLog::Off => None,
+            AccessLog::Stdout => Some(Out::Stream(Box::new(io::stdout()))),
+            AccessLog::Stderr => Some(Out::Stream(Box::new(io::stderr()))),
+            AccessLog::File(path) => Some(Out::file(path)?),
         };
+        Ok(Writer { out })
+    }
+
+    /// Starts the thread.
+    pub fn start(self) -> io::Result<Running> {
+        let failed = Arc::new(AtomicU64::new(0));
+        let Some(out) = self.out else { return Ok(Running { outlet: None, thread: None, failed }) };
         let (outlet, inlet) = sync_channel(SHEETS_WAITING_MAX);
         let counter = Arc::clone(&failed);
         let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counter))?;
-        Ok(Writer { outlet: Some(outlet), thread: Some(thread), failed })
+        Ok(Running { outlet: Some(outlet), thread: Some(thread), failed })
     }
+}
 
+impl Running {
     pub fn sheet(&self) -> Sheet {
         Sheet {
             lines: Vec::new(),
@@ -336,7 +349,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("propylon-log-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("access.log");
-        let writer = Writer::start(&AccessLog::File(path.clone())).unwrap();
+        let writer = Writer::open(&AccessLog::File(path.clone())).unwrap().start().unwrap();
         let mut sheet = writer.sheet();
         sheet.write(&record());
         sheet.hand_over();

@@ -1,3 +1,25 @@
-//! Bytes in motion.
+//! Bytes in motion: what stands between clients and servers.
+//!
+//! Read `connection.rs` first (the life of a connection, in the order in which it happens), then `exchange.rs` (the
+//! life of a request) and `snapshot.rs` (the life of a configuration).
 
+pub mod access_log;
+pub mod admin;
+pub mod attempt;
+pub mod buffer;
+pub mod client;
+pub mod command;
+pub mod connection;
+pub mod core;
+pub mod deadline;
+pub mod engine;
+pub mod exchange;
 pub mod http1;
+pub mod logger;
+pub mod pool;
+pub mod snapshot;
+pub mod socket;
+pub mod telemetry;
+pub mod transfer;
+pub mod tunnel;
+pub mod worker;

@@ -1,0 +1,289 @@
+//! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use propylon_config::{Config, Workers};
+use propylon_metrics::Store;
+use propylon_sys::ListenOptions;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{interval, sleep};
+
+use crate::access_log::Writer;
+use crate::admin;
+use crate::snapshot::Snapshot;
+use crate::telemetry::Telemetry;
+use crate::worker::{self, Assignment, Phase};
+
+/// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
+const DEFER_ACCEPT: Duration = Duration::from_secs(2);
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address.
+const FILES_RESERVED: u64 = 64;
+/// How often ticket keys are replaced; three generations are kept.
+const TICKET_ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
+/// How often the drain tells what it still waits for.
+const DRAIN_REPORT: Duration = Duration::from_secs(1);
+
+/// Why the engine could not start.
+#[derive(Debug)]
+pub enum StartError {
+    Bind { address: SocketAddr, listener: String, error: io::Error },
+    AdminBind { address: SocketAddr, error: io::Error },
+    AccessLog(io::Error),
+    Privileges(propylon_sys::PrivilegesError),
+    Threads(io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Bind { address, listener, error } => {
+                write!(f, "listener \"{listener}\" cannot bind {address}: {error}; {}", bind_advice(error))
+            }
+            StartError::AdminBind { address, error } => {
+                write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
+            }
+            StartError::AccessLog(error) => {
+                write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
+            }
+            StartError::Privileges(error) => write!(f, "{error}"),
+            StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
+        }
+    }
+}
+
+fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
+        io::ErrorKind::AddrNotAvailable => "use an address of this machine (ip address shows them)",
+        _ => "check the address",
+    }
+}
+
+/// Everything that needs the rights the process was started with, done.
+pub struct Prepared {
+    snapshot: Arc<Snapshot>,
+    /// By worker; each socket with its listener's index.
+    sockets: Vec<Vec<(usize, TcpListener)>>,
+    admin: Option<TcpListener>,
+    log: Writer,
+    connections_max: usize,
+}
+
+/// Binds, opens, and gives up privileges. No thread exists before this returns.
+pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
+    let config = &snapshot.config;
+    let files = propylon_sys::raise_files_limit();
+    let workers = worker_count(config);
+    let sockets = bind(config, workers)?;
+    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
+    let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
+    if let Some(user) = &config.process.user {
+        let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
+        log::info!("running as {account:?}");
+    }
+    // A request needs a file on each side; a client that is idle needs one.
+    let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
+    let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
+    Ok(Prepared { snapshot: Arc::new(snapshot), sockets, admin, log, connections_max })
+}
+
+fn worker_count(config: &Config) -> usize {
+    match config.process.workers {
+        Workers::Auto => propylon_sys::allowed_cores().len().max(1),
+        Workers::Count(count) => count.get().into(),
+    }
+}
+
+fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>>, StartError> {
+    let mut sockets: Vec<Vec<(usize, TcpListener)>> = (0..workers).map(|_| Vec::new()).collect();
+    for (index, listener) in config.listeners.iter().enumerate() {
+        for bind in &listener.bind {
+            let fail = |error| StartError::Bind { address: bind.address, listener: listener.name.clone(), error };
+            let mut address = bind.address;
+            if address.port() != 0 {
+                propylon_sys::check_free(address).map_err(fail)?;
+            }
+            for own in &mut sockets {
+                let options =
+                    ListenOptions { reuse_port: true, defer_accept: Some(DEFER_ACCEPT), ..ListenOptions::default() };
+                let socket = propylon_sys::listen(address, options).map_err(fail)?;
+                // Accepted sockets inherit it: a call saved per connection.
+                propylon_sys::set_nodelay(&socket).map_err(fail)?;
+                address = socket.local_addr().map_err(fail)?;
+                own.push((index, socket));
+            }
+            let scheme = if listener.tls.is_some() { "https" } else { "http" };
+            log::info!("listener \"{}\" at {scheme}://{address}", listener.name);
+        }
+    }
+    Ok(sockets)
+}
+
+fn bind_admin(admin: &propylon_config::Admin) -> Result<TcpListener, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind, error };
+    let socket = propylon_sys::listen(admin.bind, ListenOptions::default()).map_err(fail)?;
+    log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+    Ok(socket)
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every request in progress was finished.
+    Drained,
+    /// So many requests were cut off when the drain's time was up.
+    CutOff(u64),
+}
+
+/// Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once.
+pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
+    let Prepared { snapshot, sockets, admin, log, connections_max } = prepared;
+    let workers = sockets.len();
+    let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
+    let telemetry = Arc::new(telemetry);
+    let runtime = Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build_local(LocalOptions::default())
+        .map_err(StartError::Threads)?;
+    let (phase, watched) = watch::channel(Phase::Serving);
+    let log = log.start().map_err(StartError::Threads)?;
+    let cores = propylon_sys::allowed_cores();
+    let mut threads = Vec::new();
+    for (index, listeners) in sockets.into_iter().enumerate() {
+        let assignment = Assignment {
+            index,
+            pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
+            listeners,
+            snapshot: Arc::clone(&snapshot),
+            column: Store::column(&store, index),
+            telemetry: Arc::clone(&telemetry),
+            log: log.sheet(),
+            connections_max,
+            phase: watched.clone(),
+        };
+        threads.push(worker::start(assignment).map_err(StartError::Threads)?);
+    }
+    drop(watched);
+    log::info!("propylon {} runs with {workers} worker{}", env!("CARGO_PKG_VERSION"), if workers == 1 { "" } else { "s" });
+    let main = Main { snapshot, store, telemetry, phase };
+    let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    log.finish();
+    Ok(outcome)
+}
+
+/// The main thread's own work.
+struct Main {
+    snapshot: Arc<Snapshot>,
+    store: Arc<Store>,
+    telemetry: Arc<Telemetry>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Main {
+    async fn watch(self, admin: Option<TcpListener>, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        if let Some(socket) = admin {
+            let view = admin::View::new(Arc::clone(&self.store), Arc::clone(&self.snapshot));
+            admin::start(socket, view)?;
+        }
+        let mut rotation = interval(TICKET_ROTATION);
+        rotation.tick().await;
+        loop {
+            tokio::select! {
+                () = heard(&mut terminate, &mut interrupt) => break,
+                _ = rotation.tick() => self.snapshot.tickets().rotate(),
+                () = any_finished(&threads) => {
+                    log::error!("a worker has ended by itself; stopping");
+                    break;
+                }
+            }
+        }
+        Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+    }
+
+    async fn drain(
+        &self,
+        terminate: &mut Signal,
+        interrupt: &mut Signal,
+        threads: Vec<JoinHandle<io::Result<()>>>,
+    ) -> Outcome {
+        let limit = self.snapshot.config.process.drain_timeout;
+        let started = Instant::now();
+        propylon_metrics::Store::column(&self.store, self.store.columns() - 1).set(self.telemetry.process.draining, 1);
+        let _ = self.phase.send(Phase::Draining);
+        self.report("draining", limit);
+        let mut reports = interval(DRAIN_REPORT);
+        reports.tick().await;
+        loop {
+            tokio::select! {
+                () = all_finished(&threads) => break,
+                () = sleep(limit.saturating_sub(started.elapsed())) => break,
+                () = heard(terminate, interrupt) => break,
+                _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
+            }
+        }
+        let (_, left) = self.open();
+        let _ = self.phase.send(Phase::Stopping);
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => log::error!("a worker failed: {error}"),
+                Err(_) => log::error!("a worker panicked"),
+            }
+        }
+        match left {
+            0 => {
+                log::info!("drained in {:.1} s", started.elapsed().as_secs_f64());
+                Outcome::Drained
+            }
+            left => {
+                log::warn!("stopped with {left} requests in progress");
+                Outcome::CutOff(left)
+            }
+        }
+    }
+
+    fn report(&self, what: &str, left: Duration) {
+        let (connections, requests) = self.open();
+        let left = left.as_secs_f64();
+        log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
+    }
+
+    /// Client connections and requests in progress.
+    fn open(&self) -> (u64, u64) {
+        let sum = |gauge: fn(&crate::telemetry::ListenerMetrics) -> propylon_metrics::Gauge| {
+            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level(gauge(listener)));
+            levels.sum::<i64>().max(0) as u64
+        };
+        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
+    }
+}
+
+async fn heard(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+async fn any_finished(threads: &[JoinHandle<io::Result<()>>]) {
+    while !threads.iter().any(JoinHandle::is_finished) {
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn all_finished(threads: &[JoinHandle<io::Result<()>>]) {
+    while !threads.iter().all(JoinHandle::is_finished) {
+        sleep(Duration::from_millis(10)).await;
+    }
+}

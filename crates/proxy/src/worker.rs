@@ -1,0 +1,181 @@
+//! A worker: one thread on one core, with its own listeners, connections and pools.
+
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use propylon_metrics::Column;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::watch;
+use tokio::task::spawn_local;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::access_log::Sheet;
+use crate::connection::serve;
+use crate::core::Core;
+use crate::deadline::TICK;
+use crate::snapshot::{CoreSnapshot, Snapshot};
+use crate::telemetry::Telemetry;
+
+/// Connections accepted in a row before the others get their turn.
+const ACCEPTS_MAX: usize = 32;
+/// How long accepting rests when the process is out of files or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Ticks between two sweeps of the pools: one second.
+const SWEEP_TICKS: u32 = 10;
+
+/// What the main thread wants of the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Serving,
+    /// No new connections; finish the requests in progress.
+    Draining,
+    /// End now.
+    Stopping,
+}
+
+/// What a worker is given.
+pub struct Assignment {
+    /// Counts from 0; also the worker's column of the metrics.
+    pub index: usize,
+    /// The core to stay on; none where pinning is not possible.
+    pub pin: Option<usize>,
+    /// Each with the index of its listener in the configuration.
+    pub listeners: Vec<(usize, TcpListener)>,
+    pub snapshot: Arc<Snapshot>,
+    pub column: Column,
+    pub telemetry: Arc<Telemetry>,
+    pub log: Sheet,
+    /// Client connections at once.
+    pub connections_max: usize,
+    pub phase: watch::Receiver<Phase>,
+}
+
+/// Starts a worker. Its thread ends when the phase is `Stopping`, or `Draining` and nothing is left to do.
+pub fn start(assignment: Assignment) -> io::Result<JoinHandle<io::Result<()>>> {
+    let name = format!("worker-{}", assignment.index);
+    std::thread::Builder::new().name(name).spawn(move || run(assignment))
+}
+
+fn run(assignment: Assignment) -> io::Result<()> {
+    if let Some(core) = assignment.pin
+        && let Err(error) = propylon_sys::pin_to_core(core)
+    {
+        log::warn!("worker {} cannot stay on core {core}: {error}", assignment.index);
+    }
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default())?;
+    runtime.block_on(work(assignment))
+}
+
+async fn work(assignment: Assignment) -> io::Result<()> {
+    let Assignment { index, listeners, snapshot, column, telemetry, log, connections_max, mut phase, .. } = assignment;
+    let seed = fastrand::u64(..);
+    let snapshot = CoreSnapshot::new(snapshot, index as u64);
+    let core = Core::new(snapshot, column, telemetry, log, seed);
+    for (listener, socket) in listeners {
+        let socket = AsyncFd::new(socket)?;
+        spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
+    }
+    spawn_local(tick(Rc::clone(&core)));
+    // The sender lives as long as the process.
+    let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
+    core.draining.set(true);
+    core.timers.wake_all();
+    core.clear_pools();
+    loop {
+        tokio::select! {
+            _ = phase.wait_for(|phase| *phase == Phase::Stopping) => break,
+            // The accept loops empty their queues first, which takes a turn.
+            () = sleep(TICK) => {
+                if core.connections.get() == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    core.clear_pools();
+    core.tick(false);
+    Ok(())
+}
+
+async fn tick(core: Rc<Core>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut count: u32 = 0;
+    loop {
+        ticks.tick().await;
+        count = count.wrapping_add(1);
+        core.tick(count.is_multiple_of(SWEEP_TICKS));
+    }
+}
+
+async fn accept(
+    core: Rc<Core>,
+    listener: usize,
+    socket: AsyncFd<TcpListener>,
+    connections_max: usize,
+    mut phase: watch::Receiver<Phase>,
+) {
+    loop {
+        if core.connections.get() >= connections_max && !core.draining.get() {
+            core.metrics.increment(core.telemetry.process.accept_pauses);
+            core.ended.notified().await;
+            continue;
+        }
+        tokio::select! {
+            biased;
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
+                // What the kernel has accepted for us has been promised to clients already.
+                while let Ok((stream, peer)) = propylon_sys::accept(socket.get_ref()) {
+                    spawn_local(serve(Rc::clone(&core), listener, stream, peer));
+                }
+                return;
+            }
+            ready = socket.readable() => {
+                let Ok(mut guard) = ready else { return };
+                let room = connections_max.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
+                match accept_some(&core, listener, socket.get_ref(), room) {
+                    Accepted::All => guard.clear_ready(),
+                    Accepted::More => {}
+                    Accepted::Exhausted => {
+                        core.metrics.increment(core.telemetry.process.accept_errors);
+                        sleep(ACCEPT_REST).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+enum Accepted {
+    /// The queue is empty.
+    All,
+    /// The queue may hold more.
+    More,
+    /// Files or memory have run out.
+    Exhausted,
+}
+
+fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
+    for _ in 0..room {
+        match propylon_sys::accept(socket) {
+            Ok((stream, peer)) => drop(spawn_local(serve(Rc::clone(core), listener, stream, peer))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
+            Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) => {
+                return Accepted::Exhausted;
+            }
+            // The client has gone again, or the network has a complaint about it (accept(2), "Error handling").
+            Err(_) => core.metrics.increment(core.telemetry.process.accept_errors),
+        }
+    }
+    Accepted::More
+}
+
+const ENOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
+const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
+const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
