@@ -20,6 +20,11 @@ pub struct Store {
 /// It may be moved to the thread that will write, and cloned there; it cannot be shared by two. An increment is a
 /// load and a store, so two threads writing the same column would lose counts (nothing worse): one column per
 /// thread is the caller's promise.
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<propylon_metrics::Column>();
+/// ```
 #[derive(Clone)]
 pub struct Column {
     store: Arc<Store>,

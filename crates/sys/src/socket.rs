@@ -48,7 +48,7 @@ pub fn listen(address: SocketAddr, options: ListenOptions) -> io::Result<TcpList
 /// Whether nobody listens at `address`; `ErrorKind::AddrInUse` if somebody does, this process included.
 ///
 /// With `reuse_port` a second start by mistake would succeed and silently take half of the connections; asking first
-/// finds it.
+/// finds it. An IPv6 address is asked about for IPv6 only.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
     // Bound without SO_REUSEPORT, and closed on return: a bind says no if any listener has the address.
     bound(address, true, false).map(drop)
@@ -160,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    const LOOPBACK: &str = "127.0.0.1:0";
+    /// Loopback addresses of one test each, which needs a port to stay free once it is closed.
+    const OWN_LOOPBACKS: [&str; 2] = ["127.0.0.2:0", "127.0.0.3:0"];
     /// Long enough for a busy machine; a test that gets what it waits for never takes it.
     const PATIENCE_SECONDS: i64 = 20;
 
@@ -178,7 +179,11 @@ mod tests {
     }
 
     fn listener(options: ListenOptions) -> (TcpListener, SocketAddr) {
-        let listener = listen(LOOPBACK.parse().unwrap(), options).unwrap();
+        listener_at("127.0.0.1:0", options)
+    }
+
+    fn listener_at(address: &str, options: ListenOptions) -> (TcpListener, SocketAddr) {
+        let listener = listen(address.parse().unwrap(), options).unwrap();
         let address = listener.local_addr().unwrap();
         (listener, address)
     }
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_refused_connect_is_reported_by_its_result() {
-        let (listener, address) = listener(ListenOptions::default());
+        let (listener, address) = listener_at(OWN_LOOPBACKS[0], ListenOptions::default());
         drop(listener);
         let client = connect(address).unwrap();
         wait(&client, PollFlags::OUT);
@@ -239,7 +244,7 @@ mod tests {
 
     #[test]
     fn an_address_is_free_again_right_after_its_connections() {
-        let (listener, address) = listener(ListenOptions::default());
+        let (listener, address) = listener_at(OWN_LOOPBACKS[1], ListenOptions::default());
         let client = connect(address).unwrap();
         let (server, _) = accepted(&listener);
         // The side that closes first is the one that TIME_WAIT holds on to.
@@ -253,12 +258,18 @@ mod tests {
     #[test]
     fn ipv4_and_ipv6_are_bound_side_by_side() {
         let options = ListenOptions::default();
-        let Ok(six) = listen("[::]:0".parse().unwrap(), options) else {
-            // A kernel without IPv6 has nothing to be tested here.
-            return;
-        };
-        let port = six.local_addr().unwrap().port();
-        listen(SocketAddr::from(([0, 0, 0, 0], port)), options).unwrap();
+        // Several times, since the port that is free for IPv6 may be taken for IPv4 by somebody else.
+        for _ in 0..16 {
+            let Ok(six) = listen("[::]:0".parse().unwrap(), options) else {
+                // A kernel without IPv6 has nothing to be tested here.
+                return;
+            };
+            let port = six.local_addr().unwrap().port();
+            if listen(SocketAddr::from(([0, 0, 0, 0], port)), options).is_ok() {
+                return;
+            }
+        }
+        panic!("no port could be bound for both");
     }
 
     #[test]
