@@ -1,1 +1,52 @@
-//! x
+//! The command line of `propylon`.
+
+mod check;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A TLS-offload load balancer.
+#[derive(Parser)]
+#[command(name = "propylon", version, about, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve traffic until SIGTERM or SIGINT, then finish what is in progress and end
+    #[command(after_help = "Example:\n  propylon run -c propylon.toml\n\nExit codes: 0 drained; 1 the configuration \
+        has errors, or the start failed; 2 wrong usage; 3 requests were cut off when drain_timeout was up.")]
+    Run(ConfigArgument),
+    /// Say everything that is wrong with a configuration, and serve nothing
+    #[command(after_help = "Example:\n  propylon check -c propylon.toml\n\nExit codes: 0 no errors (warnings may be \
+        printed); 1 errors; 2 wrong usage.")]
+    Check {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Print the problems as a JSON array on standard output
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct ConfigArgument {
+    /// The configuration: TOML, or JSON if its name ends in .json
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::main(&arguments.config),
+        Command::Check { config, json } => check::main(&config.config, json),
+    }
+}

@@ -1,1 +1,10 @@
-fn main() {}
+//! The binary `propylon`.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    propylon_proxy::command::main()
+}

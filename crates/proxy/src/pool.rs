@@ -36,8 +36,10 @@ impl Pool {
             let candidate = self.idle.borrow_mut()[server].pop();
             match candidate {
                 None => return (None, stale),
-                Some(mut idle) if idle.connection.socket.is_quiet() => return (Some(idle.connection), stale),
-                Some(_) => stale += 1,
+                Some(mut idle) => match idle.connection.socket.is_quiet() {
+                    true => return (Some(idle.connection), stale),
+                    false => stale += 1,
+                },
             }
         }
     }

@@ -111,6 +111,11 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
     }
 }
 
+/// Without Nagle's delay. Sockets accepted from a listener inherit it.
+pub fn set_nodelay(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket.as_fd()).set_tcp_nodelay(true)
+}
+
 /// Makes closing the socket a reset: the peer learns that the answer is broken off, and nothing lingers in the kernel.
 pub fn reset_on_close(stream: impl AsFd) -> io::Result<()> {
     SockRef::from(&stream.as_fd()).set_linger(Some(Duration::ZERO))

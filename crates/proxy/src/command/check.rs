@@ -1,0 +1,70 @@
+//! `propylon check`: every problem of a configuration and of the certificates it names, at once.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use propylon_config::{Config, Problem, Severity, Source};
+use propylon_tls::Finding;
+
+use crate::snapshot::load_profiles;
+
+pub fn main(path: &Path, json: bool) -> ExitCode {
+    let (problems, text) = match Source::read(path) {
+        Ok(source) => (problems(&source), source.text),
+        Err(problem) => (vec![problem], String::new()),
+    };
+    let failed = problems.iter().any(|problem| problem.severity == Severity::Error);
+    if json {
+        println!("{}", propylon_config::to_json(&problems));
+    } else {
+        eprint!("{}", propylon_config::render(&problems, &text));
+        println!("{}: {}", path.display(), summary(&problems));
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn summary(problems: &[Problem]) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = problems.len() - errors;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    match (errors, warnings) {
+        (0, 0) => "ok".into(),
+        (0, _) => format!("ok, {}", count(warnings, "warning")),
+        (_, 0) => count(errors, "error"),
+        _ => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+    }
+}
+
+fn problems(source: &Source) -> Vec<Problem> {
+    match propylon_config::parse(source) {
+        Err(problems) => problems,
+        Ok((config, mut problems)) => {
+            problems.extend(certificate_problems(source, &config));
+            problems.sort_by_key(|problem| problem.at);
+            problems
+        }
+    }
+}
+
+fn certificate_problems(source: &Source, config: &Config) -> Vec<Problem> {
+    let findings = match load_profiles(config) {
+        Ok((_, warnings)) => warnings,
+        Err(findings) => findings,
+    };
+    findings.iter().map(|finding| problem(source, finding)).collect()
+}
+
+/// A certificate's finding, told as a problem of the line that names the certificate.
+pub fn problem(source: &Source, finding: &Finding) -> Problem {
+    let severity = match finding.severity {
+        propylon_tls::Severity::Error => Severity::Error,
+        propylon_tls::Severity::Warning => Severity::Warning,
+    };
+    Problem {
+        severity,
+        file: source.name.clone(),
+        at: Some(finding.at),
+        what: finding.what.clone(),
+        fix: finding.fix.clone(),
+    }
+}
