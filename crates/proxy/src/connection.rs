@@ -109,7 +109,7 @@ impl Connection {
             match Box::pin(self.work()).await {
                 After::Next => {}
                 After::Abort => {
-                    let _ = self.stream.socket.with(|stream| propylon_sys::reset_on_close(stream));
+                    let _ = self.stream.socket.reset_on_close();
                     return;
                 }
                 after => return Box::pin(self.farewell(after)).await,

@@ -2,19 +2,21 @@
 //!
 //! A connection that is served at once (accept, read, write, close) never meets epoll at all: it is registered at its
 //! first wait. A read that fills less than it was given tells that the kernel has no more, so the next wait costs no
-//! read that fails (edge-triggered epoll reports whatever comes later).
+//! read that fails (edge-triggered epoll reports whatever comes later; tokio's streams know this too).
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub struct Socket(State);
 
 enum State {
     Fresh(TcpStream),
-    Registered(AsyncFd<TcpStream>),
+    Registered(tokio::net::TcpStream),
     /// Only while moving from one to the other, and after a failed registration.
     Gone,
 }
@@ -28,88 +30,61 @@ impl Socket {
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let State::Fresh(stream) = &mut self.0 {
             match stream.read(into) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.register()?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.register()?,
+                Err(error) if must_wait(&error) => {}
                 done => return Poll::Ready(done),
             }
         }
-        let State::Registered(fd) = &self.0 else { return Poll::Ready(Err(gone())) };
-        loop {
-            let mut guard = ready!(fd.poll_read_ready(context))?;
-            match fd.get_ref().read(into) {
-                Ok(count) => {
-                    if count > 0 && count < into.len() {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(count));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
+        let mut into = ReadBuf::new(into);
+        ready!(Pin::new(self.registered()?).poll_read(context, &mut into))?;
+        Poll::Ready(Ok(into.filled().len()))
     }
 
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+        if let State::Fresh(stream) = &mut self.0 {
+            match stream.write(bytes) {
+                Err(error) if must_wait(&error) => {}
+                done => return Poll::Ready(done),
+            }
+        }
+        Pin::new(self.registered()?).poll_write(context, bytes)
     }
 
-    pub fn poll_write_vectored(&mut self, context: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        let write = |mut stream: &TcpStream| match slices {
-            [one] => stream.write(one),
-            many => stream.write_vectored(many),
-        };
-        if let State::Fresh(stream) = &self.0 {
-            match write(stream) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.register()?,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => self.register()?,
+    pub fn poll_write_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if let [one] = slices {
+            return self.poll_write(context, one);
+        }
+        if let State::Fresh(stream) = &mut self.0 {
+            match stream.write_vectored(slices) {
+                Err(error) if must_wait(&error) => {}
                 done => return Poll::Ready(done),
             }
         }
-        let State::Registered(fd) = &self.0 else { return Poll::Ready(Err(gone())) };
-        loop {
-            let mut guard = ready!(fd.poll_write_ready(context))?;
-            match write(fd.get_ref()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => return Poll::Ready(done),
-            }
-        }
+        Pin::new(self.registered()?).poll_write_vectored(context, slices)
     }
 
     /// Waits until there is something to read (or an end, or an error), without a buffer to read it into.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if let State::Fresh(stream) = &self.0 {
-            match stream.peek(&mut [0]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.register()?,
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(_) => return Poll::Ready(Ok(())),
-            }
-        }
-        let State::Registered(fd) = &self.0 else { return Poll::Ready(Err(gone())) };
-        let _guard = ready!(fd.poll_read_ready(context))?;
-        Poll::Ready(Ok(()))
+        self.registered()?.poll_read_ready(context)
     }
 
     /// Waits until a connect that was started has come to its end, and says which.
     pub fn poll_connected(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if matches!(self.0, State::Fresh(_)) {
-            self.register()?;
-        }
-        let State::Registered(fd) = &self.0 else { return Poll::Ready(Err(gone())) };
-        let _guard = ready!(fd.poll_write_ready(context))?;
-        match fd.get_ref().take_error()? {
-            Some(error) => Poll::Ready(Err(error)),
-            None => Poll::Ready(Ok(())),
-        }
+        let stream = self.registered()?;
+        ready!(stream.poll_write_ready(context))?;
+        Poll::Ready(propylon_sys::connect_result(&*stream))
     }
 
     /// True when nothing has come since the last read: no byte, no end, no error. Asks the event loop, not the kernel,
     /// and lets go of the waker of whoever waited last.
     pub fn is_quiet(&mut self) -> bool {
         match &self.0 {
-            State::Registered(fd) => fd.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
-            State::Fresh(_) | State::Gone => false,
+            State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
+            State::Fresh(stream) => !propylon_sys::peek_closed(stream),
+            State::Gone => false,
         }
     }
 
@@ -119,23 +94,38 @@ impl Socket {
     }
 
     pub fn shutdown_write(&self) -> io::Result<()> {
-        self.with(|stream| stream.shutdown(Shutdown::Write))
+        Ok(rustix::net::shutdown(self.fd()?, rustix::net::Shutdown::Write)?)
     }
 
-    pub fn with<T>(&self, act: impl FnOnce(&TcpStream) -> io::Result<T>) -> io::Result<T> {
+    /// Makes the close a reset: the peer learns that what it got is not all.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        propylon_sys::reset_on_close(self.fd()?)
+    }
+
+    fn fd(&self) -> io::Result<BorrowedFd<'_>> {
         match &self.0 {
-            State::Fresh(stream) => act(stream),
-            State::Registered(fd) => act(fd.get_ref()),
+            State::Fresh(stream) => Ok(stream.as_fd()),
+            State::Registered(stream) => Ok(stream.as_fd()),
             State::Gone => Err(gone()),
         }
     }
 
-    fn register(&mut self) -> io::Result<()> {
-        if let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone) {
-            self.0 = State::Registered(AsyncFd::new(stream)?);
+    /// The stream as the event loop knows it, made known to it if need be.
+    fn registered(&mut self) -> io::Result<&mut tokio::net::TcpStream> {
+        if let State::Fresh(_) = self.0
+            && let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone)
+        {
+            self.0 = State::Registered(tokio::net::TcpStream::from_std(stream)?);
         }
-        Ok(())
+        match &mut self.0 {
+            State::Registered(stream) => Ok(stream),
+            _ => Err(gone()),
+        }
     }
+}
+
+fn must_wait(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 fn gone() -> io::Error {

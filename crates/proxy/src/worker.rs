@@ -77,7 +77,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let snapshot = CoreSnapshot::new(snapshot, index as u64);
     let core = Core::new(snapshot, column, telemetry, log, seed);
     for (listener, socket) in listeners {
-        let socket = AsyncFd::new(socket)?;
+        let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
     }
     spawn_local(tick(Rc::clone(&core)));
@@ -100,6 +100,12 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     core.clear_pools();
     core.tick(false);
     Ok(())
+}
+
+/// A listener whose accepts we make ourselves: tokio's own would register every connection with the event loop at once.
+#[expect(deprecated, reason = "deprecated for types that may close their file behind its back; std's listener does not")]
+fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
+    AsyncFd::new(socket)
 }
 
 async fn tick(core: Rc<Core>) {
