@@ -1,5 +1,62 @@
-//! Text in, a whole `Config` out, or every `Problem` in it, each with its line and column.
+//! Text in, a whole [`Config`] out, or every [`Problem`] in it, each with its line and column.
+//!
+//! ```
+//! use propylon_config::{Source, parse, render};
+//!
+//! let text = "[listener.web]\nbind = \"0.0.0.0:80\"\n[[route]]\nbackend = \"app\"\n";
+//! let source = Source { name: "propylon.toml".into(), base: "".into(), text: text.into() };
+//! let problems = parse(&source).unwrap_err();
+//! assert_eq!(
+//!     render(&problems, text),
+//!     "propylon.toml:4:11: no backend named \"app\"; add a section [backend.app]\n  \
+//!        4 | backend = \"app\"\n    \
+//!          |           ^^^^^\n"
+//! );
+//! ```
 
+#![warn(missing_docs)]
+
+mod address;
 mod model;
+mod path;
+mod problem;
+mod read;
+mod report;
+mod resolve;
+mod schema;
+mod source;
+mod text;
+mod tree;
+mod units;
+mod walk;
 
 pub use model::*;
+pub use problem::{Problem, Severity, render, to_json};
+pub use source::{SOURCE_BYTES_MAX, Source};
+
+use report::Report;
+use text::Lines;
+
+/// Reads a configuration. What comes with a `Config` are warnings; without one, it is all errors and warnings.
+/// Problems are in the order of their positions.
+pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
+    if source.text.len() > SOURCE_BYTES_MAX {
+        let (what, fix) = source::too_large();
+        return Err(vec![Problem::error(&source.name, None, what, fix)]);
+    }
+    let lines = Lines::new(problem::without_mark(&source.text));
+    let reading = if source.is_json() {
+        read::json::read(&lines)
+    } else {
+        read::toml::read(&lines)
+    };
+    let report = Report::new(&source.name, &lines, &reading.faults);
+    let config = reading
+        .root
+        .as_ref()
+        .map(|root| schema::config(&report, root, &source.base));
+    match config {
+        Some(config) if report.errors() == 0 => Ok((config, report.finish())),
+        _ => Err(report.finish()),
+    }
+}

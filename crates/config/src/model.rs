@@ -8,33 +8,47 @@ use std::time::Duration;
 /// Where in the file something was written: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct At {
+    /// Line, from 1.
     pub line: u32,
+    /// Column, from 1.
     pub column: u32,
     /// Characters to underline; at least 1.
     pub length: u32,
 }
 
+/// Index into [`Config::listeners`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub usize);
+/// Index into [`Config::tls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TlsId(pub usize);
+/// Index into [`Config::backends`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub usize);
 
 /// A whole configuration without errors. Ids index the vectors of the same name.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// `[process]`
     pub process: Process,
+    /// `[admin]`; absent: no admin API.
     pub admin: Option<Admin>,
+    /// `[log]`
     pub log: Log,
+    /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Listener>,
+    /// `[tls.NAME]`, in file order.
     pub tls: Vec<TlsProfile>,
+    /// `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
+    /// `[[route]]`, in file order, which means nothing.
     pub routes: Vec<Route>,
 }
 
+/// What concerns the process as a whole.
 #[derive(Clone, Debug)]
 pub struct Process {
+    /// Threads that serve connections. Default auto.
     pub workers: Workers,
     /// Account to run as once the listeners are bound.
     pub user: Option<String>,
@@ -45,63 +59,95 @@ pub struct Process {
     pub max_connections: Option<usize>,
 }
 
+/// How many threads serve connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
     /// One per core this process may run on.
     Auto,
+    /// This many, at most 1024.
     Count(NonZeroU16),
 }
 
+/// The admin API.
 #[derive(Clone, Debug)]
 pub struct Admin {
+    /// The one address it listens on.
     pub bind: SocketAddr,
+    /// Where the address is written.
     pub at: At,
 }
 
+/// What is written down, and where.
 #[derive(Clone, Debug)]
 pub struct Log {
+    /// One line per request. Default off.
     pub access: AccessLog,
+    /// Least severe message that is written to stderr. Default info.
     pub level: Level,
 }
 
+/// Where the access log goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccessLog {
+    /// Nowhere.
     Off,
+    /// Standard output.
     Stdout,
+    /// Standard error.
     Stderr,
+    /// Appended to this file; the path is joined to the configuration's folder.
     File(PathBuf),
 }
 
+/// Severity of a log message, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// Something failed.
     Error,
+    /// Something is off and was worked around.
     Warn,
+    /// Something happened.
     Info,
+    /// What a developer wants to know.
     Debug,
 }
 
+/// A set of addresses that clients connect to, and how they are spoken to.
 #[derive(Clone, Debug)]
 pub struct Listener {
+    /// The NAME of `[listener.NAME]`.
     pub name: String,
+    /// At least one.
     pub bind: Vec<Bind>,
+    /// What is spoken here. Default http.
     pub protocol: Protocol,
+    /// Absent: plaintext.
     pub tls: Option<TlsId>,
+    /// Path that Propylon answers itself, with 200.
     pub monitor_path: Option<String>,
+    /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
+    /// Patience with clients.
     pub timeouts: ClientTimeouts,
+    /// Bounds on what a client may send.
     pub limits: ClientLimits,
+    /// Where the name is written.
     pub at: At,
 }
 
+/// One address to listen on; IPv6 means IPv6 only, so `[::]:443` stands beside `0.0.0.0:443`.
 #[derive(Clone, Copy, Debug)]
 pub struct Bind {
+    /// Port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// Where it is written.
     pub at: At,
 }
 
 /// Grows `Tcp` and `Passthrough`; until then the schema refuses them as "not supported yet".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
+    /// HTTP/1 and, where TLS agrees on it, HTTP/2.
     Http,
 }
 
@@ -117,6 +163,7 @@ pub enum Forwarded {
     Remove,
 }
 
+/// Patience with clients.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientTimeouts {
     /// From accept to a finished TLS handshake. Default 10 s.
@@ -131,6 +178,7 @@ pub struct ClientTimeouts {
     pub tunnel_idle: Duration,
 }
 
+/// Bounds on what a client may send.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientLimits {
     /// Request line and header section together. Default 16 KiB, at most 64 KiB.
@@ -141,19 +189,27 @@ pub struct ClientLimits {
     pub body_rate_min: u32,
 }
 
+/// How TLS is terminated, shared by any number of listeners.
 #[derive(Clone, Debug)]
 pub struct TlsProfile {
+    /// The NAME of `[tls.NAME]`.
     pub name: String,
+    /// At least one.
     pub certificates: Vec<Certificate>,
+    /// Protocol versions. Default intermediate.
     pub policy: TlsPolicy,
     /// Key types in the order in which they are offered to a client that can do several. Default ecdsa, rsa.
     pub prefer: Vec<KeyType>,
+    /// Where the name is written.
     pub at: At,
 }
 
+/// A certificate chain with its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
+    /// Where to find it; whether it is there is the reader's to find out.
     pub source: CertificateSource,
+    /// Where it is written.
     pub at: At,
 }
 
@@ -162,9 +218,16 @@ pub struct Certificate {
 pub enum CertificateSource {
     /// One PEM with chain and key, or a directory of such files.
     Path(PathBuf),
-    Pair { chain: PathBuf, key: PathBuf },
+    /// Chain and key in a PEM file each.
+    Pair {
+        /// The chain, leaf first.
+        chain: PathBuf,
+        /// The leaf's private key.
+        key: PathBuf,
+    },
 }
 
+/// Protocol versions offered to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// TLS 1.3 only.
@@ -173,47 +236,71 @@ pub enum TlsPolicy {
     Intermediate,
 }
 
+/// Kind of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyType {
+    /// An elliptic curve key.
     Ecdsa,
+    /// An RSA key.
     Rsa,
 }
 
+/// Servers that are as good as each other.
 #[derive(Clone, Debug)]
 pub struct Backend {
+    /// The NAME of `[backend.NAME]`.
     pub name: String,
+    /// How requests are spread. Default round-robin.
     pub balance: Balance,
+    /// At least one.
     pub servers: Vec<Server>,
+    /// Which requests may share a server connection. Default always.
     pub reuse: Reuse,
+    /// Patience with servers.
     pub timeouts: ServerTimeouts,
     /// Further attempts after a failed one, where a repeat is safe. Default 2.
     pub retries: u32,
     /// Idle connections that one core keeps per server. Default 128.
     pub max_idle: usize,
+    /// Where the name is written.
     pub at: At,
 }
 
+/// How requests are spread over the servers of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balance {
+    /// In turn, as often as the weights say.
     RoundRobin,
+    /// By chance, as likely as the weights say.
     Random,
 }
 
+/// One server of a backend.
 #[derive(Clone, Debug)]
 pub struct Server {
+    /// Where it listens.
     pub address: ServerAddress,
     /// Default 1, at most 256.
     pub weight: NonZeroU16,
+    /// Where it is written.
     pub at: At,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerAddress {
+    /// An address; the port is not 0.
     Ip(SocketAddr),
     /// Looked up at start.
-    Name { host: String, port: u16 },
+    Name {
+        /// Lower-case ASCII.
+        host: String,
+        /// Not 0.
+        port: u16,
+    },
 }
 
+/// Which requests may share a server connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// A server connection serves one request.
@@ -222,6 +309,7 @@ pub enum Reuse {
     Always,
 }
 
+/// Patience with servers.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerTimeouts {
     /// TCP connect. Default 3 s.
@@ -234,36 +322,49 @@ pub struct ServerTimeouts {
     pub idle: Duration,
 }
 
+/// Which requests go where. The most specific route wins.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// Absent: every http listener.
     pub listener: Option<ListenerId>,
+    /// Hosts it stands for. Default any.
     pub host: HostPattern,
+    /// Paths it stands for. Default all: the prefix `/`.
     pub path: PathPattern,
+    /// What is done with the request.
     pub action: Action,
+    /// Where it is written.
     pub at: At,
 }
 
 /// Host names are lower-case ASCII without a trailing dot and without a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
+    /// Every host, and requests without one.
     Any,
+    /// This host.
     Exact(String),
     /// `*.example`: the text after `*`, with its dot; stands for one or more labels.
     Suffix(String),
 }
 
+/// Paths are compared with those of requests as they were sent, without any normalisation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PathPattern {
     /// Matches by whole segments: `/api` stands for `/api` and `/api/x`, not `/apix`; `/api/` for what begins with it.
     Prefix(String),
+    /// This path.
     Exact(String),
 }
 
+/// What is done with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// A server of this backend answers it.
     Backend(BackendId),
+    /// The client is sent elsewhere.
     Redirect(Redirect),
+    /// Propylon answers it.
     Respond(Respond),
 }
 
@@ -274,16 +375,20 @@ pub struct Redirect {
     pub status: u16,
     /// "http" or "https".
     pub scheme: Option<String>,
+    /// Lower-case ASCII.
     pub host: Option<String>,
+    /// Not 0.
     pub port: Option<u16>,
     /// Replaces path and query.
     pub path: Option<String>,
 }
 
+/// An answer made up on the spot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Respond {
     /// 200 to 599.
     pub status: u16,
+    /// Default empty.
     pub body: String,
     /// Default "text/plain; charset=utf-8".
     pub content_type: String,

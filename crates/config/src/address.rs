@@ -1,0 +1,424 @@
+//! Addresses and host names as people write them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::model::{HostPattern, ServerAddress};
+use crate::report::shown;
+
+/// What is wrong with a text, and what to write instead.
+pub(crate) type Complaint = (String, String);
+
+/// An address to listen on: `0.0.0.0:443`, `[::]:443`. Port 0 lets the kernel choose.
+pub(crate) fn bind(text: &str) -> Result<SocketAddr, Complaint> {
+    if let Some(complaint) = not_an_address(text) {
+        return Err(complaint);
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return checked_bind(text, address);
+    }
+    let what = format!("\"{}\" is not an address to listen on", shown(text));
+    if let Ok(port) = text
+        .trim_start_matches('*')
+        .strip_prefix(':')
+        .unwrap_or(text)
+        .parse::<u16>()
+    {
+        return Err((
+            what,
+            format!(
+                "write \"0.0.0.0:{port}\" for IPv4, \"[::]:{port}\" for IPv6, or both in an array"
+            ),
+        ));
+    }
+    if let Some(complaint) = without_port(text, "443") {
+        return Err(complaint);
+    }
+    match split_port(text) {
+        Some((host, port)) if host.parse::<Ipv4Addr>().is_ok() || in_brackets(host).is_some() => {
+            Err(bad_port(text, port)
+                .unwrap_or((what, "write ADDRESS:PORT, such as \"0.0.0.0:443\"".into())))
+        }
+        Some(("localhost", port)) => Err((what, format!("write \"127.0.0.1:{}\"", shown(port)))),
+        Some((host, _)) if host_name(host).is_ok() => Err((
+            format!("\"{}\" is a name", shown(host)),
+            "write the address of this machine that it stands for".into(),
+        )),
+        _ => Err((
+            what,
+            "write ADDRESS:PORT, such as \"0.0.0.0:443\" or \"[::]:443\"".into(),
+        )),
+    }
+}
+
+fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, Complaint> {
+    let what = format!("nothing can listen on {}", shown(text));
+    match address.ip() {
+        IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
+            let ip = ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
+            Err((
+                what,
+                format!(
+                    "write \"{ip}:{}\"; IPv6 sockets are for IPv6 only",
+                    address.port()
+                ),
+            ))
+        }
+        ip if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) => {
+            Err((what, "write an address of this machine".into()))
+        }
+        _ => Ok(address),
+    }
+}
+
+/// A server: `10.0.1.1:8080`, `[fd00::1]:8080`, `app.internal:8080`.
+pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
+    if let Some(complaint) = not_an_address(text) {
+        return Err(complaint);
+    }
+    let Some((host, port)) = split_port(text) else {
+        return Err(without_port(text, "8080").unwrap_or_else(|| {
+            let what = format!("\"{}\" has no port", shown(text));
+            (what, "write HOST:PORT, such as \"10.0.1.1:8080\"".into())
+        }));
+    };
+    if let Some(complaint) = bad_port(text, port) {
+        return Err(complaint);
+    }
+    let number: u16 = port.parse().unwrap_or_default();
+    if number == 0 {
+        return Err((
+            format!("\"{}\": no server listens on port 0", shown(text)),
+            "write its port".into(),
+        ));
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return checked_server(address);
+    }
+    if host.is_empty() {
+        return Err((
+            format!("\"{}\" has no host", shown(text)),
+            format!("write \"127.0.0.1:{number}\" for this machine"),
+        ));
+    }
+    if host.contains(':') {
+        return Err(without_port(text, "8080").unwrap_or_else(|| {
+            let what = format!("\"{}\" is not HOST:PORT", shown(text));
+            (
+                what,
+                "write IPv6 addresses in brackets, such as \"[fd00::1]:8080\"".into(),
+            )
+        }));
+    }
+    let host = host_name(host.strip_suffix('.').unwrap_or(host))?;
+    Ok(ServerAddress::Name { host, port: number })
+}
+
+fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
+    let ip = address.ip();
+    if ip.is_unspecified() {
+        let fix = format!("write \"127.0.0.1:{}\" for this machine", address.port());
+        return Err((format!("{ip} is no address of a server"), fix));
+    }
+    if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Err((
+            format!("{ip} is the address of many machines"),
+            "write the address of one server".into(),
+        ));
+    }
+    Ok(ServerAddress::Ip(address))
+}
+
+/// What is recognisably something else: a URL, a path, a text with spaces.
+fn not_an_address(text: &str) -> Option<Complaint> {
+    if text.is_empty() {
+        return Some(("the address is empty".into(), "write ADDRESS:PORT".into()));
+    }
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = match (split_port(host), scheme) {
+            (Some(_), _) => host.to_string(),
+            (None, "https") => format!("{host}:443"),
+            (None, _) => format!("{host}:80"),
+        };
+        let what = format!("\"{}\" is a URL", shown(text));
+        return Some((what, format!("write \"{}\"", shown(&host))));
+    }
+    if text.starts_with('/') || text.starts_with("unix:") {
+        let what = format!("\"{}\": Unix sockets are not supported", shown(text));
+        return Some((what, "write ADDRESS:PORT".into()));
+    }
+    if let Some((host, _)) = text.split_once('/') {
+        let what = format!("\"{}\" has a path, which an address cannot", shown(text));
+        return Some((what, format!("write \"{}\"", shown(host))));
+    }
+    if text
+        .chars()
+        .any(|character| character.is_whitespace() || character.is_control())
+    {
+        let what = format!(
+            "\"{}\" has white space or control characters in it",
+            shown(text)
+        );
+        return Some((what, "remove them".into()));
+    }
+    None
+}
+
+/// For an IP address without a port.
+fn without_port(text: &str, example: &str) -> Option<Complaint> {
+    let bare = in_brackets(text).unwrap_or(text);
+    let what = format!("\"{}\" has no port", shown(text));
+    if bare.parse::<Ipv6Addr>().is_ok() {
+        let hint = if bare == text && text.contains(':') {
+            "; IPv6 addresses need brackets before a port"
+        } else {
+            ""
+        };
+        return Some((
+            what,
+            format!("write \"[{bare}]:{example}\" or another port{hint}"),
+        ));
+    }
+    bare.parse::<Ipv4Addr>()
+        .is_ok()
+        .then(|| (what, format!("write \"{bare}:{example}\" or another port")))
+}
+
+fn bad_port(text: &str, port: &str) -> Option<Complaint> {
+    let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    if digits && port.parse::<u16>().is_ok() {
+        return None;
+    }
+    let what = format!("\"{}\": \"{}\" is not a port", shown(text), shown(port));
+    Some((
+        what,
+        "write a number from 1 to 65535 after the colon".into(),
+    ))
+}
+
+fn split_port(text: &str) -> Option<(&str, &str)> {
+    let (host, port) = text.rsplit_once(':')?;
+    (!port.ends_with(']')).then_some((host, port))
+}
+
+fn in_brackets(text: &str) -> Option<&str> {
+    text.strip_prefix('[')?.strip_suffix(']')
+}
+
+/// The host of a route: a name, an address, or a name whose first label is `*`.
+pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, Complaint> {
+    if text == "*" {
+        return Err((
+            "`host` \"*\" is not needed".into(),
+            "leave `host` out: then the route is for any host".into(),
+        ));
+    }
+    match text.strip_prefix("*.") {
+        Some(rest) if !rest.contains('*') => {
+            let name = host(rest)?;
+            if name.parse::<Ipv4Addr>().is_ok() || name.starts_with('[') {
+                return Err((
+                    format!("\"{}\": an address has no labels", shown(text)),
+                    "remove the `*.`".into(),
+                ));
+            }
+            Ok(HostPattern::Suffix(format!(".{name}")))
+        }
+        _ if text.contains('*') => {
+            let what = format!(
+                "\"{}\": `*` stands for whole labels at the beginning only",
+                shown(text)
+            );
+            Err((what, "write it as in \"*.example.com\"".into()))
+        }
+        _ => host(text).map(HostPattern::Exact),
+    }
+}
+
+/// A host as it stands in a Host field: a name or an address, no port; in lower case, without a trailing dot.
+pub(crate) fn host(text: &str) -> Result<String, Complaint> {
+    if let Some((_, rest)) = text.split_once("://") {
+        let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        return Err((
+            format!("\"{}\" is a URL", shown(text)),
+            format!("write \"{}\"", shown(host)),
+        ));
+    }
+    if let Some((host, _)) = text.split_once('/') {
+        let fix = format!("write \"{}\", and the path under `path`", shown(host));
+        return Err((format!("\"{}\" has a path in it", shown(text)), fix));
+    }
+    if let Some(inside) = in_brackets(text) {
+        let what = format!("\"{}\" is not an IPv6 address", shown(text));
+        let address: Ipv6Addr = inside
+            .parse()
+            .map_err(|_| (what, "write it as in \"[fd00::1]\"".to_string()))?;
+        return Ok(format!("[{address}]"));
+    }
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err((
+            format!("\"{}\" needs brackets", shown(text)),
+            format!("write \"[{}]\"", shown(text)),
+        ));
+    }
+    if let Some((host, _)) = split_port(text) {
+        let fix = format!("write \"{}\"; the port is the listener's", shown(host));
+        return Err((format!("\"{}\" has a port in it", shown(text)), fix));
+    }
+    host_name(text.strip_suffix('.').unwrap_or(text))
+}
+
+/// A DNS name (RFC 1123 §2.1, and `_`, which names in private networks have) or an IPv4 address, in lower case.
+fn host_name(text: &str) -> Result<String, Complaint> {
+    const NAME_BYTES_MAX: usize = 253;
+    const LABEL_BYTES_MAX: usize = 63;
+    let what = || format!("\"{}\" is not a host name", shown(text));
+    if !text.is_ascii() {
+        let fix = "write the A-label, which begins with xn--; for example by `idn2 NAME`";
+        return Err((format!("\"{}\" is not ASCII", shown(text)), fix.into()));
+    }
+    if text.is_empty() || text.len() > NAME_BYTES_MAX {
+        return Err((what(), format!("write 1 to {NAME_BYTES_MAX} characters")));
+    }
+    for label in text.split('.') {
+        if label.is_empty() || label.len() > LABEL_BYTES_MAX {
+            return Err((
+                what(),
+                format!("write 1 to {LABEL_BYTES_MAX} characters before and after each dot"),
+            ));
+        }
+        if !label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+        {
+            return Err((what(), "use letters, digits, `-` and `.`".into()));
+        }
+        if label.starts_with('-') || label.ends_with('-') {
+            return Err((what(), "remove the `-` beside the dot or the end".into()));
+        }
+    }
+    // No top-level domain is a number, so this was meant to be an address.
+    let last = text.rsplit('.').next().unwrap_or_default();
+    if last.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<Ipv4Addr>().is_err() {
+        return Err((
+            format!("\"{}\" is not an IPv4 address", shown(text)),
+            "write four numbers from 0 to 255".into(),
+        ));
+    }
+    Ok(text.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_to_listen_on_are_numbers() {
+        for text in ["0.0.0.0:443", "[::]:443", "127.0.0.1:0", "[fe80::1%2]:80"] {
+            assert_eq!(bind(text), Ok(text.parse().expect(text)));
+        }
+        for (text, part) in [
+            (
+                ":443",
+                "write \"0.0.0.0:443\" for IPv4, \"[::]:443\" for IPv6",
+            ),
+            ("443", "write \"0.0.0.0:443\""),
+            ("*:443", "write \"0.0.0.0:443\""),
+            ("0.0.0.0", "write \"0.0.0.0:443\" or another port"),
+            ("::1", "write \"[::1]:443\" or another port"),
+            ("::1:443", "IPv6 addresses need brackets"),
+            ("localhost:80", "write \"127.0.0.1:80\""),
+            ("shop.example:80", "the address of this machine"),
+            ("0.0.0.0:99999", "a number from 1 to 65535"),
+            ("[::]:x", "a number from 1 to 65535"),
+            ("http://0.0.0.0:80/", "write \"0.0.0.0:80\""),
+            ("/run/x.sock", "write ADDRESS:PORT"),
+            ("[::ffff:1.2.3.4]:80", "write \"1.2.3.4:80\""),
+            ("224.0.0.1:80", "an address of this machine"),
+            ("", "write ADDRESS:PORT"),
+            ("!", "write ADDRESS:PORT"),
+        ] {
+            let (_, fix) = bind(text).expect_err(text);
+            assert!(fix.contains(part), "{text}: {fix}");
+        }
+    }
+
+    #[test]
+    fn servers_are_names_or_addresses_with_a_port() {
+        assert_eq!(
+            server("10.0.0.1:80"),
+            Ok(ServerAddress::Ip(
+                "10.0.0.1:80".parse().expect("an address")
+            ))
+        );
+        assert_eq!(
+            server("[fd00::1]:80"),
+            Ok(ServerAddress::Ip(
+                "[fd00::1]:80".parse().expect("an address")
+            ))
+        );
+        let name = ServerAddress::Name {
+            host: "app_1.internal".into(),
+            port: 80,
+        };
+        assert_eq!(server("App_1.internal.:80"), Ok(name));
+        for (text, part) in [
+            ("http://10.0.0.1:8080/x", "write \"10.0.0.1:8080\""),
+            ("https://app.internal", "write \"app.internal:443\""),
+            ("10.0.0.1", "write \"10.0.0.1:8080\""),
+            ("app", "write HOST:PORT"),
+            (":80", "write \"127.0.0.1:80\""),
+            ("fd00::1:80", "IPv6 addresses need brackets"),
+            ("a:b:80", "in brackets"),
+            ("app:0", "write its port"),
+            ("app:x", "from 1 to 65535"),
+            ("app:80/x", "write \"app:80\""),
+            ("0.0.0.0:80", "write \"127.0.0.1:80\""),
+            ("10.0.0.300:80", "four numbers"),
+            ("a b:80", "remove them"),
+            ("[::1:80", "in brackets"),
+        ] {
+            let (_, fix) = server(text).expect_err(text);
+            assert!(fix.contains(part), "{text}: {fix}");
+        }
+    }
+
+    #[test]
+    fn hosts_of_routes_are_in_lower_case_and_without_a_port() {
+        assert_eq!(
+            host_pattern("Shop.Example."),
+            Ok(HostPattern::Exact("shop.example".into()))
+        );
+        assert_eq!(
+            host_pattern("*.Shop.Example"),
+            Ok(HostPattern::Suffix(".shop.example".into()))
+        );
+        assert_eq!(
+            host_pattern("[FD00::1]"),
+            Ok(HostPattern::Exact("[fd00::1]".into()))
+        );
+        assert_eq!(
+            host_pattern("10.0.0.1"),
+            Ok(HostPattern::Exact("10.0.0.1".into()))
+        );
+        for (text, part) in [
+            ("*", "leave `host` out"),
+            ("*example", "as in \"*.example.com\""),
+            ("a.*.com", "as in \"*.example.com\""),
+            ("*.*.com", "as in \"*.example.com\""),
+            ("*.10.0.0.1", "remove the `*.`"),
+            ("münchen.example", "A-label"),
+            ("shop.example:443", "write \"shop.example\""),
+            ("https://shop.example/x", "write \"shop.example\""),
+            ("shop.example/x", "under `path`"),
+            ("a..b", "before and after each dot"),
+            ("-a.example", "remove the `-`"),
+            ("a b", "use letters"),
+            ("", "1 to 253"),
+            ("::1", "write \"[::1]\""),
+        ] {
+            let (_, fix) = host_pattern(text).expect_err(text);
+            assert!(fix.contains(part), "{text}: {fix}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Where problems gather while a configuration is walked.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use crate::model::At;
+use crate::problem::{Problem, Severity, acts_on_terminal};
+use crate::read::Fault;
+use crate::text::{Lines, Span};
+
+/// Problems that are kept; of the rest only the number is told.
+const PROBLEMS_MAX: usize = 1000;
+/// Comparisons of names that are made for all "did you mean" of a file together. Without a limit, thousands of wrong
+/// names among thousands of right ones would take minutes.
+const COMPARISONS_MAX: usize = 200_000;
+
+/// The problems found so far, and what is needed to judge whether one is worth telling.
+#[derive(Debug)]
+pub(crate) struct Report<'t> {
+    file: &'t str,
+    lines: &'t Lines<'t>,
+    problems: RefCell<Vec<Problem>>,
+    left_out: Cell<usize>,
+    errors: Cell<usize>,
+    comparisons: Cell<usize>,
+    /// Lines that a syntax error made unreliable, in order and apart.
+    damage: Vec<Range<u32>>,
+}
+
+impl<'t> Report<'t> {
+    pub fn new(file: &'t str, lines: &'t Lines<'t>, faults: &[Fault]) -> Report<'t> {
+        let report = Report {
+            file,
+            lines,
+            problems: RefCell::new(Vec::new()),
+            left_out: Cell::new(0),
+            errors: Cell::new(0),
+            comparisons: Cell::new(0),
+            damage: damage(lines, faults),
+        };
+        for fault in faults {
+            let at = fault.span.map(|span| lines.at(span));
+            report.keep(Problem::error(file, at, &fault.what, &fault.fix));
+        }
+        report
+    }
+
+    pub fn error(&self, span: Span, what: impl Into<String>, fix: impl Into<String>) {
+        self.error_at(self.at(span), what, fix);
+    }
+
+    pub fn error_at(&self, at: At, what: impl Into<String>, fix: impl Into<String>) {
+        self.push(Problem::error(self.file, Some(at), what, fix), at);
+    }
+
+    pub fn warning(&self, span: Span, what: impl Into<String>, fix: impl Into<String>) {
+        self.warning_at(self.at(span), what, fix);
+    }
+
+    pub fn warning_at(&self, at: At, what: impl Into<String>, fix: impl Into<String>) {
+        self.push(Problem::warning(self.file, Some(at), what, fix), at);
+    }
+
+    /// Refuses what is valid and will have its effect later.
+    pub fn unsupported(&self, span: Span, key: &str, alternative: &str) {
+        let fix = if alternative.is_empty() {
+            "remove it".to_string()
+        } else {
+            format!("remove it, {alternative}")
+        };
+        self.error(span, format!("`{key}` is not supported yet"), fix);
+    }
+
+    /// Whether the whole text could be read. If not, nothing may be said about what is absent from it.
+    pub fn is_whole(&self) -> bool {
+        self.damage.is_empty()
+    }
+
+    pub fn is_blank(&self) -> bool {
+        self.lines.text().trim().is_empty()
+    }
+
+    pub fn errors(&self) -> usize {
+        self.errors.get()
+    }
+
+    pub fn at(&self, span: Span) -> At {
+        self.lines.at(span)
+    }
+
+    pub fn line(&self, span: Span) -> u32 {
+        self.at(span).line
+    }
+
+    /// The text as written.
+    pub fn written(&self, span: Span) -> &'t str {
+        self.lines
+            .text()
+            .get(span.start..span.end)
+            .unwrap_or_default()
+    }
+
+    /// The candidate that is most likely meant.
+    pub fn closest<'c>(
+        &self,
+        name: &str,
+        candidates: impl IntoIterator<Item = &'c str>,
+    ) -> Option<&'c str> {
+        const NAME_BYTES_MAX: usize = 64;
+        const PREFIX_BYTES_MIN: usize = 3;
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return None;
+        }
+        let name = name.to_ascii_lowercase();
+        let mut best: Option<(usize, &str)> = None;
+        for candidate in candidates
+            .into_iter()
+            .filter(|candidate| candidate.len() <= NAME_BYTES_MAX)
+        {
+            let made = self.comparisons.get();
+            if made >= COMPARISONS_MAX {
+                break;
+            }
+            self.comparisons.set(made + 1);
+            let distance = match candidate.starts_with(&name) && name.len() >= PREFIX_BYTES_MIN {
+                true => 1,
+                false => strsim::damerau_levenshtein(&name, &candidate.to_ascii_lowercase()),
+            };
+            let limit = (name.len().max(candidate.len()) / 3).max(1);
+            if distance <= limit
+                && distance < candidate.len()
+                && best.is_none_or(|(least, _)| distance < least)
+            {
+                best = Some((distance, candidate));
+            }
+        }
+        best.map(|(_, candidate)| candidate)
+    }
+
+    /// All problems, in the order of their positions.
+    pub fn finish(self) -> Vec<Problem> {
+        let mut problems = self.problems.into_inner();
+        problems
+            .sort_by_key(|problem| (problem.at.map(|at| (at.line, at.column)), problem.severity));
+        if self.left_out.get() > 0 {
+            let what = format!("{} more problems are not shown", self.left_out.get());
+            problems.push(Problem::error(self.file, None, what, "correct these first"));
+        }
+        problems
+    }
+
+    fn push(&self, problem: Problem, at: At) {
+        let index = self
+            .damage
+            .partition_point(|damage| damage.start <= at.line);
+        if index
+            .checked_sub(1)
+            .is_none_or(|index| at.line >= self.damage[index].end)
+        {
+            self.keep(problem);
+        }
+    }
+
+    fn keep(&self, problem: Problem) {
+        if problem.severity == Severity::Error {
+            self.errors.set(self.errors.get() + 1);
+        }
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < PROBLEMS_MAX {
+            problems.push(problem);
+        } else if problem.severity == Severity::Error {
+            self.left_out.set(self.left_out.get() + 1);
+        }
+    }
+}
+
+/// From each faulty line to the next `[header]`: keys there may have been lost, or be in the wrong section.
+fn damage(lines: &Lines<'_>, faults: &[Fault]) -> Vec<Range<u32>> {
+    let line_of = |fault: &Fault| fault.span.map_or(1, |span| lines.at(span).line);
+    let mut first: Vec<u32> = faults
+        .iter()
+        .filter(|fault| fault.damage)
+        .map(line_of)
+        .collect();
+    first.sort_unstable();
+    let mut damage: Vec<Range<u32>> = Vec::new();
+    for line in first {
+        if damage.last().is_some_and(|last| line < last.end) {
+            continue;
+        }
+        let rest = lines.text()[lines.start_of(line as usize)..]
+            .split('\n')
+            .skip(1);
+        let length = rest
+            .take_while(|line| !line.trim_start().starts_with('['))
+            .count();
+        damage.push(line..line.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX)));
+    }
+    damage
+}
+
+/// A name or value as it is repeated in a message: short, on one line, harmless.
+pub(crate) fn shown(text: &str) -> String {
+    const SHOWN_MAX: usize = 60;
+    let mut out = String::new();
+    for (index, character) in text.chars().enumerate() {
+        if index == SHOWN_MAX {
+            out.push('…');
+            break;
+        }
+        if acts_on_terminal(character) {
+            out.extend(character.escape_unicode());
+        } else {
+            out.push(character);
+        }
+    }
+    out
+}
+
+/// "a", "a or b", "a, b or c", each in quotes.
+pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    list(
+        names
+            .into_iter()
+            .map(|name| format!("\"{}\"", shown(name)))
+            .collect(),
+    )
+}
+
+/// "a", "a or b", "a, b or c".
+fn list(mut names: Vec<String>) -> String {
+    const NAMES_MAX: usize = 12;
+    if names.len() > NAMES_MAX {
+        names.truncate(NAMES_MAX);
+        names.push("others".into());
+    }
+    match names.pop() {
+        None => String::new(),
+        Some(last) if names.is_empty() => last,
+        Some(last) => format!("{} or {last}", names.join(", ")),
+    }
+}

@@ -1,0 +1,269 @@
+//! `[backend.NAME]`
+
+use std::collections::HashMap;
+use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
+
+use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
+use crate::model::{Backend, Balance, Reuse, Server, ServerTimeouts};
+use crate::report::Report;
+use crate::tree::{Node, Value};
+use crate::walk::{Found, Named, Section, mismatch};
+use crate::{address, path};
+
+const WEIGHT: RangeInclusive<i128> = 1..=256;
+const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
+const CHECKS: RangeInclusive<i128> = 1..=1000;
+
+pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
+    let Named {
+        name,
+        span,
+        mut section,
+    } = named;
+    let report = context.report;
+    let balance = balance(&mut section);
+    let servers = servers(&mut section);
+    let reuse = reuse(&mut section);
+    tls(context, &mut section);
+    health(&mut section);
+    queue(&mut section);
+    if let Some(entry) = section.entry("slow_start")
+        && section.duration("slow_start", up_to(HOUR)).is_some()
+    {
+        report.unsupported(entry.key_span, "slow_start", "");
+    }
+    let timeouts = timeouts(section.table("timeouts"));
+    let retries = section
+        .integer("retries", 0..=10)
+        .map_or(2, |found| found.value);
+    let max_idle = section
+        .integer("max_idle", 0..=65_536)
+        .map_or(128, |found| found.value);
+    section.close();
+    Backend {
+        name: name.to_string(),
+        balance,
+        servers,
+        reuse,
+        timeouts,
+        retries,
+        max_idle,
+        at: report.at(span),
+    }
+}
+
+fn balance(section: &mut Section<'_, '_>) -> Balance {
+    let choices = [
+        ("round-robin", Ok(Balance::RoundRobin)),
+        ("random", Ok(Balance::Random)),
+        ("least-connections", Err("least-connections")),
+        ("p2c-ewma", Err("p2c-ewma")),
+        ("consistent-hash", Err("consistent-hash")),
+        ("first", Err("first")),
+    ];
+    match section.choice("balance", &choices) {
+        Some(Found {
+            value: Err(name),
+            span,
+        }) => {
+            let key = format!("balance = \"{name}\"");
+            section
+                .report
+                .unsupported(span, &key, "or use \"round-robin\" or \"random\"");
+            Balance::RoundRobin
+        }
+        Some(Found {
+            value: Ok(balance), ..
+        }) => balance,
+        None => Balance::RoundRobin,
+    }
+}
+
+fn reuse(section: &mut Section<'_, '_>) -> Reuse {
+    let choices = [
+        ("never", Ok(Reuse::Never)),
+        ("always", Ok(Reuse::Always)),
+        ("safe", Err("safe")),
+        ("aggressive", Err("aggressive")),
+    ];
+    match section.choice("reuse", &choices) {
+        Some(Found {
+            value: Err(name),
+            span,
+        }) => {
+            let key = format!("reuse = \"{name}\"");
+            section
+                .report
+                .unsupported(span, &key, "or use \"never\" or \"always\"");
+            Reuse::Always
+        }
+        Some(Found {
+            value: Ok(reuse), ..
+        }) => reuse,
+        None => Reuse::Always,
+    }
+}
+
+fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
+    let report = section.report;
+    if section.node("servers").is_none() {
+        section.missing("servers", "add servers = [\"HOST:PORT\"]");
+        return Vec::new();
+    }
+    let Some(list) = section.list("servers") else {
+        return Vec::new();
+    };
+    if list.value.is_empty() {
+        report.error(
+            list.span,
+            "`servers` is empty",
+            "write at least one \"HOST:PORT\"",
+        );
+    }
+    let mut seen = HashMap::new();
+    let mut servers = Vec::new();
+    for node in list.value {
+        let Some(server) = server(report, node) else {
+            continue;
+        };
+        if let Some(first) = seen.insert(server.address.clone(), server.at.line) {
+            let what = format!("this server is listed already, in line {first}");
+            report.warning(
+                node.span,
+                what,
+                "remove one of the two, and use `weight` to give it more",
+            );
+        }
+        servers.push(server);
+    }
+    servers
+}
+
+fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
+    let (address, weight) = match &node.value {
+        Value::String(text) => (
+            Found {
+                value: text.as_ref(),
+                span: node.span,
+            },
+            NonZeroU16::MIN,
+        ),
+        Value::Table(_) => server_table(report, node)?,
+        _ => {
+            return mismatch(
+                report,
+                "servers",
+                "\"HOST:PORT\" or { address = \"HOST:PORT\" }",
+                node,
+            );
+        }
+    };
+    match address::server(address.value) {
+        Ok(value) => Some(Server {
+            address: value,
+            weight,
+            at: report.at(address.span),
+        }),
+        Err((what, fix)) => {
+            report.error(address.span, what, fix);
+            None
+        }
+    }
+}
+
+fn server_table<'r>(
+    report: &'r Report<'_>,
+    node: &'r Node<'_>,
+) -> Option<(Found<&'r str>, NonZeroU16)> {
+    let mut section = Section::of(report, node, "this server", node.span)?;
+    if section.node("address").is_none() {
+        section.missing("address", "add address = \"HOST:PORT\"");
+    }
+    let address = section.string("address");
+    let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
+    if let Some(entry) = section.entry("max_connections")
+        && section
+            .integer::<i128>("max_connections", CONNECTIONS)
+            .is_some()
+    {
+        report.unsupported(entry.key_span, "max_connections", "");
+    }
+    if let Some(entry) = section.entry("backup")
+        && section.boolean("backup").is_some_and(|found| found.value)
+    {
+        report.unsupported(entry.key_span, "backup", "or set it to false");
+    }
+    section.close();
+    Some((address?, weight))
+}
+
+fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {
+    let node = section.node("weight")?;
+    if let Value::Integer(0) = node.value {
+        section.report.error(
+            node.span,
+            "`weight` is 0",
+            "use 1 to 256, or remove the server",
+        );
+        return None;
+    }
+    let found = section.integer("weight", WEIGHT)?;
+    NonZeroU16::new(found.value)
+}
+
+fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
+    let timeouts = ServerTimeouts {
+        connect: timeout(&mut section, "connect", HOUR, seconds(3)),
+        first_byte: timeout(&mut section, "first_byte", DAY, seconds(60)),
+        body: timeout(&mut section, "body", DAY, seconds(60)),
+        idle: timeout(&mut section, "idle", DAY, seconds(50)),
+    };
+    close(section);
+    timeouts
+}
+
+fn tls(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
+    let Some(mut table) = section.table("tls") else {
+        return;
+    };
+    let report = context.report;
+    report.unsupported(table.span, "tls", "and reach the servers in plaintext");
+    if let Some(ca) = table.string("ca") {
+        super::file(report, "ca", ca, context.base);
+    }
+    if let Some(name) = table.string("server_name")
+        && let Err((what, fix)) = address::host(name.value)
+    {
+        report.error(name.span, what, fix);
+    }
+    table.close();
+}
+
+fn health(section: &mut Section<'_, '_>) {
+    let Some(mut table) = section.table("health") else {
+        return;
+    };
+    let report = section.report;
+    report.unsupported(table.span, "health", "");
+    if let Some(found) = table.string("path")
+        && let Err((what, fix)) = path::check_target(found.value)
+    {
+        report.error(found.span, what, fix);
+    }
+    table.duration("interval", up_to(HOUR));
+    table.duration("timeout", up_to(HOUR));
+    table.integer::<i128>("rise", CHECKS);
+    table.integer::<i128>("fall", CHECKS);
+    table.close();
+}
+
+fn queue(section: &mut Section<'_, '_>) {
+    let Some(mut table) = section.table("queue") else {
+        return;
+    };
+    section.report.unsupported(table.span, "queue", "");
+    table.integer::<i128>("limit", 1..=1_000_000);
+    table.duration("timeout", up_to(HOUR));
+    table.close();
+}
