@@ -1,0 +1,274 @@
+//! `certificates`: a local CA and, per name, an EC P-256 and an RSA-2048 certificate that it signed.
+
+use crate::failure::{Failure, Outcome, While};
+use crate::report;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
+};
+use serde::Serialize;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use time::{Duration, OffsetDateTime};
+
+/// Names that every certificate carries besides its own.
+const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Make a local CA and certificates (EC P-256 and RSA-2048) for tests and measurements
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
+    makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test"
+)]
+pub struct Arguments {
+    /// Directory to write to; made if it is not there
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Name to certify; repeat for more
+    #[arg(long = "name", default_value = "localhost")]
+    pub names: Vec<String>,
+    /// Days until they expire
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3650))]
+    pub days: u32,
+    /// Also write NAME.TYPE.cert.pem and NAME.TYPE.key.pem, for servers that want two files
+    #[arg(long)]
+    pub split: bool,
+    /// Keep the CA's private key as ca.key.pem (by default nobody can sign with this CA again)
+    #[arg(long)]
+    pub keep_ca_key: bool,
+    /// Overwrite files that are there
+    #[arg(long)]
+    pub force: bool,
+    /// Write the list of files as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+pub struct Written {
+    pub ca: PathBuf,
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Clone, Copy)]
+enum KeyType {
+    Ec,
+    Rsa,
+}
+
+/// One file to be: its place and its text.
+struct Sheet {
+    path: PathBuf,
+    text: String,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let written = write(arguments)?;
+    for file in &written.files {
+        println!("{}", file.display());
+    }
+    report::save_json(arguments.json.as_deref(), &written)
+}
+
+/// Makes everything in memory first, so that a name that cannot be certified leaves no half of a set behind.
+pub fn write(arguments: &Arguments) -> Outcome<Written> {
+    let (authority, ca_pem, ca_key_pem) = make_authority(arguments.days)?;
+    let mut sheets = vec![Sheet {
+        path: arguments.out.join("ca.pem"),
+        text: ca_pem,
+    }];
+    if arguments.keep_ca_key {
+        sheets.push(Sheet {
+            path: arguments.out.join("ca.key.pem"),
+            text: ca_key_pem,
+        });
+    }
+    for name in &arguments.names {
+        for key_type in [KeyType::Ec, KeyType::Rsa] {
+            sheets.extend(certify(arguments, &authority, name, key_type)?);
+        }
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&arguments.out)
+        .when(format_args!("making {}", arguments.out.display()))?;
+    if !arguments.force {
+        refuse_to_overwrite(&sheets)?;
+    }
+    for sheet in &sheets {
+        save(sheet)?;
+    }
+    Ok(Written {
+        ca: sheets[0].path.clone(),
+        files: sheets.into_iter().map(|sheet| sheet.path).collect(),
+    })
+}
+
+fn make_authority(days: u32) -> Outcome<(Issuer<'static, KeyPair>, String, String)> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when("making the CA's key")?;
+    let key_pem = key.serialize_pem();
+    let mut params = CertificateParams::default();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "Propylon local test CA");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut params, days);
+    let pem = params
+        .self_signed(&key)
+        .when("signing the CA's certificate")?
+        .pem();
+    Ok((Issuer::new(params, key), pem, key_pem))
+}
+
+fn certify(
+    arguments: &Arguments,
+    authority: &Issuer<'static, KeyPair>,
+    name: &str,
+    key_type: KeyType,
+) -> Outcome<Vec<Sheet>> {
+    if name.is_empty() || name.contains('/') || name.starts_with('.') {
+        return Err(Failure::new(format!("--name \"{name}\": not a host name")));
+    }
+    let (algorithm, suffix) = match key_type {
+        KeyType::Ec => (&PKCS_ECDSA_P256_SHA256, "ec"),
+        KeyType::Rsa => (&PKCS_RSA_SHA256, "rsa"),
+    };
+    // For RSA this is 2048 bits, the library's default.
+    let key = KeyPair::generate_for(algorithm).when(format_args!("making a key for {name}"))?;
+    let mut names = vec![name.to_owned()];
+    names.extend(
+        LOCAL_NAMES
+            .iter()
+            .filter(|local| **local != name)
+            .map(|local| (*local).to_owned()),
+    );
+    let mut params = CertificateParams::new(names).when(format_args!("--name \"{name}\""))?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+    ];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params, arguments.days);
+    let chain = params
+        .signed_by(&key, authority)
+        .when(format_args!("certifying {name}"))?
+        .pem();
+    let key = key.serialize_pem();
+
+    // "*.shop.test" is a fine name and an awkward file.
+    let stem = name.replace('*', "_");
+    let place = |tail: &str| arguments.out.join(format!("{stem}.{suffix}{tail}.pem"));
+    let mut sheets = vec![Sheet {
+        path: place(""),
+        text: format!("{chain}{key}"),
+    }];
+    if arguments.split {
+        sheets.push(Sheet {
+            path: place(".cert"),
+            text: chain,
+        });
+        sheets.push(Sheet {
+            path: place(".key"),
+            text: key,
+        });
+    }
+    Ok(sheets)
+}
+
+fn set_validity(params: &mut CertificateParams, days: u32) {
+    let now = OffsetDateTime::now_utc();
+    // A clock that runs a little behind must not find them "not yet valid".
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + Duration::days(i64::from(days));
+}
+
+fn refuse_to_overwrite(sheets: &[Sheet]) -> Outcome<()> {
+    match sheets.iter().find(|sheet| sheet.path.exists()) {
+        Some(sheet) => Err(Failure::new(format!(
+            "{} is there already; use --force to overwrite it",
+            sheet.path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Written aside and renamed into place: mode 0600 from its first byte on, and never half a file.
+fn save(sheet: &Sheet) -> Outcome<()> {
+    let aside = aside(&sheet.path);
+    let doing = format!("writing {}", sheet.path.display());
+    let _ = fs::remove_file(&aside);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&aside)
+        .when(&doing)?;
+    file.write_all(sheet.text.as_bytes()).when(&doing)?;
+    fs::rename(&aside, &sheet.path).when(&doing)
+}
+
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::ScratchDir;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn arguments(out: &Path) -> Arguments {
+        Arguments {
+            out: out.to_owned(),
+            names: vec!["shop.test".to_owned()],
+            days: 1,
+            split: true,
+            keep_ca_key: false,
+            force: false,
+            json: None,
+        }
+    }
+
+    #[test]
+    fn files_are_private_and_never_overwritten_unasked() {
+        let scratch = ScratchDir::new().unwrap();
+        let mut arguments = arguments(scratch.path());
+        let written = write(&arguments).unwrap();
+        assert_eq!(written.files.len(), 7);
+        for file in &written.files {
+            assert_eq!(
+                fs::metadata(file).unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{}",
+                file.display()
+            );
+        }
+        assert!(!scratch.path().join("ca.key.pem").exists());
+        let before = fs::read(scratch.path().join("shop.test.ec.pem")).unwrap();
+        assert!(
+            write(&arguments)
+                .unwrap_err()
+                .to_string()
+                .contains("--force")
+        );
+        assert_eq!(
+            fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(),
+            before
+        );
+        arguments.force = true;
+        write(&arguments).unwrap();
+        assert_ne!(
+            fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(),
+            before
+        );
+    }
+}

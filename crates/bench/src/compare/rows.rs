@@ -1,0 +1,306 @@
+//! The kinds of work, and one measurement of one of them.
+
+use super::peers::{OWN_PATH, Program, Site};
+use super::running::Running;
+use super::{Arguments, SITE_NAME};
+use crate::connections::Held;
+use crate::cpu;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::link::Request;
+use crate::load::{Kind, Load, Plan, Until};
+use crate::memory::Memory;
+use crate::scratch::ScratchDir;
+use crate::target::{Cipher, Group, Key, Target, TlsOffer, Version};
+use crate::units::show_number;
+use clap::ValueEnum;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Rows that are measured unless others are named.
+pub const DEFAULT: &str =
+    "ec13,rsa13,ec12,plain-new,requests-tls,requests-plain,bulk-tls,idle-tls,idle-plain";
+/// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
+const BULK_CONNECTIONS: usize = 8;
+const BULK_PATH: &str = "/bytes/1048576";
+/// Connections opened and closed before memory is first read, so that start-up allocations do not count.
+const IDLE_WARMUP_CONNECTIONS: usize = 64;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between the last idle connection and the reading of memory.
+const IDLE_HOLD: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Row {
+    /// New connections: TLS 1.3 full handshake, EC P-256 key, X25519
+    Ec13,
+    /// New connections: TLS 1.3 full handshake, RSA-2048 key, X25519
+    Rsa13,
+    /// New connections: TLS 1.2 full handshake, ECDHE-ECDSA-AES128-GCM, X25519
+    Ec12,
+    /// New connections: TLS 1.3 full handshake, EC P-256 key, X25519MLKEM768
+    Mlkem13,
+    /// New connections: TLS 1.3 resumed
+    Resumed13,
+    /// New connections: TLS 1.2 resumed
+    Resumed12,
+    /// New connections without TLS
+    PlainNew,
+    /// Proxied keep-alive requests over TLS, 1 KiB answers
+    RequestsTls,
+    /// Proxied keep-alive requests without TLS, 1 KiB answers
+    RequestsPlain,
+    /// Downloads of 1 MiB over TLS
+    BulkTls,
+    /// Downloads of 1 MiB without TLS
+    BulkPlain,
+    /// Memory of an idle connection over TLS
+    IdleTls,
+    /// Memory of an idle connection without TLS
+    IdlePlain,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Unit {
+    #[serde(rename = "CPU µs")]
+    Microseconds,
+    #[serde(rename = "CPU s/GB")]
+    SecondsPerGigabyte,
+    #[serde(rename = "KiB RSS")]
+    Kibibytes,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Sample {
+    /// In the row's unit; absent if nothing was measured.
+    pub value: Option<f64>,
+    pub done: u64,
+    pub per_second: f64,
+    pub errors: u64,
+    pub first_error: Option<String>,
+    /// Cores kept busy by the proxy, and by load and origin together.
+    pub proxy_busy: f64,
+    pub load_busy: f64,
+    pub source: Option<cpu::Source>,
+    /// Memory rows: KiB of kernel memory per connection, both ends and the proxy's side to the origin.
+    pub kernel_kib: Option<f64>,
+    pub pss_kib: Option<f64>,
+}
+
+/// What all measurements share.
+pub struct Bench<'a> {
+    pub arguments: &'a Arguments,
+    pub interrupt: &'a Interrupt,
+    pub scratch: &'a ScratchDir,
+    pub origin_pid: u32,
+    pub origin: SocketAddr,
+}
+
+impl Row {
+    pub fn name(self) -> String {
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    pub fn unit(self) -> Unit {
+        match self {
+            Self::BulkTls | Self::BulkPlain => Unit::SecondsPerGigabyte,
+            Self::IdleTls | Self::IdlePlain => Unit::Kibibytes,
+            _ => Unit::Microseconds,
+        }
+    }
+
+    fn is_new_connections(self) -> bool {
+        use Row as R;
+        matches!(
+            self,
+            R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew
+        )
+    }
+
+    /// One cipher for everyone: what a server prefers is not what is compared.
+    fn offer(self) -> Option<TlsOffer> {
+        let (version, key) = match self {
+            Self::PlainNew | Self::RequestsPlain | Self::BulkPlain | Self::IdlePlain => {
+                return None;
+            }
+            Self::Ec12 | Self::Resumed12 => (Version::V12, Key::Ec),
+            Self::Rsa13 => (Version::V13, Key::Rsa),
+            _ => (Version::V13, Key::Ec),
+        };
+        let group = if self == Self::Mlkem13 {
+            Group::X25519Mlkem768
+        } else {
+            Group::X25519
+        };
+        let resume = matches!(self, Self::Resumed13 | Self::Resumed12);
+        Some(TlsOffer {
+            version,
+            key: Some(key),
+            group: Some(group),
+            cipher: Some(Cipher::Aes128Gcm),
+            resume,
+            ca: None,
+        })
+    }
+}
+
+impl Unit {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Microseconds => "CPU µs",
+            Self::SecondsPerGigabyte => "CPU s/GB",
+            Self::Kibibytes => "KiB RSS",
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// A fresh proxy, a warm-up, a measurement.
+    pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
+        let site = Site::new(self)?;
+        let log = self
+            .scratch
+            .path()
+            .join(format!("{}.log", program.peer.name()));
+        let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
+        proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
+        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
+
+        let offer = row.offer();
+        let address = if offer.is_some() {
+            site.tls
+        } else {
+            site.plain
+        };
+        let target = Target::new(address, SITE_NAME, offer.as_ref())?;
+        if row.unit() == Unit::Kibibytes {
+            self.measure_memory(&target, proxy.pid())
+        } else {
+            self.measure_cpu(&target, row, proxy.pid())
+        }
+    }
+
+    fn plan(&self, row: Row) -> Plan {
+        let (kind, connections, path, headers) = match row.unit() {
+            _ if row.is_new_connections() => (
+                Kind::NewConnections,
+                self.arguments.in_flight,
+                OWN_PATH,
+                "Connection: close\r\n",
+            ),
+            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, BULK_PATH, ""),
+            _ => (Kind::KeepAlive, self.arguments.connections, "/", ""),
+        };
+        let request = Request::new("GET", path, SITE_NAME, headers, 0);
+        Plan {
+            kind,
+            connections,
+            request,
+            timeout: REQUEST_TIMEOUT,
+            rate: None,
+        }
+    }
+
+    fn measure_cpu(&self, target: &Target, row: Row, pid: u32) -> Outcome<Sample> {
+        let mut load = Load::new(target, self.plan(row), self.interrupt)?;
+        let warmup = load.run(Until::Elapsed(self.arguments.warmup), "")?.tally;
+        if warmup.done == 0 {
+            return Err(Failure::new(
+                warmup
+                    .first_error()
+                    .unwrap_or("no request was answered")
+                    .to_owned(),
+            ));
+        }
+        let origin_before = cpu::Reading::of(&[self.origin_pid])?;
+        let before = cpu::Reading::of(&[pid])?;
+        let measured = load.run(Until::Elapsed(self.arguments.duration), "")?;
+        let usage = cpu::Reading::of(&[pid])?.since(&before);
+        let origin = cpu::Reading::of(&[self.origin_pid])?.since(&origin_before);
+
+        let tally = &measured.tally;
+        let seconds = tally.elapsed.as_secs_f64();
+        let cpu = usage.cpu.as_secs_f64();
+        let value = match row.unit() {
+            Unit::SecondsPerGigabyte => cpu / (tally.body_bytes as f64 / 1e9),
+            _ => cpu * 1e6 / tally.done as f64,
+        };
+        Ok(Sample {
+            value: (tally.done > 0).then_some(value),
+            done: tally.done,
+            per_second: tally.per_second(),
+            errors: tally.errors_total(),
+            first_error: tally.first_error().map(str::to_owned),
+            proxy_busy: cpu / seconds,
+            load_busy: measured.load_busy + origin.cpu.as_secs_f64() / seconds,
+            source: Some(usage.source),
+            ..Sample::default()
+        })
+    }
+
+    fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
+        drop(Held::open(
+            target,
+            IDLE_WARMUP_CONNECTIONS,
+            "/",
+            REQUEST_TIMEOUT,
+            self.interrupt,
+        )?);
+        self.interrupt.sleep(Duration::from_millis(300))?;
+        let count = self.arguments.idle_connections;
+        let before = Memory::of(&[pid])?;
+        let mut held = Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt)?;
+        let still_open = held.hold(IDLE_HOLD)?;
+        let after = Memory::of(&[pid])?;
+        let growth = after.growth_since(&before, still_open);
+        let closed = (held.opening.done as usize).saturating_sub(still_open) as u64;
+        let closed_error =
+            (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
+        Ok(Sample {
+            value: (still_open > 0).then_some(growth.rss),
+            done: still_open as u64,
+            per_second: held.opening.per_second,
+            errors: held.opening.errors_total() + closed,
+            first_error: held.opening.first_error.clone().or(closed_error),
+            kernel_kib: Some(growth.kernel),
+            pss_kib: Some(growth.pss),
+            ..Sample::default()
+        })
+    }
+}
+
+impl Sample {
+    pub fn failed(why: &str) -> Self {
+        Self {
+            errors: 1,
+            first_error: Some(why.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    pub fn show(&self, unit: Unit) -> String {
+        let value = self.value.map_or("nothing".to_owned(), |value| {
+            format!("{} {}", show_number(value), unit.name())
+        });
+        let mut text = format!("{value}, {} per second", show_number(self.per_second));
+        match self.kernel_kib {
+            Some(kernel) => text.push_str(&format!(", kernel {} KiB", show_number(kernel))),
+            None => text.push_str(&format!(
+                ", proxy {:.0} %, load {:.0} %",
+                self.proxy_busy * 100.0,
+                self.load_busy * 100.0
+            )),
+        }
+        if self.errors > 0 {
+            text.push_str(&format!(
+                ", {} ERRORS ({})",
+                self.errors,
+                self.first_error.as_deref().unwrap_or_default()
+            ));
+        }
+        text
+    }
+}

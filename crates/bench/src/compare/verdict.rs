@@ -1,0 +1,287 @@
+//! What the samples say: medians with their spread, and each program's ratio to the best peer.
+
+use super::peers::{Peer, Program};
+use super::rows::{Sample, Unit};
+use super::{Arguments, Samples};
+use crate::failure::{Failure, Outcome};
+use crate::handshakes::LOAD_SATURATED;
+use crate::report::Table;
+use crate::units::show_number;
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub struct Verdict {
+    programs: Vec<ProgramSummary>,
+    rows: Vec<RowSummary>,
+    rounds: u32,
+    duration_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct ProgramSummary {
+    name: &'static str,
+    version: String,
+}
+
+#[derive(Serialize)]
+struct RowSummary {
+    row: String,
+    unit: Unit,
+    /// In the order of the programs.
+    cells: Vec<Cell>,
+}
+
+/// One program's samples of one row.
+#[derive(Serialize)]
+struct Cell {
+    program: &'static str,
+    median: Option<f64>,
+    minimum: Option<f64>,
+    maximum: Option<f64>,
+    /// To the best program that is not Propylon; only between cells without errors.
+    ratio_to_best_peer: Option<f64>,
+    per_second: f64,
+    proxy_busy: f64,
+    load_saturated: bool,
+    /// CPU time came in ticks of 10 ms for at least one sample.
+    coarse_clock: bool,
+    kernel_kib: Option<f64>,
+    errors: u64,
+    first_error: Option<String>,
+    samples: Vec<Sample>,
+}
+
+impl Verdict {
+    pub fn new(arguments: &Arguments, programs: &[Program], samples: &Samples) -> Self {
+        let row = |(index, row): (usize, &super::Row)| {
+            let cells = programs.iter().enumerate().map(|(program_index, program)| {
+                Cell::new(
+                    program,
+                    samples
+                        .get(&(index, program_index))
+                        .map_or(&[][..], Vec::as_slice),
+                )
+            });
+            let mut cells: Vec<Cell> = cells.collect();
+            relate_to_best_peer(&mut cells);
+            RowSummary {
+                row: row.name(),
+                unit: row.unit(),
+                cells,
+            }
+        };
+        Self {
+            programs: programs
+                .iter()
+                .map(|program| ProgramSummary {
+                    name: program.peer.name(),
+                    version: program.version.clone(),
+                })
+                .collect(),
+            rows: arguments.rows.iter().enumerate().map(row).collect(),
+            rounds: arguments.rounds,
+            duration_seconds: arguments.duration.as_secs_f64(),
+        }
+    }
+
+    pub fn print(&self) {
+        for program in &self.programs {
+            println!("{:<9} {}", program.name, program.version);
+        }
+        println!(
+            "median of {} rounds (minimum-maximum), ratio to the best peer\n",
+            self.rounds
+        );
+        let mut head = vec!["row".to_owned(), "unit".to_owned()];
+        for program in &self.programs {
+            head.extend([
+                program.name.to_owned(),
+                "spread".to_owned(),
+                "ratio".to_owned(),
+                "per s".to_owned(),
+            ]);
+        }
+        let mut table = Table::with_head(head);
+        for row in &self.rows {
+            let mut cells = vec![row.row.clone(), row.unit.name().to_owned()];
+            row.cells.iter().for_each(|cell| cells.extend(cell.show()));
+            table.row(cells);
+        }
+        table.print();
+        self.print_notes();
+    }
+
+    fn print_notes(&self) {
+        println!();
+        let cells = || {
+            self.rows
+                .iter()
+                .flat_map(|row| row.cells.iter().map(move |cell| (&row.row, cell)))
+        };
+        for (row, cell) in cells().filter(|(_, cell)| cell.errors > 0) {
+            let first = cell.first_error.as_deref().unwrap_or_default();
+            println!(
+                "!  {row}, {}: {} errors, not used for ratios; first: {first}",
+                cell.program, cell.errors
+            );
+        }
+        if cells().any(|(_, cell)| cell.load_saturated) {
+            println!(
+                "*  load and origin filled their core: the rate is theirs, the CPU per unit is still the proxy's"
+            );
+        }
+        let kernel: Vec<String> = cells()
+            .filter_map(|(row, cell)| {
+                Some(format!(
+                    "{row} {} {} KiB",
+                    cell.program,
+                    show_number(cell.kernel_kib?)
+                ))
+            })
+            .collect();
+        if !kernel.is_empty() {
+            println!(
+                "kernel memory per idle connection, both ends: {}",
+                kernel.join(", ")
+            );
+        }
+        let coarse = cells().any(|(_, cell)| cell.coarse_clock);
+        println!(
+            "CPU time from {}",
+            if coarse {
+                "/proc/PID/stat (10 ms ticks) in part"
+            } else {
+                "/proc/PID/task/*/schedstat"
+            }
+        );
+    }
+
+    /// A comparison with holes is a failure.
+    pub fn outcome(&self) -> Outcome<()> {
+        let errors: u64 = self
+            .rows
+            .iter()
+            .flat_map(|row| &row.cells)
+            .map(|cell| cell.errors)
+            .sum();
+        match errors {
+            0 => Ok(()),
+            _ => Err(Failure::new(
+                "some rows have errors; they are marked with ! in the table",
+            )),
+        }
+    }
+}
+
+impl Cell {
+    fn new(program: &Program, samples: &[Sample]) -> Self {
+        let mut values: Vec<f64> = samples.iter().filter_map(|sample| sample.value).collect();
+        values.sort_by(f64::total_cmp);
+        let median_of = |of: fn(&Sample) -> f64| {
+            let mut all: Vec<f64> = samples.iter().map(of).collect();
+            all.sort_by(f64::total_cmp);
+            median(&all).unwrap_or(0.0)
+        };
+        let mut kernel: Vec<f64> = samples
+            .iter()
+            .filter_map(|sample| sample.kernel_kib)
+            .collect();
+        kernel.sort_by(f64::total_cmp);
+        Self {
+            program: program.peer.name(),
+            median: median(&values),
+            minimum: values.first().copied(),
+            maximum: values.last().copied(),
+            ratio_to_best_peer: None,
+            per_second: median_of(|sample| sample.per_second),
+            proxy_busy: median_of(|sample| sample.proxy_busy),
+            load_saturated: samples
+                .iter()
+                .any(|sample| sample.load_busy > LOAD_SATURATED),
+            coarse_clock: samples
+                .iter()
+                .any(|sample| sample.source == Some(crate::cpu::Source::Stat)),
+            kernel_kib: median(&kernel),
+            errors: samples.iter().map(|sample| sample.errors).sum(),
+            first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
+            samples: samples.to_vec(),
+        }
+    }
+
+    fn show(&self) -> [String; 4] {
+        let number = |value: Option<f64>| value.map_or("-".to_owned(), show_number);
+        let mark = if self.errors > 0 { "!" } else { "" };
+        let star = if self.load_saturated { "*" } else { "" };
+        [
+            format!("{}{mark}", number(self.median)),
+            format!("{}-{}", number(self.minimum), number(self.maximum)),
+            self.ratio_to_best_peer
+                .map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            format!("{}{star}", show_number(self.per_second)),
+        ]
+    }
+}
+
+fn relate_to_best_peer(cells: &mut [Cell]) {
+    let usable = |cell: &Cell| if cell.errors == 0 { cell.median } else { None };
+    let best = cells
+        .iter()
+        .filter(|cell| cell.program != Peer::Propylon.name())
+        .filter_map(usable)
+        .min_by(f64::total_cmp);
+    for cell in cells {
+        cell.ratio_to_best_peer = usable(cell)
+            .zip(best)
+            .filter(|(_, best)| *best > 0.0)
+            .map(|(own, best)| own / best);
+    }
+}
+
+/// Of sorted values; of an even number, the mean of the middle two.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(peer: Peer, values: &[f64], errors: u64) -> Cell {
+        let program = Program {
+            peer,
+            path: "x".into(),
+            version: String::new(),
+        };
+        let samples: Vec<Sample> = values
+            .iter()
+            .map(|value| Sample {
+                value: Some(*value),
+                ..Sample::default()
+            })
+            .collect();
+        Cell {
+            errors,
+            ..Cell::new(&program, &samples)
+        }
+    }
+
+    #[test]
+    fn a_row_with_errors_is_nobodys_yardstick() {
+        let mut cells = [
+            cell(Peer::Propylon, &[60.0, 70.0, 80.0], 0),
+            cell(Peer::Haproxy, &[140.0, 139.0], 0),
+            cell(Peer::Nginx, &[10.0], 3),
+        ];
+        relate_to_best_peer(&mut cells);
+        assert_eq!(cells[0].median, Some(70.0));
+        assert_eq!(cells[0].ratio_to_best_peer, Some(70.0 / 139.5));
+        assert_eq!(cells[1].ratio_to_best_peer, Some(1.0));
+        assert_eq!(cells[2].ratio_to_best_peer, None);
+        assert!(cells[2].show()[0].ends_with('!'));
+    }
+}

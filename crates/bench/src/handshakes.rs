@@ -1,0 +1,272 @@
+//! `handshakes`: new connections, one request each, closed.
+
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::link::Request;
+use crate::load::{Kind, Load, Measured, Plan, Until};
+use crate::report::{self, Table};
+use crate::tally::Summary;
+use crate::units::{parse_duration, show_nanoseconds, show_number};
+use crate::{cpu, machine, target};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// New connections: connect, handshake, one request, read to the end, close
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    propylon-bench handshakes --target 127.0.0.1:8443 --tls 1.3 --key ec --group x25519 --duration 5 --server-pid 4711\n  \
+    propylon-bench handshakes --target 127.0.0.1:8080 --plain --count 10000")]
+pub struct Arguments {
+    #[command(flatten)]
+    pub target: target::Arguments,
+    #[command(flatten)]
+    pub run: RunArguments,
+    /// Resume the TLS sessions of earlier connections; a full handshake then counts as an error
+    #[arg(long, conflicts_with = "plain")]
+    pub resumed: bool,
+    /// Connections in flight at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub connections_in_flight: usize,
+}
+
+/// How long, on which core, whose CPU: the same for all that put load on a server.
+#[derive(clap::Args, Clone)]
+pub struct RunArguments {
+    /// Path to ask for
+    #[arg(long, default_value = "/")]
+    pub path: String,
+    /// How long to measure: 3, 2.5s, 500ms, 2m
+    #[arg(long, default_value = "3", value_parser = parse_duration, conflicts_with = "count")]
+    pub duration: Duration,
+    /// Measure so many requests instead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Load that goes before and is not counted
+    #[arg(long, default_value = "500ms", value_parser = parse_duration)]
+    pub warmup: Duration,
+    /// Patience with one request
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Requests that arrive per second whether or not earlier ones were answered (open loop)
+    #[arg(long, value_name = "PER_SECOND", value_parser = parse_rate)]
+    pub rate: Option<f64>,
+    /// Process whose CPU time is to be measured, with its children; repeat for more
+    #[arg(long = "server-pid", value_name = "PID")]
+    pub server_pids: Vec<u32>,
+    /// Core to keep the load on
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Write the result as JSON ("-": to stdout)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What a load command tells.
+#[derive(Serialize)]
+pub struct Report {
+    pub command: &'static str,
+    pub target: String,
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// Share of the load's core that the load used; near 1 the load is the limit, not the server.
+    pub load_busy: f64,
+    pub server_cpu: Option<ServerCpu>,
+}
+
+#[derive(Serialize)]
+pub struct ServerCpu {
+    pub nanoseconds_per_request: f64,
+    pub seconds_per_gigabyte: f64,
+    /// Cores kept busy.
+    pub cores: f64,
+    pub source: cpu::Source,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let request = Request::new(
+        "GET",
+        &arguments.run.path,
+        &arguments.target.name,
+        "Connection: close\r\n",
+        0,
+    );
+    let plan = Plan {
+        kind: Kind::NewConnections,
+        connections: arguments.connections_in_flight,
+        request,
+        timeout: arguments.run.timeout,
+        rate: arguments.run.rate,
+    };
+    measure(
+        "handshakes",
+        &arguments.target,
+        arguments.resumed,
+        &arguments.run,
+        plan,
+    )
+}
+
+/// Warm up, measure, tell. Errors in the measured part are a failure of the command.
+pub fn measure(
+    command: &'static str,
+    target: &target::Arguments,
+    resume: bool,
+    run: &RunArguments,
+    plan: Plan,
+) -> Outcome<()> {
+    let interrupt = Interrupt::install()?;
+    let target_made = target.target(resume)?;
+    if let Some(core) = run.core {
+        machine::pin_to_core(core)?;
+    }
+    let mut load = Load::new(&target_made, plan, &interrupt)?;
+    let warmup = load.run(Until::Elapsed(run.warmup), "warm-up")?;
+    if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
+        report::progress(format_args!(
+            "warm-up: no request succeeded; {}",
+            warmup.tally.first_error().unwrap_or("")
+        ));
+    }
+    let until = run
+        .count
+        .map_or(Until::Elapsed(run.duration), Until::Finished);
+    let before = cpu::Reading::of(&run.server_pids)?;
+    let measured = load.run(until, command)?;
+    let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
+    drop(load);
+
+    let usage = if run.server_pids.is_empty() {
+        None
+    } else {
+        Some(usage)
+    };
+    let report = Report::new(command, &target.target, &measured, usage);
+    report.print();
+    report::save_json(run.json.as_deref(), &report)?;
+    report.verdict()
+}
+
+impl Report {
+    fn new(
+        command: &'static str,
+        target: &str,
+        measured: &Measured,
+        usage: Option<cpu::Usage>,
+    ) -> Self {
+        let summary = measured.tally.summary();
+        let server_cpu = usage.map(|usage| ServerCpu {
+            nanoseconds_per_request: usage.cpu.as_nanos() as f64 / summary.done.max(1) as f64,
+            seconds_per_gigabyte: usage.cpu.as_secs_f64()
+                / (summary.body_bytes.max(1) as f64 / 1e9),
+            cores: usage.cpu.as_secs_f64() / summary.elapsed_seconds.max(1e-9),
+            source: usage.source,
+        });
+        Self {
+            command,
+            target: target.to_owned(),
+            summary,
+            load_busy: measured.load_busy,
+            server_cpu,
+        }
+    }
+
+    fn print(&self) {
+        let summary = &self.summary;
+        let megabytes = summary.body_bytes as f64 / 1e6 / summary.elapsed_seconds.max(1e-9);
+        let mut table = Table::of_facts();
+        table.row(["target", &self.target]);
+        table.row([
+            "done",
+            &format!("{} in {:.2} s", summary.done, summary.elapsed_seconds),
+        ]);
+        table.row([
+            "per second",
+            &format!(
+                "{} ({} MB/s of bodies)",
+                show_number(summary.per_second),
+                show_number(megabytes)
+            ),
+        ]);
+        table.row([
+            "connections",
+            &format!(
+                "{} made, {} requests on resumed sessions",
+                summary.connections, summary.resumed
+            ),
+        ]);
+        table.row(["errors", &summary.show_errors()]);
+        if summary.unanswered > 0 {
+            table.row([
+                "unanswered",
+                &format!(
+                    "{} at the end; their age is in the latency",
+                    summary.unanswered
+                ),
+            ]);
+        }
+        table.row(["latency", &summary.latency.show()]);
+        table.row([
+            "load",
+            &format!(
+                "{:.0} % of its core{}",
+                self.load_busy * 100.0,
+                saturation(self.load_busy)
+            ),
+        ]);
+        if let Some(cpu) = &self.server_cpu {
+            let bulk = format!(", {} CPU s/GB", show_number(cpu.seconds_per_gigabyte));
+            let each = show_nanoseconds(cpu.nanoseconds_per_request);
+            let source = if cpu.source == cpu::Source::Schedstat {
+                "schedstat"
+            } else {
+                "stat, 10 ms ticks"
+            };
+            let bulk = if summary.body_bytes >= 100_000_000 {
+                bulk
+            } else {
+                String::new()
+            };
+            table.row([
+                "server CPU",
+                &format!(
+                    "{each} per request{bulk}; {:.2} cores ({source})",
+                    cpu.cores
+                ),
+            ]);
+        }
+        table.print();
+    }
+
+    fn verdict(&self) -> Outcome<()> {
+        let errors = self.summary.errors_total();
+        if errors > 0 {
+            return Err(Failure::new(format!(
+                "{errors} of {} requests failed",
+                errors + self.summary.done
+            )));
+        }
+        if self.summary.done == 0 {
+            return Err(Failure::new("no request was answered"));
+        }
+        Ok(())
+    }
+}
+
+/// Above this share of its core the load is the limit.
+pub const LOAD_SATURATED: f64 = 0.95;
+
+fn saturation(busy: f64) -> &'static str {
+    if busy > LOAD_SATURATED {
+        ": saturated, the server could do more"
+    } else {
+        ""
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
+        _ => Err("a rate is a number of requests per second".to_owned()),
+    }
+}

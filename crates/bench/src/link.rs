@@ -1,0 +1,199 @@
+//! One client connection: a socket, perhaps TLS over it, and the response it is waiting for. Never waits itself.
+
+use crate::response::Response;
+use crate::tally::ErrorKind;
+use crate::target::Target;
+use rustls::{ClientConnection, HandshakeKind};
+use std::io::{self, BufRead, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A request as it goes over the wire, and whether its answer has no body.
+#[derive(Clone)]
+pub struct Request {
+    pub bytes: Vec<u8>,
+    pub is_head: bool,
+}
+
+impl Request {
+    /// `headers` are whole lines, each with its CRLF.
+    pub fn new(method: &str, path: &str, host: &str, headers: &str, body_bytes: usize) -> Self {
+        let mut bytes =
+            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}").into_bytes();
+        if body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH") {
+            bytes.extend_from_slice(format!("Content-Length: {body_bytes}\r\n").as_bytes());
+        }
+        bytes.extend_from_slice(b"\r\n");
+        bytes.resize(bytes.len() + body_bytes, b'x');
+        Self {
+            bytes,
+            is_head: method == "HEAD",
+        }
+    }
+}
+
+pub struct Link {
+    pub socket: TcpStream,
+    tls: Option<Box<ClientConnection>>,
+    pub response: Response,
+    /// Bytes of the request that the socket has taken (plain only; TLS keeps its own account).
+    sent: usize,
+    connected: bool,
+}
+
+/// Why a connection is of no more use.
+#[derive(Debug)]
+pub struct Broken {
+    pub kind: ErrorKind,
+    pub detail: String,
+}
+
+impl Link {
+    /// Starts to connect.
+    pub fn open(target: &Target) -> Result<Self, Broken> {
+        let socket = target
+            .connect()
+            .map_err(|error| Broken::new(ErrorKind::Connect, error))?;
+        let tls = target
+            .tls_session()
+            .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        Ok(Self {
+            socket,
+            tls,
+            response: Response::default(),
+            sent: 0,
+            connected: false,
+        })
+    }
+
+    /// Queues the request and sends what can be sent.
+    pub fn ask(&mut self, request: &Request) -> Result<(), Broken> {
+        self.response.begin(request.is_head);
+        self.sent = 0;
+        if let Some(tls) = &mut self.tls {
+            tls.writer()
+                .write_all(&request.bytes)
+                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        }
+        self.flush(request)
+    }
+
+    /// Reads and writes what can be read and written; true once the server has closed.
+    ///
+    /// `closing` is the poll's word that an end is due, so that a short read is not taken for the last.
+    pub fn advance(
+        &mut self,
+        request: &Request,
+        scratch: &mut [u8],
+        closing: bool,
+    ) -> Result<bool, Broken> {
+        self.flush(request)?;
+        loop {
+            let count = match self.socket.read(scratch) {
+                Ok(0) => return Ok(true),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Broken by the server after all was said: as good as closed.
+                Err(_) if self.response.is_complete() => return Ok(true),
+                Err(error) => return Err(self.broken(error)),
+            };
+            self.take(&scratch[..count])?;
+            if self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
+                self.flush(request)?;
+            }
+            if count < scratch.len() && !closing {
+                return Ok(false);
+            }
+        }
+    }
+
+    pub fn is_resumed(&self) -> bool {
+        self.tls
+            .as_ref()
+            .is_some_and(|tls| tls.handshake_kind() == Some(HandshakeKind::Resumed))
+    }
+
+    /// The kind of error that an end at this point is.
+    pub fn kind_of_end(&self) -> ErrorKind {
+        match &self.tls {
+            _ if !self.connected => ErrorKind::Connect,
+            Some(tls) if tls.is_handshaking() => ErrorKind::Tls,
+            _ => ErrorKind::Closed,
+        }
+    }
+
+    /// Closes with a reset, so that no TIME_WAIT holds the local port. For connections that are done with.
+    pub fn close(self) {
+        let _ = socket2::SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
+    }
+
+    fn flush(&mut self, request: &Request) -> Result<(), Broken> {
+        loop {
+            let result = match &mut self.tls {
+                Some(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
+                None if self.sent < request.bytes.len() => self
+                    .socket
+                    .write(&request.bytes[self.sent..])
+                    .inspect(|count| self.sent += count),
+                _ => return Ok(()),
+            };
+            match result {
+                Ok(_) => self.connected = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if self.response.is_complete() => return Ok(()),
+                Err(error) => return Err(self.broken(error)),
+            }
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        let bad = |error: crate::body::BadFraming| Broken::new(ErrorKind::BadFraming, error.0);
+        let Some(tls) = &mut self.tls else {
+            return self.response.feed(bytes).map_err(bad);
+        };
+        while !bytes.is_empty() {
+            let before = bytes.len();
+            tls.read_tls(&mut bytes)
+                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            let state = tls
+                .process_new_packets()
+                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            let mut left = state.plaintext_bytes_to_read();
+            while left > 0 {
+                let mut reader = tls.reader();
+                let plaintext = reader
+                    .fill_buf()
+                    .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+                let count = plaintext.len();
+                self.response.feed(plaintext).map_err(bad)?;
+                reader.consume(count);
+                left -= count;
+            }
+            if bytes.len() == before {
+                // After close_notify the session takes nothing more.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn broken(&self, error: io::Error) -> Broken {
+        let kind = if self.connected {
+            ErrorKind::Reset
+        } else {
+            ErrorKind::Connect
+        };
+        Broken::new(kind, error)
+    }
+}
+
+impl Broken {
+    pub fn new(kind: ErrorKind, detail: impl std::fmt::Display) -> Self {
+        Self {
+            kind,
+            detail: detail.to_string(),
+        }
+    }
+}

@@ -1,0 +1,547 @@
+//! The load loop: one thread that keeps many connections busy and counts what comes of it.
+
+use crate::cpu;
+use crate::failure::{Outcome, While};
+use crate::interrupt::{Interrupt, LOOK_INTERVAL};
+use crate::link::{Broken, Link, Request};
+use crate::poll::{Poll, Ready};
+use crate::report::{Pace, progress};
+use crate::tally::{ErrorKind, Tally};
+use crate::target::Target;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Taken from a socket at once. Large, so that a bulk download is read in few system calls.
+const SCRATCH_BYTES: usize = 256 * 1024;
+/// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
+const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
+/// Connections being opened at once when many are to be held open; below every common accept backlog.
+const OPENING_MAX: usize = 128;
+/// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
+const BACKLOG_MAX: usize = 1_000_000;
+
+/// What the connections are for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// Connect, ask, read to the end, close; and again.
+    NewConnections,
+    /// Ask again on the same connection as soon as it is answered.
+    KeepAlive,
+    /// Ask once, then idle.
+    Idle,
+}
+
+/// What is asked of a load loop.
+#[derive(Clone)]
+pub struct Plan {
+    pub kind: Kind,
+    /// Connections held at once.
+    pub connections: usize,
+    pub request: Request,
+    /// For one request, its connection and handshake included.
+    pub timeout: Duration,
+    /// Arrivals per second whether or not earlier ones were answered; absent: each answer brings the next request.
+    pub rate: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Until {
+    Elapsed(Duration),
+    /// So many requests came to an end, well or not.
+    Finished(u64),
+}
+
+/// The load's own use of its thread during a run, 0 to 1.
+pub struct Measured {
+    pub tally: Tally,
+    pub load_busy: f64,
+}
+
+/// Connections and their state outlive a run: the first run may be a warm-up of the second.
+pub struct Load<'t> {
+    target: &'t Target,
+    plan: Plan,
+    interrupt: Interrupt,
+    poll: Poll,
+    slots: Vec<Slot>,
+    /// Slots that may take a request now.
+    free: VecDeque<usize>,
+    /// Slots that failed to connect, with the time at which they may try again; in that order.
+    resting: VecDeque<(Instant, usize)>,
+    arrivals: Option<Arrivals>,
+    busy: usize,
+    /// Requests that may still be started in this run.
+    allowed: u64,
+    tally: Tally,
+    scratch: Box<[u8]>,
+}
+
+struct Slot {
+    link: Option<Link>,
+    /// When the request was due, if one is in progress.
+    asked: Option<Instant>,
+}
+
+/// The clock of an open-loop run. A request that finds no free connection waits here, and its wait counts.
+struct Arrivals {
+    interval: Duration,
+    next: Instant,
+    backlog: VecDeque<Instant>,
+}
+
+impl<'t> Load<'t> {
+    pub fn new(target: &'t Target, plan: Plan, interrupt: &Interrupt) -> Outcome<Self> {
+        crate::machine::require_open_files(plan.connections)?;
+        let arrivals = plan.rate.map(|rate| Arrivals {
+            interval: Duration::from_secs_f64(1.0 / rate),
+            next: Instant::now(),
+            backlog: VecDeque::new(),
+        });
+        Ok(Self {
+            target,
+            interrupt: interrupt.clone(),
+            poll: Poll::new().when("epoll")?,
+            slots: (0..plan.connections)
+                .map(|_| Slot {
+                    link: None,
+                    asked: None,
+                })
+                .collect(),
+            free: (0..plan.connections).collect(),
+            resting: VecDeque::new(),
+            arrivals,
+            busy: 0,
+            allowed: 0,
+            tally: Tally::new(),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+            plan,
+        })
+    }
+
+    /// Loads the server until then and returns what came of it. `label` is told once a second on stderr.
+    pub fn run(&mut self, until: Until, label: &str) -> Outcome<Measured> {
+        let begin = Instant::now();
+        let cpu_before = cpu::this_thread();
+        self.tally = Tally::new();
+        self.allowed = match until {
+            Until::Finished(count) => count,
+            Until::Elapsed(_) => u64::MAX,
+        };
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.next = begin;
+            arrivals.backlog.clear();
+        }
+        let mut pace = Pace::new();
+        let mut sweep_due = begin + LOOK_INTERVAL;
+        loop {
+            let now = Instant::now();
+            if self.is_over(until, begin, now) {
+                break;
+            }
+            self.start_what_is_due(now);
+            self.turn(until, begin, now)?;
+            if now >= sweep_due {
+                sweep_due = now + LOOK_INTERVAL;
+                self.interrupt.check()?;
+                self.drop_overdue(now);
+                if !label.is_empty() && pace.is_due(now) {
+                    let (done, errors) = (self.tally.done, self.tally.errors_total());
+                    progress(format_args!(
+                        "{label}: {:.0} s, {done} done, {errors} errors",
+                        (now - begin).as_secs_f64()
+                    ));
+                }
+            }
+        }
+        self.tally.elapsed = begin.elapsed();
+        self.charge_unanswered();
+        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64()
+            / self.tally.elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured {
+            tally: std::mem::replace(&mut self.tally, Tally::new()),
+            load_busy,
+        })
+    }
+
+    /// Connections that are open and have nothing in progress.
+    pub fn idle_connections(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| slot.link.is_some() && slot.asked.is_none())
+            .count()
+    }
+
+    fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
+        match until {
+            Until::Elapsed(duration) => now - begin >= duration,
+            Until::Finished(count) => self.tally.finished() >= count,
+        }
+    }
+
+    /// One wait and the work it brings.
+    fn turn(&mut self, until: Until, begin: Instant, now: Instant) -> Outcome<()> {
+        let mut wait = LOOK_INTERVAL;
+        if let Until::Elapsed(duration) = until {
+            wait = wait.min((begin + duration).saturating_duration_since(now));
+        }
+        if let Some((due, _)) = self.resting.front() {
+            wait = wait.min(
+                due.saturating_duration_since(now)
+                    .max(Duration::from_millis(1)),
+            );
+        }
+        if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
+            // Less than a millisecond becomes a look without a wait: an arrival must not be late on our account.
+            wait = wait.min(arrivals.next.saturating_duration_since(now));
+        }
+        let count = self.poll.wait(wait).when("epoll")?;
+        for index in 0..count {
+            let ready = self.poll.event(index);
+            self.progress_slot(ready);
+        }
+        Ok(())
+    }
+
+    fn start_what_is_due(&mut self, now: Instant) {
+        while let Some(&(due, slot)) = self.resting.front() {
+            if due > now {
+                break;
+            }
+            self.resting.pop_front();
+            self.free.push_back(slot);
+        }
+        let Some(arrivals) = &mut self.arrivals else {
+            return self.start_free_slots(now);
+        };
+        while arrivals.next <= now && self.allowed > 0 {
+            self.allowed -= 1;
+            if arrivals.backlog.len() < BACKLOG_MAX {
+                arrivals.backlog.push_back(arrivals.next);
+            } else {
+                self.tally.unanswered += 1;
+            }
+            arrivals.next += arrivals.interval;
+        }
+        while let (Some(&slot), Some(&due)) = (
+            self.free.front(),
+            self.arrivals
+                .as_ref()
+                .and_then(|arrivals| arrivals.backlog.front()),
+        ) {
+            self.free.pop_front();
+            self.arrivals
+                .as_mut()
+                .expect("looked at above")
+                .backlog
+                .pop_front();
+            self.start(slot, due);
+        }
+    }
+
+    fn start_free_slots(&mut self, now: Instant) {
+        let at_once = if self.plan.kind == Kind::Idle {
+            OPENING_MAX
+        } else {
+            usize::MAX
+        };
+        while self.allowed > 0 && self.busy < at_once {
+            let Some(slot) = self.free.pop_front() else {
+                return;
+            };
+            self.allowed -= 1;
+            self.start(slot, now);
+        }
+    }
+
+    /// Asks on the slot's connection, or on a new one. `due` is when the request should have gone out.
+    fn start(&mut self, index: usize, due: Instant) {
+        self.busy += 1;
+        let slot = &mut self.slots[index];
+        slot.asked = Some(due);
+        let asked = match &mut slot.link {
+            Some(link) => link.ask(&self.plan.request),
+            None => Link::open(self.target).and_then(|link| {
+                self.tally.connections += 1;
+                let link = slot.link.insert(link);
+                self.poll
+                    .add(&link.socket, index as u64)
+                    .map_err(|error| Broken::new(ErrorKind::Connect, error))?;
+                link.ask(&self.plan.request)
+            }),
+        };
+        if let Err(broken) = asked {
+            self.fail(index, broken);
+        }
+    }
+
+    fn progress_slot(&mut self, ready: Ready) {
+        let index = ready.token as usize;
+        let slot = &mut self.slots[index];
+        // An event of a connection that was dropped earlier in this turn.
+        let Some(link) = &mut slot.link else { return };
+        let ended = match link.advance(&self.plan.request, &mut self.scratch, ready.closing) {
+            Ok(ended) => ended,
+            Err(broken) => return self.fail(index, broken),
+        };
+        if ended {
+            return self.finish_ended(index);
+        }
+        // A new connection per request is over when the server has closed it, not before.
+        if slot.asked.is_some()
+            && link.response.is_complete()
+            && self.plan.kind != Kind::NewConnections
+        {
+            let closes = link.response.closes();
+            self.finish(index);
+            if closes {
+                self.drop_link(index);
+            }
+        }
+    }
+
+    /// The server closed: after a complete response as it should, between requests as it may, or too early.
+    fn finish_ended(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        let Some(link) = &mut slot.link else { return };
+        if slot.asked.is_none() {
+            return self.drop_link(index);
+        }
+        if !link.response.end() {
+            let broken = Broken::new(link.kind_of_end(), "closed by the server");
+            return self.fail(index, broken);
+        }
+        self.finish(index);
+        self.drop_link(index);
+    }
+
+    fn finish(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        let (Some(link), Some(due)) = (&slot.link, slot.asked.take()) else {
+            return;
+        };
+        self.busy -= 1;
+        if self.plan.kind != Kind::Idle {
+            self.free.push_back(index);
+        }
+        let latency = due.elapsed();
+        let status = link.response.status();
+        if !(200..400).contains(&status) {
+            return self
+                .tally
+                .record_error(ErrorKind::BadStatus, || format!("status {status}"));
+        }
+        if link.is_resumed() {
+            self.tally.resumed += 1;
+        } else if self.target.wants_resumed() {
+            return self
+                .tally
+                .record_error(ErrorKind::NotResumed, || "a full handshake".to_owned());
+        }
+        self.tally.done += 1;
+        self.tally.body_bytes += link.response.body_bytes();
+        self.tally.record_latency(latency);
+    }
+
+    fn fail(&mut self, index: usize, broken: Broken) {
+        let slot = &mut self.slots[index];
+        if slot.asked.take().is_some() {
+            self.busy -= 1;
+            self.tally.record_error(broken.kind, || broken.detail);
+            if self.plan.kind != Kind::Idle {
+                if broken.kind == ErrorKind::Connect {
+                    self.resting
+                        .push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
+                } else {
+                    self.free.push_back(index);
+                }
+            }
+        }
+        self.drop_link(index);
+    }
+
+    fn drop_link(&mut self, index: usize) {
+        if let Some(link) = self.slots[index].link.take() {
+            link.close();
+        }
+    }
+
+    fn drop_overdue(&mut self, now: Instant) {
+        for index in 0..self.slots.len() {
+            let slot = &self.slots[index];
+            let overdue = slot
+                .asked
+                .is_some_and(|due| now.saturating_duration_since(due) > self.plan.timeout);
+            if overdue {
+                // Time spent waiting for a free connection counts too: that is what an open loop is for.
+                let detail = format!("no complete response within {:?}", self.plan.timeout);
+                self.fail(index, Broken::new(ErrorKind::Timeout, detail));
+            }
+        }
+    }
+
+    /// An open-loop run ends with some arrivals unanswered; a stalled server must not look fast for it.
+    fn charge_unanswered(&mut self) {
+        let Some(arrivals) = &self.arrivals else {
+            return;
+        };
+        let now = Instant::now();
+        let outstanding = self.slots.iter().filter_map(|slot| slot.asked);
+        for due in outstanding.chain(arrivals.backlog.iter().copied()) {
+            self.tally.unanswered += 1;
+            self.tally
+                .record_latency(now.saturating_duration_since(due));
+        }
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        for index in 0..self.slots.len() {
+            self.drop_link(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::origin::tests::Running;
+
+    fn plan(kind: Kind, connections: usize, path: &str) -> Plan {
+        let headers = if kind == Kind::NewConnections {
+            "Connection: close\r\n"
+        } else {
+            ""
+        };
+        let request = Request::new("GET", path, "localhost", headers, 0);
+        Plan {
+            kind,
+            connections,
+            request,
+            timeout: Duration::from_secs(10),
+            rate: None,
+        }
+    }
+
+    fn run(origin: &Running, plan: Plan, until: Until) -> Tally {
+        let target = Target::new(origin.address, "localhost", None).unwrap();
+        Load::new(&target, plan, &Interrupt::default())
+            .unwrap()
+            .run(until, "")
+            .unwrap()
+            .tally
+    }
+
+    #[test]
+    fn a_fixed_delay_is_the_latency_measured() {
+        let delay = Duration::from_millis(20);
+        let origin = Running::start(delay, None);
+        let summary = run(&origin, plan(Kind::KeepAlive, 4, "/"), Until::Finished(40)).summary();
+        assert_eq!((summary.done, summary.errors_total()), (40, 0));
+        let p50 = Duration::from_nanos(summary.latency.p50);
+        // Three digits of precision below, a busy machine above.
+        assert!(
+            p50 >= Duration::from_micros(19_900) && p50 < Duration::from_millis(60),
+            "{p50:?}"
+        );
+    }
+
+    #[test]
+    fn every_failed_answer_is_counted_and_no_other() {
+        let origin = Running::start(Duration::ZERO, Some(5));
+        for kind in [Kind::KeepAlive, Kind::NewConnections] {
+            let tally = run(&origin, plan(kind, 1, "/"), Until::Finished(100));
+            assert_eq!(
+                (
+                    tally.done,
+                    tally.errors(ErrorKind::BadStatus),
+                    tally.errors_total()
+                ),
+                (80, 20, 20)
+            );
+        }
+    }
+
+    #[test]
+    fn a_new_connection_is_made_for_each_request_or_once() {
+        let origin = Running::start(Duration::ZERO, None);
+        assert_eq!(
+            run(
+                &origin,
+                plan(Kind::NewConnections, 4, "/bytes/9"),
+                Until::Finished(50)
+            )
+            .body_bytes,
+            450
+        );
+        let kept = run(
+            &origin,
+            plan(Kind::KeepAlive, 4, "/chunked/9"),
+            Until::Finished(50),
+        );
+        assert_eq!((kept.connections, kept.done, kept.body_bytes), (4, 50, 450));
+    }
+
+    #[test]
+    fn a_closed_port_is_a_connect_error() {
+        let port = crate::machine::free_ports(1).unwrap()[0];
+        let target = Target::new(([127, 0, 0, 1], port).into(), "localhost", None).unwrap();
+        let mut load = Load::new(
+            &target,
+            plan(Kind::NewConnections, 2, "/"),
+            &Interrupt::default(),
+        )
+        .unwrap();
+        let tally = load.run(Until::Finished(10), "").unwrap().tally;
+        assert_eq!(
+            (
+                tally.done,
+                tally.errors(ErrorKind::Connect),
+                tally.errors_total()
+            ),
+            (0, 10, 10)
+        );
+    }
+
+    #[test]
+    fn a_silent_server_is_a_timeout() {
+        let origin = Running::start(Duration::ZERO, None);
+        let plan = Plan {
+            timeout: Duration::from_millis(150),
+            ..plan(Kind::KeepAlive, 1, "/slow/60000")
+        };
+        let tally = run(&origin, plan, Until::Finished(1));
+        assert_eq!(
+            (tally.errors(ErrorKind::Timeout), tally.errors_total()),
+            (1, 1)
+        );
+    }
+
+    #[test]
+    fn in_an_open_loop_a_slow_server_is_charged_for_the_queue() {
+        // 100 arrivals a second, one connection, 50 ms each: four in five arrivals wait longer and longer.
+        let origin = Running::start(Duration::from_millis(50), None);
+        let plan = Plan {
+            rate: Some(100.0),
+            ..plan(Kind::KeepAlive, 1, "/")
+        };
+        let tally = run(&origin, plan, Until::Elapsed(Duration::from_millis(600)));
+        let summary = tally.summary();
+        assert!(summary.unanswered >= 30, "{summary:?}");
+        assert!(summary.latency.max >= 300_000_000, "{summary:?}");
+        assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
+    }
+
+    #[test]
+    fn idle_connections_stay_open_after_one_request_each() {
+        let origin = Running::start(Duration::ZERO, None);
+        let target = Target::new(origin.address, "localhost", None).unwrap();
+        let mut load =
+            Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
+        let tally = load.run(Until::Finished(300), "").unwrap().tally;
+        assert_eq!((tally.done, tally.connections), (300, 300));
+        load.run(Until::Elapsed(Duration::from_millis(50)), "")
+            .unwrap();
+        assert_eq!(load.idle_connections(), 300);
+    }
+}

@@ -1,0 +1,379 @@
+//! `origin`: an HTTP/1.1 server that costs next to nothing, to stand behind a load balancer that is being measured.
+//!
+//! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection.
+
+mod connection;
+mod request;
+
+use crate::failure::{Outcome, While};
+use crate::interrupt::{Interrupt, LOOK_INTERVAL};
+use crate::poll::Poll;
+use crate::report;
+use crate::units::parse_duration;
+use connection::{Connection, Next};
+use serde::Serialize;
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Waiting connections per listener; the kernel lowers it to its own limit.
+const BACKLOG: i32 = 4096;
+/// Taken from a socket at once.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// Tokens from here on are listeners.
+const LISTENER_TOKEN: u64 = 1 << 62;
+
+/// Serve as a cheap HTTP/1.1 origin
+#[derive(clap::Args)]
+#[command(after_help = "\
+Paths:
+  /bytes/N      N bytes               /chunked/N   N bytes in chunks
+  /status/NNN   that status           /slow[/MS]   answers after MS (1000) milliseconds
+  /echo         the request's body    any other    the fixed body; to POST, PUT and PATCH the length of their body
+
+The first line on stdout is \"listening ADDRESS\" (one line per address). Ends on SIGTERM and SIGINT.
+
+Example:
+  propylon-bench origin --bind 127.0.0.1:8000 --body-bytes 1024 --name blue")]
+pub struct Arguments {
+    /// Addresses to listen on; port 0 takes a free one
+    #[arg(
+        long,
+        value_name = "ADDR",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:0"
+    )]
+    pub bind: Vec<SocketAddr>,
+    /// Bytes of the fixed body
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=64 * 1024 * 1024))]
+    pub body_bytes: usize,
+    /// Value of the X-Origin header field
+    #[arg(long, default_value = "origin")]
+    pub name: String,
+    /// Wait this long before each answer
+    #[arg(long, default_value = "0", value_parser = parse_duration)]
+    pub delay: Duration,
+    /// Answer each Nth request with 500
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub fail_every: Option<u64>,
+    /// Core to stay on
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Write the bound addresses as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// What all connections share. The fixed answer is made once.
+pub struct Settings {
+    pub name: String,
+    pub body_bytes: usize,
+    pub delay: Duration,
+    pub fail_every: Option<u64>,
+    pub fixed: Vec<u8>,
+    pub requests: Cell<u64>,
+}
+
+/// A bound origin.
+pub struct Origin {
+    listeners: Vec<TcpListener>,
+    poll: Poll,
+    settings: Settings,
+    connections: Vec<Option<Connection>>,
+    vacant: Vec<usize>,
+    /// Answers that wait: when, which connection, and its serial number (the place may have been given away since).
+    timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,
+    serial: u64,
+    scratch: Box<[u8]>,
+}
+
+#[derive(Serialize)]
+struct Bound {
+    listening: Vec<SocketAddr>,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let interrupt = Interrupt::install()?;
+    crate::machine::raise_open_files();
+    if let Some(core) = arguments.core {
+        crate::machine::pin_to_core(core)?;
+    }
+    let settings = Settings::new(
+        &arguments.name,
+        arguments.body_bytes,
+        arguments.delay,
+        arguments.fail_every,
+    );
+    let mut origin = Origin::bind(&arguments.bind, settings)?;
+    let bound = Bound {
+        listening: origin.addresses()?,
+    };
+    for address in &bound.listening {
+        println!("listening {address}");
+    }
+    io::stdout().flush().when("telling the address")?;
+    report::save_json(arguments.json.as_deref(), &bound)?;
+    origin.serve(&interrupt)
+}
+
+impl Settings {
+    pub fn new(name: &str, body_bytes: usize, delay: Duration, fail_every: Option<u64>) -> Self {
+        let mut settings = Self {
+            name: name.chars().filter(|c| !c.is_control()).collect(),
+            body_bytes,
+            delay,
+            fail_every,
+            fixed: Vec::new(),
+            requests: Cell::new(0),
+        };
+        let mut fixed = Vec::new();
+        settings.write_head(&mut fixed, 200, Some(body_bytes as u64), false);
+        fixed.resize(fixed.len() + body_bytes, b'x');
+        settings.fixed = fixed;
+        settings
+    }
+
+    /// Appends a response head; without a length the body is chunked.
+    fn write_head(&self, out: &mut Vec<u8>, status: u16, length: Option<u64>, close: bool) {
+        let framing = match length {
+            // RFC 9110 §8.6: no Content-Length with 1xx and 204.
+            _ if status < 200 || status == 204 => String::new(),
+            Some(length) => format!("Content-Length: {length}\r\n"),
+            None => "Transfer-Encoding: chunked\r\n".to_owned(),
+        };
+        let close = if close { "Connection: close\r\n" } else { "" };
+        let reason = request::reason(status);
+        let name = &self.name;
+        let head = format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nX-Origin: {name}\r\n{framing}{close}\r\n"
+        );
+        out.extend_from_slice(head.as_bytes());
+    }
+}
+
+impl Origin {
+    pub fn bind(addresses: &[SocketAddr], settings: Settings) -> Outcome<Self> {
+        let poll = Poll::new().when("epoll")?;
+        let mut listeners = Vec::new();
+        for (index, address) in addresses.iter().enumerate() {
+            let listener = listen(*address).when(format_args!("listening on {address}"))?;
+            poll.add(&listener, LISTENER_TOKEN + index as u64)
+                .when("epoll")?;
+            listeners.push(listener);
+        }
+        Ok(Self {
+            listeners,
+            poll,
+            settings,
+            connections: Vec::new(),
+            vacant: Vec::new(),
+            timers: BinaryHeap::new(),
+            serial: 0,
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+        })
+    }
+
+    pub fn addresses(&self) -> Outcome<Vec<SocketAddr>> {
+        self.listeners
+            .iter()
+            .map(|listener| listener.local_addr().when("asking for the bound address"))
+            .collect()
+    }
+
+    /// Serves until interrupted.
+    pub fn serve(&mut self, interrupt: &Interrupt) -> Outcome<()> {
+        let mut look_due = Instant::now() + LOOK_INTERVAL;
+        while !interrupt.is_raised() {
+            let mut wait = LOOK_INTERVAL;
+            if let Some(Reverse((due, _, _))) = self.timers.peek() {
+                wait = wait.min(due.saturating_duration_since(Instant::now()));
+            }
+            let count = self.poll.wait(wait).when("epoll")?;
+            for index in 0..count {
+                let ready = self.poll.event(index);
+                if ready.token >= LISTENER_TOKEN {
+                    self.accept((ready.token - LISTENER_TOKEN) as usize);
+                } else {
+                    self.drive(ready.token as usize, ready.closing);
+                }
+            }
+            if !self.timers.is_empty() {
+                self.fire_timers();
+            }
+            if count == 0 || !self.timers.is_empty() {
+                let now = Instant::now();
+                if now >= look_due {
+                    look_due = now + LOOK_INTERVAL;
+                    // An accept that failed for want of files brings no new edge; this looks again.
+                    (0..self.listeners.len()).for_each(|listener| self.accept(listener));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: usize) {
+        while let Ok((socket, _)) = self.listeners[listener].accept() {
+            let _ = socket.set_nodelay(true);
+            if socket.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let index = self.vacant.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            if self.poll.add(&socket, index as u64).is_err() {
+                self.vacant.push(index);
+                continue;
+            }
+            self.serial += 1;
+            self.connections[index] = Some(Connection::new(socket, self.serial));
+        }
+    }
+
+    fn drive(&mut self, index: usize, closing: bool) {
+        let Some(connection) = self.connections[index].as_mut() else {
+            return;
+        };
+        match connection.drive(&self.settings, &mut self.scratch, closing) {
+            Next::Event => {}
+            Next::Timer(due) => self.timers.push(Reverse((due, index, connection.serial))),
+            Next::Close => {
+                self.connections[index] = None;
+                self.vacant.push(index);
+            }
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        let now = Instant::now();
+        while let Some(&Reverse((due, index, serial))) = self.timers.peek() {
+            if due > now {
+                return;
+            }
+            self.timers.pop();
+            let connection = self.connections[index]
+                .as_mut()
+                .filter(|connection| connection.serial == serial);
+            if let Some(connection) = connection {
+                connection.release();
+                self.drive(index, false);
+            }
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(
+        socket2::Domain::for_address(address),
+        socket2::Type::STREAM.nonblocking(),
+        None,
+    )?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::TcpStream;
+
+    /// An origin on its own thread, for as long as this lives.
+    pub struct Running {
+        pub address: SocketAddr,
+        interrupt: Interrupt,
+        thread: Option<std::thread::JoinHandle<()>>,
+    }
+
+    impl Running {
+        pub fn start(delay: Duration, fail_every: Option<u64>) -> Self {
+            let interrupt = Interrupt::default();
+            let (tell, told) = std::sync::mpsc::channel();
+            let flag = interrupt.clone();
+            let thread = std::thread::spawn(move || {
+                let settings = Settings::new("test", 1024, delay, fail_every);
+                let mut origin = Origin::bind(&["127.0.0.1:0".parse().unwrap()], settings).unwrap();
+                tell.send(origin.addresses().unwrap()[0]).unwrap();
+                origin.serve(&flag).unwrap();
+            });
+            Self {
+                address: told.recv().unwrap(),
+                interrupt,
+                thread: Some(thread),
+            }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.interrupt.raise();
+            let _ = self.thread.take().unwrap().join();
+        }
+    }
+
+    /// Sends `bytes`, which must make the origin close in the end, and returns all that it says.
+    fn say(address: SocketAddr, bytes: &[u8]) -> String {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        socket.write_all(bytes).unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        String::from_utf8(answer).unwrap()
+    }
+
+    #[test]
+    fn pipelined_requests_are_answered_in_order() {
+        let origin = Running::start(Duration::ZERO, None);
+        let answer = say(
+            origin.address,
+            b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n\
+              POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345\
+              GET /chunked/20 HTTP/1.1\r\nHost: x\r\n\r\n\
+              GET /status/404 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        );
+        let places: Vec<usize> = [
+            "\r\n\r\nabc",
+            "\r\n\r\n5",
+            "\r\n\r\n14\r\nxxx",
+            "HTTP/1.1 404 Not Found",
+        ]
+        .iter()
+        .map(|part| {
+            answer
+                .find(part)
+                .unwrap_or_else(|| panic!("{part} in {answer}"))
+        })
+        .collect();
+        assert!(places.is_sorted(), "{answer}");
+    }
+
+    #[test]
+    fn a_large_answer_arrives_whole() {
+        let origin = Running::start(Duration::ZERO, None);
+        let answer = say(
+            origin.address,
+            b"GET /bytes/3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        );
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.contains("Content-Length: 3000000") && head.contains("X-Origin: test"),
+            "{head}"
+        );
+        assert_eq!(body.len(), 3_000_000);
+    }
+
+    #[test]
+    fn nonsense_is_refused_and_the_connection_closed() {
+        let origin = Running::start(Duration::ZERO, None);
+        assert!(say(origin.address, b"\x16\x03\x01 nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    }
+}

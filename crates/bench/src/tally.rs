@@ -1,0 +1,214 @@
+//! What came of a stretch of load: answers, errors by kind, latencies.
+
+use crate::units::show_nanoseconds;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Latencies above this are recorded as this.
+const LATENCY_MAX: Duration = Duration::from_secs(3600);
+
+/// What kept a request from its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// No TCP connection: refused, unreachable, no local port left.
+    Connect,
+    /// The handshake failed or a record was bad.
+    Tls,
+    /// The connection broke with an error.
+    Reset,
+    /// The server closed the connection before the end of the response.
+    Closed,
+    /// No complete response within the time allowed.
+    Timeout,
+    /// A complete response with a status outside 200 to 399.
+    BadStatus,
+    /// Bytes that are not an HTTP/1.1 response, or too many of them.
+    BadFraming,
+    /// A full handshake where a resumed one was wanted.
+    NotResumed,
+}
+
+impl ErrorKind {
+    pub const ALL: [Self; 8] = [
+        Self::Connect,
+        Self::Tls,
+        Self::Reset,
+        Self::Closed,
+        Self::Timeout,
+        Self::BadStatus,
+        Self::BadFraming,
+        Self::NotResumed,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Reset => "reset",
+            Self::Closed => "closed",
+            Self::Timeout => "timeout",
+            Self::BadStatus => "bad-status",
+            Self::BadFraming => "bad-framing",
+            Self::NotResumed => "not-resumed",
+        }
+    }
+}
+
+/// Grows while load runs. `done` counts good answers only; a bad one counts in `errors` and nowhere else.
+pub struct Tally {
+    pub done: u64,
+    /// Body bytes of good answers.
+    pub body_bytes: u64,
+    /// Of the good ones, those on a resumed TLS session.
+    pub resumed: u64,
+    /// New connections made, whatever became of them.
+    pub connections: u64,
+    /// Arrivals of an open-loop run that had no answer at its end; their age then is in `latency`.
+    pub unanswered: u64,
+    errors: [u64; ErrorKind::ALL.len()],
+    first_error: Option<String>,
+    latency: Histogram<u64>,
+    pub elapsed: Duration,
+}
+
+impl Tally {
+    pub fn new() -> Self {
+        Self {
+            done: 0,
+            body_bytes: 0,
+            resumed: 0,
+            connections: 0,
+            unanswered: 0,
+            errors: [0; ErrorKind::ALL.len()],
+            first_error: None,
+            latency: Histogram::new_with_bounds(1, LATENCY_MAX.as_nanos() as u64, 3)
+                .expect("1 ns to an hour with three digits are bounds that the histogram takes"),
+            elapsed: Duration::ZERO,
+        }
+    }
+
+    pub fn record_latency(&mut self, latency: Duration) {
+        self.latency
+            .saturating_record(latency.as_nanos().max(1) as u64);
+    }
+
+    pub fn record_error(&mut self, kind: ErrorKind, detail: impl FnOnce() -> String) {
+        self.errors[kind as usize] += 1;
+        if self.first_error.is_none() {
+            self.first_error = Some(format!("{}: {}", kind.name(), detail()));
+        }
+    }
+
+    pub fn errors(&self, kind: ErrorKind) -> u64 {
+        self.errors[kind as usize]
+    }
+
+    pub fn errors_total(&self) -> u64 {
+        self.errors.iter().sum()
+    }
+
+    pub fn first_error(&self) -> Option<&str> {
+        self.first_error.as_deref()
+    }
+
+    /// Requests that came to an end, well or not.
+    pub fn finished(&self) -> u64 {
+        self.done + self.errors_total()
+    }
+
+    pub fn per_second(&self) -> f64 {
+        self.done as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    pub fn summary(&self) -> Summary {
+        let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
+        Summary {
+            done: self.done,
+            per_second: self.per_second(),
+            elapsed_seconds: self.elapsed.as_secs_f64(),
+            connections: self.connections,
+            resumed: self.resumed,
+            unanswered: self.unanswered,
+            body_bytes: self.body_bytes,
+            errors: errors
+                .map(|kind| (kind.name(), self.errors(*kind)))
+                .collect(),
+            first_error: self.first_error.clone(),
+            latency: LatencySummary::of(&self.latency),
+        }
+    }
+}
+
+/// A tally as it is told.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub done: u64,
+    pub per_second: f64,
+    pub elapsed_seconds: f64,
+    pub connections: u64,
+    pub resumed: u64,
+    pub unanswered: u64,
+    pub body_bytes: u64,
+    pub errors: BTreeMap<&'static str, u64>,
+    pub first_error: Option<String>,
+    pub latency: LatencySummary,
+}
+
+/// Nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencySummary {
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub max: u64,
+}
+
+impl LatencySummary {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            mean: histogram.mean(),
+            p50: histogram.value_at_quantile(0.5),
+            p90: histogram.value_at_quantile(0.9),
+            p99: histogram.value_at_quantile(0.99),
+            p99_9: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        }
+    }
+
+    pub fn show(&self) -> String {
+        let shown = |value: u64| show_nanoseconds(value as f64);
+        format!(
+            "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+            shown(self.p50),
+            shown(self.p90),
+            shown(self.p99),
+            shown(self.p99_9),
+            shown(self.max)
+        )
+    }
+}
+
+impl Summary {
+    pub fn errors_total(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// `none`, or each kind with its count.
+    pub fn show_errors(&self) -> String {
+        if self.errors.is_empty() {
+            return "none".to_owned();
+        }
+        let kinds: Vec<String> = self
+            .errors
+            .iter()
+            .map(|(kind, count)| format!("{kind} {count}"))
+            .collect();
+        let first = self.first_error.as_deref().unwrap_or_default();
+        format!("{} (first: {first})", kinds.join(", "))
+    }
+}
