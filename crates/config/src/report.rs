@@ -12,7 +12,7 @@ use crate::text::{Lines, Span};
 const PROBLEMS_MAX: usize = 1000;
 /// Comparisons of names that are made for all "did you mean" of a file together. Without a limit, thousands of wrong
 /// names among thousands of right ones would take minutes.
-const COMPARISONS_MAX: usize = 200_000;
+const COMPARISONS_MAX: usize = 50_000;
 
 /// The problems found so far, and what is needed to judge whether one is worth telling.
 #[derive(Debug)]
@@ -111,7 +111,9 @@ impl<'t> Report<'t> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return None;
         }
-        let name = name.to_ascii_lowercase();
+        // Case and the marks between words are what people get wrong first.
+        let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+        let name = plain(name);
         let mut best: Option<(usize, &str)> = None;
         for candidate in candidates
             .into_iter()
@@ -122,15 +124,15 @@ impl<'t> Report<'t> {
                 break;
             }
             self.comparisons.set(made + 1);
-            let distance = match candidate.starts_with(&name) && name.len() >= PREFIX_BYTES_MIN {
+            let other = plain(candidate);
+            let begins = other.starts_with(&name) || name.starts_with(&other);
+            let distance = match begins && name.len().min(other.len()) >= PREFIX_BYTES_MIN {
                 true => 1,
-                false => strsim::damerau_levenshtein(&name, &candidate.to_ascii_lowercase()),
+                false => strsim::osa_distance(&name, &other),
             };
-            let limit = (name.len().max(candidate.len()) / 3).max(1);
-            if distance <= limit
-                && distance < candidate.len()
-                && best.is_none_or(|(least, _)| distance < least)
-            {
+            let limit = (name.len().max(other.len()) / 3).max(1);
+            let is_near = distance <= limit && distance < other.len();
+            if is_near && best.is_none_or(|(least, _)| distance < least) {
                 best = Some((distance, candidate));
             }
         }
