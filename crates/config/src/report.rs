@@ -219,26 +219,21 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// "a", "a or b", "a, b or c", each in quotes.
+/// "a", "a or b", "a, b or c", each in quotes; of many only the first.
 pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    list(
-        names
-            .into_iter()
-            .map(|name| format!("\"{}\"", shown(name)))
-            .collect(),
-    )
-}
-
-/// "a", "a or b", "a, b or c".
-fn list(mut names: Vec<String>) -> String {
     const NAMES_MAX: usize = 12;
-    if names.len() > NAMES_MAX {
-        names.truncate(NAMES_MAX);
-        names.push("others".into());
+    let mut names = names.into_iter();
+    let mut shown: Vec<String> = names
+        .by_ref()
+        .take(NAMES_MAX)
+        .map(|name| format!("\"{}\"", shown(name)))
+        .collect();
+    if names.next().is_some() {
+        shown.push("another".into());
     }
-    match names.pop() {
+    match shown.pop() {
         None => String::new(),
-        Some(last) if names.is_empty() => last,
-        Some(last) => format!("{} or {last}", names.join(", ")),
+        Some(last) if shown.is_empty() => last,
+        Some(last) => format!("{} or {last}", shown.join(", ")),
     }
 }

@@ -129,7 +129,11 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
 fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     accepted(report, found, path::check)?;
     if let Some((what, fix)) = path::never_sent(found.value) {
-        report.warning(found.span, format!("{what}: this route never matches"), fix);
+        report.warning(
+            found.span,
+            format!("{what}: this route may never match"),
+            fix,
+        );
     }
     Some(found.value.to_string())
 }
