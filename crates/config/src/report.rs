@@ -176,27 +176,32 @@ impl<'t> Report<'t> {
     }
 }
 
-/// From each faulty line to the next `[header]`: keys there may have been lost, or be in the wrong section.
+/// From the first line of each damage to the `[header]` after its last: keys there may have been lost, or be in the
+/// wrong section.
 fn damage(lines: &Lines<'_>, faults: &[Fault]) -> Vec<Range<u32>> {
-    let line_of = |fault: &Fault| fault.span.map_or(1, |span| lines.at(span).line);
-    let mut first: Vec<u32> = faults
+    let line_at = |offset| lines.at(Span::new(offset, offset)).line;
+    let mut parts: Vec<(u32, u32)> = faults
         .iter()
-        .filter(|fault| fault.damage)
-        .map(line_of)
+        .filter_map(|fault| fault.damage)
+        .map(|span| (line_at(span.start), line_at(span.end)))
         .collect();
-    first.sort_unstable();
+    parts.sort_unstable();
     let mut damage: Vec<Range<u32>> = Vec::new();
-    for line in first {
-        if damage.last().is_some_and(|last| line < last.end) {
+    for (first, last) in parts {
+        if damage.last().is_some_and(|known| last < known.end) {
             continue;
         }
-        let rest = lines.text()[lines.start_of(line as usize)..]
+        let rest = lines.text()[lines.start_of(last as usize)..]
             .split('\n')
             .skip(1);
         let length = rest
             .take_while(|line| !line.trim_start().starts_with('['))
             .count();
-        damage.push(line..line.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX)));
+        let end = last.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX));
+        match damage.last_mut() {
+            Some(known) if first < known.end => known.end = end,
+            _ => damage.push(first..end),
+        }
     }
     damage
 }

@@ -320,6 +320,15 @@ fn after_a_syntax_error_the_rest_is_still_checked_as_far_as_it_can_be_relied_on(
 }
 
 #[test]
+fn an_array_that_does_not_end_is_one_problem_and_not_many() {
+    let text = "[tls.a]\ncertificates = ['a',\n# next\n[backend.x]\nservers = ['a:1']\n[[route]]\nbackend = 'x'\n";
+    assert_eq!(
+        all(text),
+        ["f:5:9: there is a `=` inside an array; close the array with `]` before it"]
+    );
+}
+
+#[test]
 fn all_problems_come_at_once_and_in_order() {
     let text = "\
 [process]
