@@ -225,7 +225,7 @@ pub async fn flush(connection: &mut Connection) -> After {
     let patience = core.snapshot().listener(connection.listener).timeouts.body.as_millis() as u64;
     let mut due = None;
     poll_fn(|context| {
-        match connection.stream.poll_flush(context, &mut connection.wire) {
+        match connection.stream.poll_flush(context, &core.stock, &mut connection.wire) {
             Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
             Poll::Ready(Err(_)) => return Poll::Ready(After::Abort),
             Poll::Pending => {}
