@@ -69,7 +69,12 @@ pub async fn forward(
         let failed = match open(connection, request, snapshot, backend, server, fresh).await {
             Err(failed) => failed,
             Ok(opened) => match Transfer::run(connection, request, snapshot, backend, server, opened, &mut upload).await {
-                Ended::Over(after) => return after,
+                Ended::Over(after) => {
+                    if request.note.status != 0 {
+                        state.suspects.borrow_mut().succeeded(server);
+                    }
+                    return after;
+                }
                 Ended::Switched(switched) => return tunnel::run(connection, request, snapshot, backend, switched).await,
                 Ended::Failed(failed) => failed,
             },

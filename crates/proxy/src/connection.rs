@@ -431,6 +431,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Contained to this connection by the runtime, but a defect all the same.
+            self.core.metrics.increment(self.core.telemetry.process.panics);
+        }
         self.give_buffers_back();
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);

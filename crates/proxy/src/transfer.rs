@@ -273,18 +273,23 @@ impl<'a> Transfer<'a> {
         match self.poll_request(context) {
             Poll::Pending => Ok(()),
             Poll::Ready(Ok(())) => {
-                self.sent = true;
-                self.upload_wait = None;
+                self.request_sent();
                 Ok(())
             }
             Poll::Ready(Err(Stop::Server(_))) if self.sent_any => {
-                self.sent = true;
+                self.request_sent();
                 self.server_spent = true;
-                self.upload_wait = None;
                 Ok(())
             }
             Poll::Ready(Err(stop)) => Err(stop),
         }
+    }
+
+    fn request_sent(&mut self) {
+        self.sent = true;
+        self.upload_wait = None;
+        // The wait for the response's first byte begins now.
+        self.download_wait = None;
     }
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -428,8 +433,7 @@ impl<'a> Transfer<'a> {
             match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    self.rest();
-                    return Poll::Pending;
+                    return self.rest(context);
                 }
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => {
@@ -534,12 +538,17 @@ impl<'a> Transfer<'a> {
         self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
     }
 
-    /// While the server is waited for: a request that waits owns no buffer.
-    fn rest(&mut self) {
+    /// While the server is waited for: a request that waits owns no buffer, and a client that is gone (reset, not just
+    /// half-closed) ends the wait.
+    fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let connection = &mut *self.connection;
         if connection.inbox.is_idle() {
             self.core.stock.give_back(&mut connection.inbox);
         }
+        if self.sent && connection.stream.socket.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Stop::Client("client-reset")));
+        }
+        Poll::Pending
     }
 
     fn poll_server_readable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -548,8 +557,7 @@ impl<'a> Transfer<'a> {
             Poll::Ready(_) => Poll::Ready(Ok(())),
             Poll::Pending => {
                 wait_for(&mut self.download_wait, Side::Server, &self.core);
-                self.rest();
-                Poll::Pending
+                self.rest(context)
             }
         }
     }
@@ -581,8 +589,7 @@ impl<'a> Transfer<'a> {
             match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    self.rest();
-                    return Poll::Pending;
+                    return self.rest(context);
                 }
                 Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => self.end_by_close(),
                 Poll::Ready(Ok(count)) if count > 0 => {

@@ -43,7 +43,6 @@ pub async fn run(
     let core = Rc::clone(&connection.core);
     let metrics = &core.telemetry.listeners[connection.listener];
     core.metrics.increment(metrics.tunnels);
-    core.metrics.increment(metrics.responses[0]);
     let idle_limit = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
     let mut tunnel =
         Tunnel { connection, switched: &mut switched, to_server: Way::Open, to_client: Way::Open, up: 0, down: 0 };
