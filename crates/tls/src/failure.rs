@@ -40,6 +40,11 @@ impl Failure {
             detail: detail.into(),
         }
     }
+
+    /// The peer did not end it itself, and so is owed an alert.
+    pub(crate) fn owes_alert(&self) -> bool {
+        !matches!(self.reason, "peer-alert" | "certificate-unknown")
+    }
 }
 
 impl std::fmt::Display for Failure {

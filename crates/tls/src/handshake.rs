@@ -20,7 +20,12 @@ pub(crate) struct Handshake {
     shown: usize,
     /// The first byte has come and could be TLS.
     plausible: bool,
+    /// Something has been sent, after which an alert may have to be encrypted.
+    spoken: bool,
 }
+
+/// The library ends some handshakes without a word; before any keys are in use the word can be ours.
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 
 impl Handshake {
     pub fn new(config: &Arc<ServerConfig>) -> Handshake {
@@ -32,6 +37,7 @@ impl Handshake {
             heard: Overheard::default(),
             shown: 0,
             plausible: false,
+            spoken: false,
         }
     }
 
@@ -52,6 +58,7 @@ impl Handshake {
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
             consumed += let_go;
             self.shown -= let_go;
+            self.spoken |= out.len() > before;
             if !self.connection.is_handshaking() {
                 return Ok((consumed, Step::Done));
             }
@@ -101,7 +108,11 @@ impl Handshake {
                     }
                 }
                 Err(failure) => {
+                    let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if out.len() == before && !self.spoken && failure.owes_alert() {
+                        out.extend_from_slice(&DECODE_ERROR);
+                    }
                     return Err(failure);
                 }
             }
@@ -169,7 +180,7 @@ fn turn(
 }
 
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
-fn flush_alerts(
+pub(crate) fn flush_alerts(
     connection: &mut UnbufferedServerConnection,
     records: &mut [u8],
     out: &mut Vec<u8>,
@@ -182,7 +193,7 @@ fn flush_alerts(
     }
 }
 
-fn append(
+pub(crate) fn append(
     chunk: &mut rustls::unbuffered::EncodeTlsData<'_, rustls::server::ServerConnectionData>,
     out: &mut Vec<u8>,
 ) {

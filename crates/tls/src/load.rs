@@ -1,11 +1,285 @@
 //! Certificates and keys from files, with everything that is wrong with them.
 
-use propylon_config::TlsProfile;
+mod chain;
+mod pem;
 
-use crate::finding::Finding;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use propylon_config::{At, CertificateSource, TlsProfile};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroizing;
+
+use crate::finding::{Finding, Severity};
 use crate::profile::Credential;
+use chain::Leaf;
 
+/// What is wrong with a file, before it is said where the configuration names it.
+pub(crate) struct Trouble {
+    severity: Severity,
+    path: PathBuf,
+    what: String,
+    fix: String,
+}
+
+impl Trouble {
+    fn error(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
+        Trouble {
+            severity: Severity::Error,
+            path: path.into(),
+            what: what.into(),
+            fix: fix.into(),
+        }
+    }
+
+    fn warning(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
+        Trouble {
+            severity: Severity::Warning,
+            ..Trouble::error(path, what, fix)
+        }
+    }
+
+    fn at(self, at: At) -> Finding {
+        Finding {
+            severity: self.severity,
+            at,
+            path: self.path,
+            what: self.what,
+            fix: self.fix,
+        }
+    }
+}
+
+/// Every credential that can be used, and every finding, in the order of the configuration.
 pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding>) {
-    let _ = profile;
-    todo!()
+    let now = SystemTime::now();
+    let mut credentials = Vec::new();
+    let mut findings = Vec::new();
+    for certificate in &profile.certificates {
+        let mut troubles = Vec::new();
+        for bundle in bundles(&certificate.source, &mut troubles) {
+            let path = bundle.chain_path.clone();
+            if let Some(credential) = assemble(bundle, now, &mut troubles) {
+                admit(credential, &path, &mut credentials, &mut troubles);
+            }
+        }
+        findings.extend(
+            troubles
+                .into_iter()
+                .map(|trouble| trouble.at(certificate.at)),
+        );
+    }
+    if profile.certificates.is_empty() {
+        let what = "the profile has no certificates";
+        let fix = "list at least one file under `certificates`";
+        findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
+    }
+    (credentials, findings)
+}
+
+/// What should be one chain and its key.
+struct Bundle {
+    chain_path: PathBuf,
+    key_path: PathBuf,
+    chain: Vec<CertificateDer<'static>>,
+    keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+}
+
+fn bundles(source: &CertificateSource, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
+    match source {
+        CertificateSource::Path(path) if path.is_dir() => pem_files(path, troubles)
+            .iter()
+            .filter_map(|file| bundle(file, file, troubles))
+            .collect(),
+        CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
+        CertificateSource::Pair { chain, key } => {
+            bundle(chain, key, troubles).into_iter().collect()
+        }
+    }
+}
+
+/// The `*.pem` of a directory by name; hidden files (`..data` of a mounted secret) and all else are not looked at.
+fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) => {
+            troubles.push(pem::unreadable(directory, &error));
+            return Vec::new();
+        }
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension.eq_ignore_ascii_case("pem"))
+        })
+        .filter(|path| {
+            path.file_name()
+                .is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
+        })
+        .filter(|path| !path.is_dir())
+        .collect();
+    files.sort();
+    if files.is_empty() {
+        let fix = "put files with chain and key in it, their names ending in .pem";
+        troubles.push(Trouble::error(
+            directory,
+            "the directory has no .pem file",
+            fix,
+        ));
+    }
+    files
+}
+
+fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+    let together = chain_path == key_path;
+    let chain_file = pem::read(chain_path).map_err(|trouble| troubles.push(trouble));
+    let key_file = match together {
+        true => None,
+        false => Some(pem::read(key_path).map_err(|trouble| troubles.push(trouble))),
+    };
+    let chain_file = chain_file.ok();
+    let (chain, key_file) = match (chain_file, key_file) {
+        (Some(mut file), None) => (std::mem::take(&mut file.certificates), file),
+        (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
+        _ => return None,
+    };
+    if key_file.world_readable && !key_file.keys.is_empty() {
+        let fix = format!("chmod o-r {}", key_path.display());
+        troubles.push(Trouble::warning(
+            key_path,
+            "every account can read this private key",
+            fix,
+        ));
+    }
+    Some(Bundle {
+        chain_path: chain_path.into(),
+        key_path: key_path.into(),
+        chain,
+        keys: key_file.keys,
+    })
+}
+
+fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Credential> {
+    match check(bundle, now, troubles) {
+        Ok(credential) => Some(credential),
+        Err(trouble) => {
+            troubles.push(trouble);
+            None
+        }
+    }
+}
+
+fn check(
+    bundle: Bundle,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Result<Credential, Trouble> {
+    let Bundle {
+        chain_path,
+        key_path,
+        chain,
+        keys,
+    } = bundle;
+    if chain.is_empty() {
+        let fix = "add the certificate and its intermediates as PEM";
+        return Err(Trouble::error(
+            &chain_path,
+            "there is no certificate in this file",
+            fix,
+        ));
+    }
+    let key = only_key(keys, &key_path)?;
+    let leaf = Leaf::inspect(&chain, &chain_path)?;
+    let Ok(signing_key) = any_supported_type(&key) else {
+        // The usual reason shows in the certificate that is meant for it.
+        leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
+        let what =
+            "the private key cannot be used: it is damaged, or of a type that is not supported";
+        return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
+    };
+    let Some(public_key) = signing_key.public_key() else {
+        return Err(unsupported(&chain_path, "this key type"));
+    };
+    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &key_path)?;
+    troubles.extend(repaired);
+    let leaf = Leaf::inspect(&chain, &chain_path)?;
+    let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
+    troubles.extend(chain::worries(&chain[0], now, &chain_path));
+    Ok(Credential {
+        chain,
+        key,
+        kind,
+        names: leaf.names,
+    })
+}
+
+const SUPPORTED_KEYS: &str =
+    "use an ECDSA key on P-256, P-384 or P-521, an Ed25519 key, or an RSA key of 2048 to 8192 bits";
+
+fn unsupported(path: &Path, why: &str) -> Trouble {
+    Trouble::error(
+        path,
+        format!("the certificate's key is not supported: {why}"),
+        SUPPORTED_KEYS,
+    )
+}
+
+fn only_key(
+    mut keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    path: &Path,
+) -> Result<Zeroizing<PrivateKeyDer<'static>>, Trouble> {
+    match (keys.pop(), keys.len()) {
+        (Some(key), 0) => Ok(key),
+        (Some(_), others) => {
+            let what = format!("there are {} private keys in this file", others + 1);
+            Err(Trouble::error(
+                path,
+                what,
+                "keep the one that belongs to the first certificate",
+            ))
+        }
+        (None, _) => {
+            let fix = "append the key as PEM, or name its file: { chain = \"...\", key = \"...\" }";
+            Err(Trouble::error(
+                path,
+                "there is no private key in this file",
+                fix,
+            ))
+        }
+    }
+}
+
+/// Adds a credential, without the names that an earlier one of the same key type already stands for.
+fn admit(
+    mut credential: Credential,
+    path: &Path,
+    credentials: &mut Vec<Credential>,
+    troubles: &mut Vec<Trouble>,
+) {
+    let taken = |name: &str| {
+        let same = |other: &&Credential| {
+            other.kind == credential.kind && other.names.iter().any(|n| &**n == name)
+        };
+        credentials.iter().find(same).is_some()
+    };
+    let (ignored, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut credential.names)
+        .into_iter()
+        .partition(|name| taken(name));
+    if !ignored.is_empty() {
+        let kind = credential.kind.name();
+        let what = format!(
+            "an earlier {kind} certificate already stands for {}",
+            ignored.join(", ")
+        );
+        let fix = "the later one is ignored for these names; remove one of the two";
+        troubles.push(Trouble::warning(path, what, fix));
+    }
+    let useless = kept.is_empty() && !ignored.is_empty();
+    credential.names = kept;
+    if !useless {
+        credentials.push(credential);
+    }
 }

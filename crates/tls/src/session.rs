@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::handshake::{HEADER_LEN, Handshake, PAYLOAD_MAX, record_len};
+use crate::handshake::{HEADER_LEN, Handshake, PAYLOAD_MAX};
+use crate::records::Records;
 
 /// What a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +43,10 @@ enum State {
 }
 
 struct Established {
-    handshake: Handshake,
+    records: Records,
     facts: Facts,
+    /// A close_notify has been sent, or an alert.
+    closed: bool,
 }
 
 impl Session {
@@ -96,8 +99,9 @@ impl Session {
         self.server_name = handshake.heard.server_name.take();
         let facts = handshake.facts();
         self.state = State::Established(Box::new(Established {
-            handshake: *handshake,
+            records: Records::new(handshake.connection),
             facts,
+            closed: false,
         }));
     }
 
@@ -109,15 +113,25 @@ impl Session {
         cipher: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<Opened, Failure> {
-        let _ = (buffer, cipher, out, record_len(&[]));
-        todo!()
+        let State::Established(established) = &mut self.state else {
+            return Err(Failure::new("over", "the session is not established"));
+        };
+        let opened = established.records.open(buffer, cipher, out);
+        if opened.is_err() {
+            self.state = State::Over;
+        }
+        opened
     }
 
     /// Encrypts `plain` into records at the front of `out`, which must have [`Session::sealed_len`] bytes.
     /// Returns the bytes written.
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
-        let _ = (plain, out);
-        todo!()
+        match &mut self.state {
+            State::Established(established) if !established.closed => {
+                established.records.seal(plain, out)
+            }
+            _ => 0,
+        }
     }
 
     /// Upper bound of what [`Session::seal`] makes of that many bytes.
@@ -127,8 +141,12 @@ impl Session {
 
     /// Appends a close_notify, after which nothing more can be sealed. The client may still be read from.
     pub fn close(&mut self, out: &mut Vec<u8>) {
-        let _ = out;
-        todo!()
+        if let State::Established(established) = &mut self.state
+            && !established.closed
+        {
+            established.closed = true;
+            established.records.close(out);
+        }
     }
 
     /// What was agreed on.

@@ -1,0 +1,185 @@
+//! What sessions cost on this machine: memory of an idle one, time of a handshake, speed of records.
+//!
+//! `cargo run --release -p propylon-tls --example session_cost`
+//!
+//! Only the server's calls are timed; the clients run in between, on the same core.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use propylon_tls::{Acceptor, Session, Step, Tickets};
+use rustls::ClientConfig;
+use rustls::crypto::aws_lc_rs::{cipher_suite, kx_group};
+
+const SESSIONS: usize = 10_000;
+const HANDSHAKES: u32 = 2_000;
+
+fn main() {
+    let acceptor = profile().acceptor(&Arc::new(Tickets::new()));
+    println!("Session itself: {} bytes", size_of::<Session>());
+    for (name, config) in [
+        ("1.3", classic(Client::tls13()).config()),
+        ("1.2", classic(Client::tls12()).config()),
+    ] {
+        memory(name, &acceptor, &config);
+    }
+    for (version, client) in [
+        ("1.3", Client::tls13 as fn() -> Client),
+        ("1.2", Client::tls12),
+    ] {
+        let full = |schemes: &[_]| {
+            let mut client = classic(client());
+            client.schemes = schemes.to_vec();
+            let mut config = (*client.config()).clone();
+            config.resumption = rustls::client::Resumption::disabled();
+            Arc::new(config)
+        };
+        handshakes(
+            &format!("{version} X25519 P-256"),
+            &acceptor,
+            &full(EC_SCHEMES),
+        );
+        handshakes(
+            &format!("{version} X25519 RSA-2048"),
+            &acceptor,
+            &full(RSA_SCHEMES),
+        );
+        handshakes(
+            &format!("{version} resumed"),
+            &acceptor,
+            &classic(client()).config(),
+        );
+    }
+    use cipher_suite::*;
+    for (name, suite) in [
+        ("1.3 AES128-GCM", TLS13_AES_128_GCM_SHA256),
+        ("1.3 AES256-GCM", TLS13_AES_256_GCM_SHA384),
+        ("1.3 CHACHA20", TLS13_CHACHA20_POLY1305_SHA256),
+        ("1.2 AES128-GCM", TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    ] {
+        let mut client = if name.starts_with("1.3") {
+            Client::tls13()
+        } else {
+            Client::tls12()
+        };
+        client.provider.cipher_suites = vec![suite];
+        let mut dialogue = Dialogue::established(&acceptor, &client.config());
+        bulk(name, &mut dialogue);
+        requests(name, &mut dialogue);
+    }
+}
+
+fn classic(mut client: Client) -> Client {
+    client.provider.kx_groups = vec![kx_group::X25519];
+    client
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+fn memory(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
+    let idle = || {
+        let mut dialogue = Dialogue::established(acceptor, config);
+        dialogue.upload(b"GET / HTTP/1.1\r\n\r\n", 4096);
+        dialogue.download(b"HTTP/1.1 200 OK\r\n\r\n");
+        dialogue.session.take_server_name();
+        dialogue.session
+    };
+    let mut sessions: Vec<Session> = Vec::with_capacity(2 * SESSIONS);
+    sessions.extend((0..SESSIONS / 5).map(|_| idle()));
+    let before = resident_bytes();
+    sessions.extend((0..SESSIONS).map(|_| idle()));
+    let grown = resident_bytes() - before;
+    println!("{name} idle session: {} bytes resident", grown / SESSIONS);
+    black_box(sessions);
+}
+
+fn handshakes(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
+    let mut samples: Vec<Duration> = (0..HANDSHAKES)
+        .map(|_| handshake(acceptor, config))
+        .collect();
+    samples.sort();
+    let micros = |at: usize| samples[at].as_nanos() as f64 / 1000.0;
+    println!(
+        "{name}: {:.1} µs median, {:.1} best decile",
+        micros(samples.len() / 2),
+        micros(samples.len() / 10)
+    );
+}
+
+fn handshake(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> Duration {
+    let mut spent = Duration::ZERO;
+    let mut dialogue = Dialogue::new(acceptor, config, NAME);
+    loop {
+        let bytes = dialogue.client_bytes();
+        let start = Instant::now();
+        let (step, out) = dialogue.feed(&bytes).unwrap();
+        spent += start.elapsed();
+        dialogue.deliver(&out).unwrap();
+        if step == Step::Done {
+            return spent;
+        }
+    }
+}
+
+fn bulk(name: &str, dialogue: &mut Dialogue) {
+    const PLAIN: usize = 256 * 1024;
+    const ROUNDS: usize = 2_000;
+    use std::io::Write;
+    let plain = vec![7; PLAIN];
+    let mut out = vec![0; dialogue.session.sealed_len(PLAIN)];
+    let start = Instant::now();
+    for _ in 0..ROUNDS {
+        black_box(dialogue.session.seal(&plain, &mut out));
+    }
+    let sealed = (PLAIN * ROUNDS) as f64 / start.elapsed().as_nanos() as f64;
+    let mut spent = Duration::ZERO;
+    dialogue.client.set_buffer_limit(None);
+    for _ in 0..ROUNDS / 4 {
+        dialogue.client.writer().write_all(&plain).unwrap();
+        let mut bytes = dialogue.client_bytes();
+        let end = bytes.len();
+        let start = Instant::now();
+        let opened = dialogue
+            .session
+            .open(&mut bytes, 0..end, &mut Vec::new())
+            .unwrap();
+        spent += start.elapsed();
+        assert_eq!(opened.plain, PLAIN);
+    }
+    let opened = (PLAIN * (ROUNDS / 4)) as f64 / spent.as_nanos() as f64;
+    println!("{name}: seals {sealed:.2} GB/s, opens {opened:.2} GB/s");
+}
+
+/// A request of 200 bytes opened and a response of 1,000 sealed, on a busy session and on one that has rested.
+fn requests(name: &str, dialogue: &mut Dialogue) {
+    use std::io::Write;
+    const ROUNDS: u32 = 20_000;
+    let mut spent = Duration::ZERO;
+    let response = [7; 1000];
+    let mut out = vec![0; 2000];
+    for _ in 0..ROUNDS {
+        dialogue.client.writer().write_all(&[7; 200]).unwrap();
+        let mut bytes = dialogue.client_bytes();
+        let end = bytes.len();
+        let start = Instant::now();
+        let opened = dialogue
+            .session
+            .open(&mut bytes, 0..end, &mut Vec::new())
+            .unwrap();
+        black_box(dialogue.session.seal(&response, &mut out));
+        spent += start.elapsed();
+        assert_eq!(opened.plain, 200);
+    }
+    println!(
+        "{name}: request and response {} ns",
+        (spent / ROUNDS).as_nanos()
+    );
+}

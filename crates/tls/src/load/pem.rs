@@ -1,0 +1,113 @@
+//! One PEM file: its certificates and keys, in whatever order.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use rustls_pki_types::pem::{PemObject, SectionKind};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::Trouble;
+
+pub(super) struct Contents {
+    pub certificates: Vec<CertificateDer<'static>>,
+    pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    pub world_readable: bool,
+}
+
+/// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
+    let (text, world_readable) = text(path).map_err(|error| unreadable(path, &error))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let fix = "name a PEM file with one chain and its key";
+        return Err(Trouble::error(path, "this file is longer than 1 MiB", fix));
+    }
+    if has_encrypted_key(&text) {
+        return Err(encrypted(path));
+    }
+    let mut contents = Contents {
+        certificates: Vec::new(),
+        keys: Vec::new(),
+        world_readable,
+    };
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
+        match section {
+            Ok((SectionKind::Certificate, der)) => contents.certificates.push(der.into()),
+            Ok((kind, der)) => contents.keys.extend(private_key(kind, der)),
+            // The parser's own words may quote the line at fault, and that may be a key's.
+            Err(_) => {
+                let what = "this is not well-formed PEM: a section is cut short, or not base64";
+                return Err(Trouble::error(path, what, "export the file again"));
+            }
+        }
+    }
+    if contents.keys.is_empty() && mentions(&text, b"BEGIN DSA PRIVATE KEY") {
+        return Err(super::unsupported(path, "DSA"));
+    }
+    Ok(contents)
+}
+
+/// Sections that are neither certificate nor key (curve parameters, a CSR) are no business of ours.
+fn private_key(kind: SectionKind, mut der: Vec<u8>) -> Option<Zeroizing<PrivateKeyDer<'static>>> {
+    let key = match kind {
+        SectionKind::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
+        SectionKind::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
+        SectionKind::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
+        _ => {
+            der.zeroize();
+            return None;
+        }
+    };
+    Some(Zeroizing::new(key))
+}
+
+fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
+    let metadata = fs::metadata(path)?;
+    // Room for all of it at once: a buffer that grows leaves copies of the key behind.
+    let room = metadata.len().min(FILE_BYTES_MAX) as usize + 2;
+    let mut text = Zeroizing::new(Vec::with_capacity(room));
+    File::open(path)?
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut text)?;
+    let world_readable = metadata.permissions().mode() & 0o004 != 0;
+    Ok((text, world_readable))
+}
+
+pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
+    let (what, fix) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            let fix = "relative paths begin at the configuration file's own folder";
+            ("there is no such file".to_string(), fix)
+        }
+        io::ErrorKind::PermissionDenied => {
+            let fix = "let the account that starts Propylon read it";
+            (
+                "this file cannot be read: permission denied".to_string(),
+                fix,
+            )
+        }
+        _ => (
+            format!("this file cannot be read: {error}"),
+            "make it readable",
+        ),
+    };
+    Trouble::error(path, what, fix)
+}
+
+fn has_encrypted_key(text: &[u8]) -> bool {
+    mentions(text, b"BEGIN ENCRYPTED PRIVATE KEY") || mentions(text, b"Proc-Type: 4,ENCRYPTED")
+}
+
+fn encrypted(path: &Path) -> Trouble {
+    let file = path.display();
+    let fix = format!("decrypt it: openssl pkey -in {file} -out key.pem && chmod 600 key.pem");
+    Trouble::error(path, "the private key is encrypted", fix)
+}
+
+fn mentions(text: &[u8], phrase: &[u8]) -> bool {
+    text.windows(phrase.len()).any(|window| window == phrase)
+}
