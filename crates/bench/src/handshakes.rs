@@ -136,7 +136,8 @@ pub fn measure(
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
     drop(load);
 
-    let usage = if run.server_pids.is_empty() {
+    // Without an answer there is nothing to divide by.
+    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 {
         None
     } else {
         Some(usage)

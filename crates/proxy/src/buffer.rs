@@ -3,16 +3,17 @@
 //! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `Stock` and gives it back
 //! when nothing is left in it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// Room for one whole TLS record (RFC 8446 §5.2: 5 + 2^14 + 256 bytes) and the start of the next.
 pub const SMALL_BYTES: usize = 20 * 1024;
 /// Room for a bulk transfer: four full TLS records and their overhead.
 pub const LARGE_BYTES: usize = 68 * 1024;
-/// Buffers of each size that a core keeps for reuse; what comes back beyond that is freed.
-const SMALL_KEPT_MAX: usize = 64;
-const LARGE_KEPT_MAX: usize = 16;
+/// Buffers of each size that a core keeps for reuse (20 MiB and 17 MiB); what comes back beyond that is freed at once,
+/// and what nobody has needed for a while is freed by `Stock::trim`.
+const SMALL_KEPT_MAX: usize = 1024;
+const LARGE_KEPT_MAX: usize = 256;
 
 /// A window `[start, end)` of readable bytes, and behind it (on TLS connections) a window of records not opened yet.
 ///
@@ -27,6 +28,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// A copy of `bytes` that takes no more memory than they do.
+    pub fn exactly(bytes: &[u8]) -> Buffer {
+        Buffer { bytes: bytes.to_vec(), start: 0, end: bytes.len(), sealed: 0..0 }
+    }
+
     pub fn readable(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -141,30 +147,58 @@ impl Buffer {
 /// The buffers that a core keeps at hand. Not shared with other cores.
 #[derive(Default)]
 pub struct Stock {
-    small: RefCell<Vec<Vec<u8>>>,
-    large: RefCell<Vec<Vec<u8>>>,
+    small: Shelf<SMALL_BYTES, SMALL_KEPT_MAX>,
+    large: Shelf<LARGE_BYTES, LARGE_KEPT_MAX>,
+}
+
+/// Idle memory of one size.
+#[derive(Default)]
+struct Shelf<const SIZE: usize, const KEPT_MAX: usize> {
+    idle: RefCell<Vec<Vec<u8>>>,
+    /// The fewest that lay idle since the last trim: so many were not needed.
+    spare: Cell<usize>,
+}
+
+impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
+    fn take(&self) -> Buffer {
+        let mut idle = self.idle.borrow_mut();
+        let bytes = idle.pop();
+        self.spare.set(self.spare.get().min(idle.len()));
+        Buffer { bytes: bytes.unwrap_or_else(|| vec![0; SIZE]), ..Buffer::default() }
+    }
+
+    fn put(&self, bytes: Vec<u8>) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < KEPT_MAX {
+            idle.push(bytes);
+        }
+    }
+
+    /// Frees half of what was not needed since the last call.
+    fn trim(&self) {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.len() - self.spare.get().div_ceil(2).min(idle.len());
+        idle.truncate(kept);
+        self.spare.set(kept);
+    }
 }
 
 impl Stock {
     pub fn small(&self) -> Buffer {
-        Self::take(&self.small, SMALL_BYTES)
+        self.small.take()
     }
 
     pub fn large(&self) -> Buffer {
-        Self::take(&self.large, LARGE_BYTES)
+        self.large.take()
     }
 
     /// Takes a buffer back. Its memory is kept for the next borrower or freed, never both owned and idle.
     pub fn give_back(&self, buffer: &mut Buffer) {
         let bytes = std::mem::take(buffer).bytes;
-        let (shelf, kept_max) = match bytes.len() {
-            SMALL_BYTES => (&self.small, SMALL_KEPT_MAX),
-            LARGE_BYTES => (&self.large, LARGE_KEPT_MAX),
-            _ => return,
-        };
-        let mut shelf = shelf.borrow_mut();
-        if shelf.len() < kept_max {
-            shelf.push(bytes);
+        match bytes.len() {
+            SMALL_BYTES => self.small.put(bytes),
+            LARGE_BYTES => self.large.put(bytes),
+            _ => {}
         }
     }
 
@@ -172,6 +206,22 @@ impl Stock {
     pub fn equip(&self, buffer: &mut Buffer) {
         if buffer.bytes.is_empty() {
             *buffer = self.small();
+        }
+    }
+
+    /// Makes sure that `buffer` has at least a small buffer's memory, around what it holds.
+    pub fn equip_small(&self, buffer: &mut Buffer) {
+        if buffer.bytes.len() < SMALL_BYTES {
+            let mut small = self.small();
+            small.extend(buffer.readable());
+            *buffer = small;
+        }
+    }
+
+    /// Makes sure that `buffer` has memory, and that it is a large one if it had none.
+    pub fn equip_large(&self, buffer: &mut Buffer) {
+        if buffer.bytes.is_empty() {
+            *buffer = self.large();
         }
     }
 
@@ -186,9 +236,10 @@ impl Stock {
         *buffer = large;
     }
 
-    fn take(shelf: &RefCell<Vec<Vec<u8>>>, size: usize) -> Buffer {
-        let bytes = shelf.borrow_mut().pop().unwrap_or_else(|| vec![0; size]);
-        Buffer { bytes, ..Buffer::default() }
+    /// Once a second: frees part of what was not needed lately, so that a burst does not keep its memory for ever.
+    pub fn trim(&self) {
+        self.small.trim();
+        self.large.trim();
     }
 }
 
@@ -248,7 +299,21 @@ mod tests {
         stock.give_back(&mut grown);
         let mut usual = stock.small();
         stock.give_back(&mut usual);
-        assert_eq!(stock.small.borrow().len(), 1);
+        assert_eq!(stock.small.idle.borrow().len(), 1);
         assert_eq!(usual.capacity(), 0);
+    }
+
+    #[test]
+    fn memory_of_a_burst_is_freed_bit_by_bit_and_what_is_in_use_stays() {
+        let stock = Stock::default();
+        let mut burst: Vec<Buffer> = (0..100).map(|_| stock.small()).collect();
+        burst.iter_mut().for_each(|buffer| stock.give_back(buffer));
+        stock.trim();
+        for _ in 0..20 {
+            let mut few: Vec<Buffer> = (0..5).map(|_| stock.small()).collect();
+            few.iter_mut().for_each(|buffer| stock.give_back(buffer));
+            stock.trim();
+        }
+        assert_eq!(stock.small.idle.borrow().len(), 5);
     }
 }

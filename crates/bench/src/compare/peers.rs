@@ -83,10 +83,15 @@ impl Program {
         }
         let text =
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let version = peer.version_of(&text);
+        if version.is_empty() {
+            let path = path.display();
+            return Err(Failure::new(format!("{name} ({path}): {flag} says nothing")));
+        }
         Ok(Self {
             peer,
             path: path.to_owned(),
-            version: peer.version_of(&text),
+            version,
         })
     }
 
