@@ -181,11 +181,12 @@ impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
         }
     }
 
-    /// Frees half of what was not needed since the last call.
+    /// Frees what was not needed since the last call.
     fn trim(&self) {
         let mut idle = self.idle.borrow_mut();
-        let kept = idle.len() - self.spare.get().div_ceil(2).min(idle.len());
+        let kept = idle.len() - self.spare.get().min(idle.len());
         idle.truncate(kept);
+        idle.shrink_to(kept * 2);
         self.spare.set(kept);
     }
 }
@@ -243,7 +244,7 @@ impl Stock {
         *buffer = large;
     }
 
-    /// Once a second: frees part of what was not needed lately, so that a burst does not keep its memory for ever.
+    /// Once a second: frees what was not needed lately, so that a burst does not keep its memory for ever.
     pub fn trim(&self) {
         self.small.trim();
         self.large.trim();
@@ -311,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_burst_is_freed_bit_by_bit_and_what_is_in_use_stays() {
+    fn memory_of_a_burst_is_freed_and_what_is_in_use_stays() {
         let stock = Stock::default();
         let mut burst: Vec<Buffer> = (0..100).map(|_| stock.small()).collect();
         burst.iter_mut().for_each(|buffer| stock.give_back(buffer));
         stock.trim();
-        for _ in 0..20 {
+        for _ in 0..3 {
             let mut few: Vec<Buffer> = (0..5).map(|_| stock.small()).collect();
             few.iter_mut().for_each(|buffer| stock.give_back(buffer));
             stock.trim();
