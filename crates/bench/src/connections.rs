@@ -25,7 +25,7 @@ const PROCESSES_MAX: u64 = 200;
     Measure a server that was just started: one that held connections before serves new ones from memory it kept.")]
 pub struct Arguments {
     #[command(flatten)]
-    pub target: target::Arguments,
+    pub target: target::TargetArguments,
     /// Connections to open
     #[arg(long, value_name = "N", default_value_t = 8000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     pub count: usize,

@@ -27,7 +27,7 @@ const TICKETS_MAX: usize = 4096;
 
 /// The flags that every load command has in common.
 #[derive(clap::Args, Clone)]
-pub struct Arguments {
+pub struct TargetArguments {
     /// Server to ask
     #[arg(long, value_name = "HOST:PORT")]
     pub target: String,
@@ -123,7 +123,7 @@ struct TlsClient {
     resume: bool,
 }
 
-impl Arguments {
+impl TargetArguments {
     pub fn target(&self, resume: bool) -> Outcome<Target> {
         let address = resolve(&self.target)?;
         let offer = TlsOffer {

@@ -20,25 +20,31 @@ const LARGE_KEPT_MAX: usize = 256;
 /// The memory is initialised once and never again, so that reading into it costs nothing but the read.
 #[derive(Debug, Default)]
 pub struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
+    bytes: Box<[u8]>,
+    // 32 bits each, since every idle connection has two of these: no buffer is ever near 4 GiB.
+    start: u32,
+    end: u32,
     /// Received TLS records, or a part of one; always at or behind `end`.
-    sealed: Range<usize>,
+    sealed_start: u32,
+    sealed_end: u32,
 }
 
 impl Buffer {
     /// A copy of `bytes` that takes no more memory than they do.
     pub fn exactly(bytes: &[u8]) -> Buffer {
-        Buffer { bytes: bytes.to_vec(), start: 0, end: bytes.len(), sealed: 0..0 }
+        Buffer { bytes: bytes.into(), end: bytes.len() as u32, ..Buffer::default() }
+    }
+
+    fn over(bytes: Box<[u8]>) -> Buffer {
+        Buffer { bytes, ..Buffer::default() }
     }
 
     pub fn readable(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
+        &self.bytes[self.start as usize..self.end as usize]
     }
 
     pub fn len(&self) -> usize {
-        self.end - self.start
+        (self.end - self.start) as usize
     }
 
     pub fn is_empty(&self) -> bool {
@@ -47,7 +53,7 @@ impl Buffer {
 
     /// Nothing readable and nothing sealed: the memory can go back to the stock.
     pub fn is_idle(&self) -> bool {
-        self.is_empty() && self.sealed.is_empty()
+        self.is_empty() && self.sealed_len() == 0
     }
 
     pub fn capacity(&self) -> usize {
@@ -57,89 +63,90 @@ impl Buffer {
     /// Drops `count` readable bytes from the front.
     pub fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.len());
-        self.start += count;
-        if self.start == self.end && self.sealed.is_empty() {
-            self.start = 0;
-            self.end = 0;
-            self.sealed = 0..0;
+        self.start += count as u32;
+        if self.is_idle() {
+            (self.start, self.end, self.sealed_start, self.sealed_end) = (0, 0, 0, 0);
         }
     }
 
     /// Appends `bytes`, growing as needed.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.spare(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.end += bytes.len();
+        self.end += bytes.len() as u32;
     }
 
     /// At least `room` bytes of free space behind the readable ones (no sealed bytes may be present).
     pub fn spare(&mut self, room: usize) -> &mut [u8] {
-        debug_assert!(self.sealed.is_empty());
-        if self.bytes.len() - self.end < room {
+        debug_assert_eq!(self.sealed_len(), 0);
+        if self.bytes.len() - (self.end as usize) < room {
             self.compact();
-            let wanted = self.end + room;
-            if self.bytes.len() < wanted {
-                self.bytes.resize(wanted.next_multiple_of(4096), 0);
-            }
+            self.grow(self.end as usize + room);
         }
-        &mut self.bytes[self.end..]
+        &mut self.bytes[self.end as usize..]
     }
 
     /// Says that `count` bytes of `spare` were filled.
     pub fn filled(&mut self, count: usize) {
-        self.end += count;
-        debug_assert!(self.end <= self.bytes.len());
+        self.end += count as u32;
+        debug_assert!(self.end as usize <= self.bytes.len());
     }
 
     /// At least `room` bytes of free space behind the sealed ones.
     pub fn sealed_spare(&mut self, room: usize) -> &mut [u8] {
-        if self.sealed.is_empty() {
-            self.sealed = self.end..self.end;
+        if self.sealed_len() == 0 {
+            (self.sealed_start, self.sealed_end) = (self.end, self.end);
         }
-        if self.bytes.len() - self.sealed.end < room {
+        if self.bytes.len() - (self.sealed_end as usize) < room {
             self.compact();
-            let wanted = self.sealed.end + room;
-            if self.bytes.len() < wanted {
-                self.bytes.resize(wanted.next_multiple_of(4096), 0);
-            }
+            self.grow(self.sealed_end as usize + room);
         }
-        &mut self.bytes[self.sealed.end..]
+        &mut self.bytes[self.sealed_end as usize..]
     }
 
     /// Says that `count` bytes of `sealed_spare` were filled.
     pub fn sealed_filled(&mut self, count: usize) {
-        self.sealed.end += count;
-        debug_assert!(self.sealed.end <= self.bytes.len());
+        self.sealed_end += count as u32;
+        debug_assert!(self.sealed_end as usize <= self.bytes.len());
     }
 
     pub fn sealed_len(&self) -> usize {
-        self.sealed.len()
+        (self.sealed_end - self.sealed_start) as usize
     }
 
     /// The memory from the end of the readable bytes on, and where in it the sealed bytes lie.
     pub fn sealed_window(&mut self) -> (&mut [u8], Range<usize>) {
-        let window = self.sealed.start - self.end..self.sealed.end - self.end;
-        (&mut self.bytes[self.end..], window)
+        let window = (self.sealed_start - self.end) as usize..(self.sealed_end - self.end) as usize;
+        (&mut self.bytes[self.end as usize..], window)
     }
 
     /// Says that `consumed` sealed bytes became `opened` readable ones, already moved to the front of the window.
     pub fn opened(&mut self, consumed: usize, opened: usize) {
-        self.sealed.start += consumed;
-        self.end += opened;
-        debug_assert!(self.sealed.is_empty() || self.end <= self.sealed.start);
-        if self.sealed.is_empty() {
-            self.sealed = self.end..self.end;
+        self.sealed_start += consumed as u32;
+        self.end += opened as u32;
+        debug_assert!(self.sealed_len() == 0 || self.end <= self.sealed_start);
+        if self.sealed_len() == 0 {
+            (self.sealed_start, self.sealed_end) = (self.end, self.end);
+        }
+    }
+
+    fn grow(&mut self, wanted: usize) {
+        if self.bytes.len() < wanted {
+            let mut bytes = std::mem::take(&mut self.bytes).into_vec();
+            bytes.resize(wanted.next_multiple_of(4096), 0);
+            self.bytes = bytes.into_boxed_slice();
         }
     }
 
     fn compact(&mut self) {
         if self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
+            self.bytes.copy_within(self.start as usize..self.end as usize, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        if self.sealed.start > self.end {
-            self.bytes.copy_within(self.sealed.clone(), self.end);
-            self.sealed = self.end..self.end + self.sealed.len();
+        if self.sealed_start > self.end {
+            self.bytes.copy_within(self.sealed_start as usize..self.sealed_end as usize, self.end as usize);
+            self.sealed_end -= self.sealed_start - self.end;
+            self.sealed_start = self.end;
         }
     }
 }
@@ -154,7 +161,7 @@ pub struct Stock {
 /// Idle memory of one size.
 #[derive(Default)]
 struct Shelf<const SIZE: usize, const KEPT_MAX: usize> {
-    idle: RefCell<Vec<Vec<u8>>>,
+    idle: RefCell<Vec<Box<[u8]>>>,
     /// The fewest that lay idle since the last trim: so many were not needed.
     spare: Cell<usize>,
 }
@@ -164,21 +171,22 @@ impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
         let mut idle = self.idle.borrow_mut();
         let bytes = idle.pop();
         self.spare.set(self.spare.get().min(idle.len()));
-        Buffer { bytes: bytes.unwrap_or_else(|| vec![0; SIZE]), ..Buffer::default() }
+        Buffer::over(bytes.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice()))
     }
 
-    fn put(&self, bytes: Vec<u8>) {
+    fn put(&self, bytes: Box<[u8]>) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < KEPT_MAX {
             idle.push(bytes);
         }
     }
 
-    /// Frees half of what was not needed since the last call.
+    /// Frees what was not needed since the last call.
     fn trim(&self) {
         let mut idle = self.idle.borrow_mut();
-        let kept = idle.len() - self.spare.get().div_ceil(2).min(idle.len());
+        let kept = idle.len() - self.spare.get().min(idle.len());
         idle.truncate(kept);
+        idle.shrink_to(kept * 2);
         self.spare.set(kept);
     }
 }
@@ -227,7 +235,7 @@ impl Stock {
 
     /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
     pub fn enlarge(&self, buffer: &mut Buffer) {
-        if buffer.bytes.len() >= LARGE_BYTES || !buffer.sealed.is_empty() {
+        if buffer.bytes.len() >= LARGE_BYTES || buffer.sealed_len() > 0 {
             return;
         }
         let mut large = self.large();
@@ -236,7 +244,7 @@ impl Stock {
         *buffer = large;
     }
 
-    /// Once a second: frees part of what was not needed lately, so that a burst does not keep its memory for ever.
+    /// Once a second: frees what was not needed lately, so that a burst does not keep its memory for ever.
     pub fn trim(&self) {
         self.small.trim();
         self.large.trim();
@@ -304,12 +312,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_burst_is_freed_bit_by_bit_and_what_is_in_use_stays() {
+    fn memory_of_a_burst_is_freed_and_what_is_in_use_stays() {
         let stock = Stock::default();
         let mut burst: Vec<Buffer> = (0..100).map(|_| stock.small()).collect();
         burst.iter_mut().for_each(|buffer| stock.give_back(buffer));
         stock.trim();
-        for _ in 0..20 {
+        for _ in 0..3 {
             let mut few: Vec<Buffer> = (0..5).map(|_| stock.small()).collect();
             few.iter_mut().for_each(|buffer| stock.give_back(buffer));
             stock.trim();

@@ -66,10 +66,10 @@ enum Arrival {
     Refused(Reject),
 }
 
-/// Serves a client from accept to close.
-pub async fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+/// Serves a client from accept to close. (Not an `async fn`: that would keep its arguments beside the connection.)
+pub fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
     let mut connection = Connection::new(core, listener, stream, peer);
-    connection.live().await;
+    async move { connection.live().await }
 }
 
 impl Connection {
@@ -483,8 +483,8 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_a_small_future() {
-        // Times ten thousand: what is added here is paid for by every idle client.
+        // With tokio's part (about 130 bytes) it fills a block of 512, the allocator's next one is 768.
         let size = bytes_of_future(serve);
-        assert!(size <= 512, "{size} bytes");
+        assert!(size <= 344, "{size} bytes");
     }
 }
