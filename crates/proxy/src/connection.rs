@@ -172,6 +172,8 @@ impl Connection {
             }
             self.requests += 1;
             match exchange::exchange(self, request).await {
+                // A close_notify came in the same read as the request: no event is left to tell of it.
+                After::Next if self.inbox.is_idle() && self.stream.ended => return After::Close,
                 After::Next if self.inbox.is_idle() => return After::Next,
                 After::Next => {}
                 after => return after,
