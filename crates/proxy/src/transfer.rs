@@ -415,8 +415,8 @@ impl<'a> Transfer<'a> {
                     Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
                     Ok(Parsed::Partial) => {}
                     Err(reject) => {
-                        let reason = match reject.status {
-                            431 | 414 => "response-head-too-large",
+                        let reason = match reject.reason {
+                            "head-too-long" | "too-many-fields" => "response-head-too-large",
                             _ => "bad-response",
                         };
                         log::debug!("a server's response was refused: {reject}");
