@@ -111,6 +111,15 @@ impl Client {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
+    /// The same where the engine may have closed already.
+    pub fn finish_if_possible(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            while tls.wants_write() && tls.write_tls(&mut self.socket).is_ok() {}
+        }
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
     /// close_notify alone: the socket stays open both ways.
     pub fn close_notify(&mut self) {
         let tls = self.tls.as_mut().expect("a TLS client");
