@@ -1,0 +1,135 @@
+//! What becomes of a message's fields on its way through: hop-by-hop ones end here, ours are added.
+
+use propylon_e2e::engine::{simple, with};
+use propylon_e2e::http::values;
+use propylon_e2e::{Engine, Origin, holds};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+/// The head that the origin got for the request with this path.
+#[track_caller]
+fn forwarded(origin: &Origin, path: &str) -> String {
+    let start = format!(" {path} HTTP/1.1\r\n");
+    holds("the request is out", || origin.received_text().contains(&start));
+    let text = origin.received_text();
+    let at = text.find(&start).expect("just seen");
+    let begin = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    text[begin..].split_once("\r\n\r\n").expect("a whole head").0.to_owned()
+}
+
+#[test]
+fn a_plain_request_is_forwarded_with_who_asked_and_nothing_else() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for (listener, scheme) in [("plain", "http"), ("web", "https")] {
+        let path = format!("/{listener}?a=b&c=%2F");
+        let mut client = engine.client(listener);
+        client.ask(format!("GET {path} HTTP/1.1\r\nhOsT: Shop.Test:8080\r\nX-One: 1\r\nAccept: a\r\nAccept: b\r\n\r\n"));
+        assert_eq!(
+            forwarded(&origin, &path),
+            format!(
+                "GET {path} HTTP/1.1\r\nHost: Shop.Test:8080\r\nX-One: 1\r\nAccept: a\r\nAccept: b\r\n\
+                 X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: {scheme}\r\nX-Forwarded-Host: Shop.Test:8080\r\n\
+                 Via: 1.1 propylon"
+            )
+        );
+    }
+}
+
+#[test]
+fn hop_by_hop_fields_end_here_both_ways() {
+    let origin = Origin::always(
+        "HTTP/1.1 200 OK\r\nConnection: X-Secret, keep-alive\r\nX-Secret: s\r\nKeep-Alive: timeout=5\r\n\
+         Proxy-Authenticate: x\r\nProxy-Connection: keep-alive\r\nX-Open: o\r\nContent-Length: 0\r\n\r\n",
+    );
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let response = engine.client("web").ask(
+        "GET /hops HTTP/1.1\r\nHost: a\r\nConnection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\n\
+         Proxy-Connection: keep-alive\r\nProxy-Authorization: x\r\nTE: trailers, gzip\r\nX-Kept: k\r\nProxy: evil\r\n\
+         HTTP2-Settings: x\r\nContent_Length: 9\r\n\r\n",
+    );
+    for gone in ["X-Secret", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection"] {
+        assert_eq!(response.field(gone), None, "{}", response.head);
+    }
+    assert_eq!(response.field("X-Open"), Some("o"));
+    assert_eq!(response.fields("Via").len(), 1, "{}", response.head);
+    assert!(response.field("Date").is_some(), "one is made where the server gave none");
+    let head = forwarded(&origin, "/hops");
+    for gone in ["X-Mine", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization", "Proxy", "HTTP2-Settings", "Content_Length"]
+    {
+        assert_eq!(values(&head, gone), Vec::<&str>::new(), "{head}");
+    }
+    assert_eq!(values(&head, "X-Kept"), ["k"]);
+}
+
+#[test]
+fn a_connection_field_cannot_take_away_what_the_server_must_see() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let ask = |options: &str| {
+        let fields = "Host: a\r\nCookie: c\r\nX-Mine: m";
+        engine.client("web").ask(format!("GET /named HTTP/1.1\r\n{fields}\r\nConnection: {options}\r\n\r\n"))
+    };
+    assert_eq!(ask("close, X-Forwarded-For, X-Mine, Via").status, 200);
+    let head = forwarded(&origin, "/named");
+    assert_eq!(values(&head, "X-Mine"), Vec::<&str>::new(), "{head}");
+    assert_eq!(values(&head, "X-Forwarded-For"), ["127.0.0.1"], "{head}");
+    assert_eq!(values(&head, "Via"), ["1.1 propylon"], "{head}");
+    for framing in ["Host", "Content-Length", "Transfer-Encoding"] {
+        assert_eq!(ask(framing).status, 400, "{framing}");
+    }
+}
+
+const CLAIMS: &str = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: gopher\r\n\
+    X-Forwarded-Host: evil.test\r\nForwarded: for=1.2.3.4;proto=gopher\r\nX-Forwarded-Port: 1\r\n";
+
+fn claimed(policy: &str, path: &str) -> String {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&with(&[origin.address()], &format!("forwarded = \"{policy}\""), ""));
+    engine.client("web").ask(format!("GET {path} HTTP/1.1\r\nHost: shop.test\r\n{CLAIMS}\r\n"));
+    forwarded(&origin, path)
+}
+
+#[test]
+fn what_a_stranger_claims_about_itself_is_replaced() {
+    let head = claimed("replace", "/replace");
+    assert_eq!(values(&head, "X-Forwarded-For"), ["127.0.0.1"]);
+    assert_eq!(values(&head, "X-Forwarded-Proto"), ["https"]);
+    assert_eq!(values(&head, "X-Forwarded-Host"), ["shop.test"]);
+    assert_eq!(values(&head, "X-Forwarded-Port"), Vec::<&str>::new());
+    assert_eq!(values(&head, "Forwarded"), Vec::<&str>::new());
+}
+
+#[test]
+fn what_a_trusted_proxy_says_is_continued() {
+    let head = claimed("append", "/append");
+    assert_eq!(values(&head, "X-Forwarded-For"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
+    assert_eq!(values(&head, "X-Forwarded-Proto"), ["gopher"]);
+    assert_eq!(values(&head, "X-Forwarded-Host"), ["evil.test"]);
+    assert_eq!(
+        values(&head, "Forwarded"),
+        ["for=1.2.3.4;proto=gopher, for=127.0.0.1;host=shop.test;proto=https"],
+        "{head}"
+    );
+}
+
+#[test]
+fn nothing_is_said_of_the_client_where_that_is_wanted() {
+    let head = claimed("remove", "/remove");
+    assert!(!head.to_ascii_lowercase().contains("forwarded"), "{head}");
+    assert_eq!(values(&head, "Via"), ["1.1 propylon"]);
+}
+
+#[test]
+fn a_target_in_absolute_form_becomes_one_in_origin_form() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("plain");
+    client.ask("GET http://Shop.Test/absolute?q HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    let head = forwarded(&origin, "/absolute?q");
+    assert!(values(&head, "Host")[0].eq_ignore_ascii_case("shop.test"), "{head}");
+    client.ask("GET http://shop.test?query HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    forwarded(&origin, "/?query");
+    client.ask("OPTIONS * HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    forwarded(&origin, "*");
+}

@@ -1,0 +1,167 @@
+//! Where requests go: the most specific route wins, and some are answered by the engine itself.
+
+use propylon_e2e::program::curl;
+use propylon_e2e::{Ending, Engine, Origin, holds};
+use rustix::process::Signal;
+
+fn named(name: &'static str) -> Origin {
+    Origin::answering(move |_| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into_bytes())
+}
+
+#[test]
+fn the_most_specific_route_wins_whatever_the_order() {
+    let origins: Vec<Origin> = ["any", "api", "exact", "suffix", "deep", "other"].map(named).into();
+    let mut config = "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+        [listener.side]\nbind = \"127.0.0.1:0\"\n"
+        .to_owned();
+    for (name, origin) in ["any", "api", "exact", "suffix", "deep", "other"].iter().zip(&origins) {
+        config += &format!("[backend.{name}]\nservers = [\"{}\"]\n", origin.address());
+    }
+    let routes = [
+        "listener = \"web\"\nbackend = \"any\"",
+        "listener = \"web\"\nhost = \"shop.test\"\npath = \"/api/\"\nbackend = \"api\"",
+        "listener = \"web\"\nhost = \"shop.test\"\npath = { exact = \"/api/one\" }\nbackend = \"exact\"",
+        "listener = \"web\"\nhost = \"*.shop.test\"\nbackend = \"suffix\"",
+        "listener = \"web\"\nhost = \"deep.er.shop.test\"\nbackend = \"deep\"",
+        "listener = \"side\"\nhost = \"shop.test\"\nbackend = \"other\"",
+    ];
+    let asked = [
+        ("web", "shop.test", "/", "any"),
+        ("web", "SHOP.test:1234", "/api/x?y", "api"),
+        ("web", "shop.test.", "/api/x", "api"),
+        ("web", "shop.test", "/api", "any"),
+        ("web", "shop.test", "/api/one", "exact"),
+        ("web", "shop.test", "/api/one?query", "exact"),
+        ("web", "shop.test", "/api/one/more", "api"),
+        ("web", "a.shop.test", "/api/one", "suffix"),
+        ("web", "a.b.shop.test", "/", "suffix"),
+        ("web", "deep.er.shop.test", "/", "deep"),
+        ("web", "ashop.test", "/", "any"),
+        ("web", "elsewhere.test", "/", "any"),
+        ("side", "shop.test", "/", "other"),
+    ];
+    for reversed in [false, true] {
+        let mut ordered = routes.to_vec();
+        if reversed {
+            ordered.reverse();
+        }
+        let text: String = ordered.iter().map(|route| format!("[[route]]\n{route}\n")).collect();
+        let engine = Engine::start(&format!("{config}{text}"));
+        for (listener, host, path, expected) in asked {
+            let response = engine.client(listener).ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!(response.text(), expected, "{listener} {host} {path}");
+        }
+        let response = engine.client("side").get("/");
+        assert_eq!(response.text(), "other");
+        let mut client = engine.client("side");
+        let response = client.ask("GET /lost HTTP/1.1\r\nHost: elsewhere.test\r\n\r\n");
+        assert_eq!((response.status, response.text().as_str()), (404, "404 Not Found: no-route\n"));
+        assert_eq!(client.get("/").text(), "other", "a request that fits no route does not end the connection");
+        assert_eq!(engine.logged_path("/lost")["fault"], "no-route");
+    }
+}
+
+const ACTIONS: &str = r#"
+[listener.web]
+bind = "127.0.0.1:0"
+tls = "public"
+monitor_path = "/up"
+[listener.plain]
+bind = "127.0.0.1:0"
+monitor_path = "/up"
+[[route]]
+listener = "plain"
+redirect = { scheme = "https" }
+[[route]]
+listener = "web"
+path = { exact = "/robots.txt" }
+respond = { status = 200, body = "User-agent: *\n" }
+[[route]]
+listener = "web"
+path = "/gone/"
+respond = { status = 410, body = "<p>gone</p>", content_type = "text/html" }
+[[route]]
+listener = "web"
+path = { exact = "/empty" }
+respond = { status = 204 }
+[[route]]
+listener = "web"
+path = { exact = "/old" }
+redirect = { status = 301, host = "new.test", port = 8443, path = "/new?x=1" }
+[[route]]
+listener = "web"
+path = "/moved/"
+redirect = { host = "new.test" }
+"#;
+
+#[test]
+fn redirects_send_the_client_elsewhere() {
+    let engine = Engine::start(ACTIONS);
+    let location = |listener: &str, request: &str, status: u16| {
+        let response = engine.client(listener).ask(request);
+        assert_eq!(response.status, status);
+        response.field("Location").expect("a Location").to_owned()
+    };
+    let get = |path: &str, host: &str| format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    assert_eq!(location("plain", &get("/a/b?c=d", "shop.test"), 308), "https://shop.test/a/b?c=d");
+    assert_eq!(location("plain", &get("/", "shop.test:8080"), 308), "https://shop.test/");
+    assert_eq!(location("plain", &get("/", "[::1]:80"), 308), "https://[::1]/");
+    assert_eq!(location("web", &get("/old?y", "shop.test"), 301), "https://new.test:8443/new?x=1");
+    assert_eq!(location("web", &get("/moved/x?y", "shop.test:8443"), 308), "https://new.test/moved/x?y");
+    let response = engine.client("plain").ask("GET / HTTP/1.0\r\n\r\n");
+    assert_eq!((response.status, response.text().as_str()), (400, "400 Bad Request: no-host\n"));
+}
+
+#[test]
+fn curl_follows_from_http_to_https() {
+    let engine = Engine::start(ACTIONS);
+    let (plain, web) = (engine.address("plain").port(), engine.address("web").port());
+    let maps = [format!("localhost:80:127.0.0.1:{plain}"), format!("localhost:443:127.0.0.1:{web}")];
+    let url = "http://localhost/robots.txt";
+    let said = curl(&["--location", "--connect-to", &maps[0], "--connect-to", &maps[1], url]).ok();
+    assert_eq!(said.text(), "User-agent: *\n");
+}
+
+#[test]
+fn the_engine_answers_by_itself_where_it_is_told_to() {
+    let engine = Engine::start(ACTIONS);
+    let mut client = engine.client("web");
+    let response = client.get("/robots.txt");
+    assert_eq!((response.status, response.text().as_str()), (200, "User-agent: *\n"));
+    assert_eq!(response.field("Content-Type"), Some("text/plain; charset=utf-8"));
+    let response = client.get("/gone/x");
+    assert_eq!((response.status, response.field("Content-Type")), (410, Some("text/html")));
+    assert_eq!(client.get("/empty").status, 204);
+    client.send("HEAD /robots.txt HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(client.read_head().contains("\r\nContent-Length: 14"));
+    let response = client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    assert_eq!(response.status, 410);
+    let response = client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
+    assert_eq!(response.status, 410);
+    assert_eq!(client.get("/robots.txt").status, 200, "bodies that are here are skipped, and the connection lives on");
+    // One that is still to come is not waited for.
+    let response = client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nbody");
+    assert_eq!((response.status, response.field("Connection")), (410, Some("close")));
+    assert_eq!(client.ending(), Ending::Clean);
+}
+
+#[test]
+fn the_monitor_path_is_200_and_503_while_draining() {
+    let mut engine = Engine::start(&format!("[process]\nworkers = 1\ndrain_timeout = \"10s\"\n{ACTIONS}"));
+    for listener in ["plain", "web"] {
+        let response = engine.client(listener).get("/up");
+        assert_eq!((response.status, response.text().as_str()), (200, "ok\n"));
+    }
+    // A request whose head has begun to arrive is still answered.
+    let mut client = engine.client("web");
+    client.get("/up");
+    client.send("GET /up HT");
+    holds("its first bytes are read", || engine.metric("propylon_received_bytes_total", &[]) > 0.0);
+    engine.signal(Signal::TERM);
+    holds("the drain", || engine.metric("propylon_draining", &[]) == 1.0);
+    client.send("TP/1.1\r\nHost: a\r\n\r\n");
+    let response = client.read_response();
+    assert_eq!((response.status, response.text().as_str()), (503, "draining\n"));
+    assert_eq!(response.field("Connection"), Some("close"));
+    assert_eq!(engine.wait(std::time::Duration::from_secs(10)).status.code(), Some(0));
+}
