@@ -103,10 +103,7 @@ fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Res
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(
-        HeaderName::from_static("cross-origin-resource-policy"),
-        HeaderValue::from_static("same-origin"),
-    );
+    headers.insert(HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin"));
     headers
         .entry(CONTENT_SECURITY_POLICY)
         .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
@@ -199,7 +196,8 @@ mod tests {
         for host in ["[::1]:9900", "[::1]", "localhost:9900"] {
             assert!(names_us(host.as_bytes(), v6), "{host}");
         }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.2", "[::1]", "", "[", "127.0.0.1.evil.example:9900"]
+        for host in
+            ["evil.example", "localhost.evil.example", "127.0.0.2", "[::1]", "", "[", "127.0.0.1.evil.example:9900"]
         {
             assert!(!names_us(host.as_bytes(), v4), "{host}");
         }
