@@ -1,1 +1,24 @@
-//! The harness that the stories share.
+//! The harness that the stories share: real binaries on port 0, real peers, origins that speak exact bytes.
+//!
+//! A story starts an [`Engine`] from a configuration's text, speaks to it through a [`Client`] or a real program, and
+//! asks the engine's metrics and access log what it made of that. Every wait has a limit and ends in a panic that says
+//! what was waited for.
+
+pub mod binaries;
+pub mod certificates;
+pub mod client;
+pub mod engine;
+pub mod http;
+pub mod origin;
+pub mod program;
+pub mod scratch;
+pub mod served;
+pub mod wait;
+
+pub use certificates::Certificates;
+pub use client::{Client, Ending};
+pub use engine::Engine;
+pub use http::Response;
+pub use origin::{Origin, Peer};
+pub use scratch::Scratch;
+pub use wait::{eventually, holds};

@@ -21,10 +21,11 @@ const PROCESSES_MAX: u64 = 200;
 /// Idle keep-alive connections: memory per connection
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  \
-    propylon-bench connections --target 127.0.0.1:8443 --count 8000 --server-pid 4711")]
+    propylon-bench connections --target 127.0.0.1:8443 --count 8000 --server-pid 4711\n\n\
+    Measure a server that was just started: one that held connections before serves new ones from memory it kept.")]
 pub struct Arguments {
     #[command(flatten)]
-    pub target: target::Arguments,
+    pub target: target::TargetArguments,
     /// Connections to open
     #[arg(long, value_name = "N", default_value_t = 8000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000_000))]
     pub count: usize,
@@ -85,13 +86,14 @@ pub struct Held<'t> {
 }
 
 impl<'t> Held<'t> {
-    /// Opens them, one request on each.
+    /// Opens them, one request on each. `label` is told once a second.
     pub fn open(
         target: &'t Target,
         count: usize,
         path: &str,
         timeout: Duration,
         interrupt: &Interrupt,
+        label: &str,
     ) -> Outcome<Self> {
         let request = Request::new("GET", path, &target.name, "", 0);
         let plan = Plan {
@@ -103,7 +105,7 @@ impl<'t> Held<'t> {
         };
         let mut load = Load::new(target, plan, interrupt)?;
         let opening = load
-            .run(Until::Finished(count as u64), "opening")?
+            .run(Until::Finished(count as u64), label)?
             .tally
             .summary();
         Ok(Self { load, opening })
@@ -144,6 +146,7 @@ fn alone(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> {
         &arguments.path,
         arguments.timeout,
         interrupt,
+        "opening",
     )?;
     let seconds = begin.elapsed().as_secs_f64();
     let still_open = held.hold(arguments.hold)?;
@@ -172,6 +175,7 @@ fn run_part(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<()> {
         &arguments.path,
         arguments.timeout,
         interrupt,
+        "opening",
     )?;
     let opened = Opened {
         open: held.opening.done as usize,

@@ -19,7 +19,7 @@ use std::time::Duration;
     propylon-bench handshakes --target 127.0.0.1:8080 --plain --count 10000")]
 pub struct Arguments {
     #[command(flatten)]
-    pub target: target::Arguments,
+    pub target: target::TargetArguments,
     #[command(flatten)]
     pub run: RunArguments,
     /// Resume the TLS sessions of earlier connections; a full handshake then counts as an error
@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 /// Warm up, measure, tell. Errors in the measured part are a failure of the command.
 pub fn measure(
     command: &'static str,
-    target: &target::Arguments,
+    target: &target::TargetArguments,
     resume: bool,
     run: &RunArguments,
     plan: Plan,
@@ -136,7 +136,8 @@ pub fn measure(
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
     drop(load);
 
-    let usage = if run.server_pids.is_empty() {
+    // Without an answer there is nothing to divide by.
+    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 {
         None
     } else {
         Some(usage)

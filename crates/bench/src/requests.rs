@@ -16,7 +16,7 @@ const BODY_BYTES_MAX: u64 = 1 << 30;
     propylon-bench requests --target 127.0.0.1:8080 --plain --connections 64 --rate 5000 --duration 10")]
 pub struct Arguments {
     #[command(flatten)]
-    pub target: target::Arguments,
+    pub target: target::TargetArguments,
     #[command(flatten)]
     pub run: RunArguments,
     /// Connections

@@ -181,6 +181,9 @@ impl LatencySummary {
     }
 
     pub fn show(&self) -> String {
+        if self.max == 0 {
+            return "none measured".to_owned();
+        }
         let shown = |value: u64| show_nanoseconds(value as f64);
         format!(
             "p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",

@@ -27,7 +27,7 @@ const TICKETS_MAX: usize = 4096;
 
 /// The flags that every load command has in common.
 #[derive(clap::Args, Clone)]
-pub struct Arguments {
+pub struct TargetArguments {
     /// Server to ask
     #[arg(long, value_name = "HOST:PORT")]
     pub target: String,
@@ -123,7 +123,7 @@ struct TlsClient {
     resume: bool,
 }
 
-impl Arguments {
+impl TargetArguments {
     pub fn target(&self, resume: bool) -> Outcome<Target> {
         let address = resolve(&self.target)?;
         let offer = TlsOffer {
@@ -250,6 +250,12 @@ impl TlsOffer {
         provider.cipher_suites.retain(|suite| self.takes(suite));
         if let Some(group) = self.group {
             provider.kx_groups = vec![group.implementation()];
+            // In TLS 1.2 the list also says which curves a certificate may use (RFC 8422 §5.1.1): without P-256 there
+            // is no ECDSA. The wanted group stays first, and first is what servers of the last decade take.
+            let may_be_tls12 = self.version != Version::V13 && self.key != Some(Key::Rsa);
+            if may_be_tls12 && group != Group::P256 {
+                provider.kx_groups.push(Group::P256.implementation());
+            }
         }
         if provider.cipher_suites.is_empty() {
             return Err(Failure::new(

@@ -53,7 +53,7 @@ pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// Why no request will ever have this path, and what to do. The path has passed `check`.
+/// Why hardly any request will ever have this path, and what to do. The path has passed `check`.
 pub(crate) fn never_sent(path: &str) -> Option<Complaint> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
     if path
@@ -99,7 +99,7 @@ pub(crate) fn never_sent(path: &str) -> Option<Complaint> {
     }
     if let Some(character) = path
         .chars()
-        .find(|character| "\"<>\\^`{|}".contains(*character))
+        .find(|character| "\"<>\\^`{}".contains(*character))
     {
         let wrong = format!("has a `{character}` in it, which clients send as an escape");
         return Some((

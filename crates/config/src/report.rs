@@ -12,7 +12,7 @@ use crate::text::{Lines, Span};
 const PROBLEMS_MAX: usize = 1000;
 /// Comparisons of names that are made for all "did you mean" of a file together. Without a limit, thousands of wrong
 /// names among thousands of right ones would take minutes.
-const COMPARISONS_MAX: usize = 200_000;
+const COMPARISONS_MAX: usize = 50_000;
 
 /// The problems found so far, and what is needed to judge whether one is worth telling.
 #[derive(Debug)]
@@ -111,7 +111,9 @@ impl<'t> Report<'t> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return None;
         }
-        let name = name.to_ascii_lowercase();
+        // Case and the marks between words are what people get wrong first.
+        let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+        let name = plain(name);
         let mut best: Option<(usize, &str)> = None;
         for candidate in candidates
             .into_iter()
@@ -122,15 +124,15 @@ impl<'t> Report<'t> {
                 break;
             }
             self.comparisons.set(made + 1);
-            let distance = match candidate.starts_with(&name) && name.len() >= PREFIX_BYTES_MIN {
+            let other = plain(candidate);
+            let begins = other.starts_with(&name) || name.starts_with(&other);
+            let distance = match begins && name.len().min(other.len()) >= PREFIX_BYTES_MIN {
                 true => 1,
-                false => strsim::damerau_levenshtein(&name, &candidate.to_ascii_lowercase()),
+                false => strsim::osa_distance(&name, &other),
             };
-            let limit = (name.len().max(candidate.len()) / 3).max(1);
-            if distance <= limit
-                && distance < candidate.len()
-                && best.is_none_or(|(least, _)| distance < least)
-            {
+            let limit = (name.len().max(other.len()) / 3).max(1);
+            let is_near = distance <= limit && distance < other.len();
+            if is_near && best.is_none_or(|(least, _)| distance < least) {
                 best = Some((distance, candidate));
             }
         }
@@ -174,27 +176,32 @@ impl<'t> Report<'t> {
     }
 }
 
-/// From each faulty line to the next `[header]`: keys there may have been lost, or be in the wrong section.
+/// From the first line of each damage to the `[header]` after its last: keys there may have been lost, or be in the
+/// wrong section.
 fn damage(lines: &Lines<'_>, faults: &[Fault]) -> Vec<Range<u32>> {
-    let line_of = |fault: &Fault| fault.span.map_or(1, |span| lines.at(span).line);
-    let mut first: Vec<u32> = faults
+    let line_at = |offset| lines.at(Span::new(offset, offset)).line;
+    let mut parts: Vec<(u32, u32)> = faults
         .iter()
-        .filter(|fault| fault.damage)
-        .map(line_of)
+        .filter_map(|fault| fault.damage)
+        .map(|span| (line_at(span.start), line_at(span.end)))
         .collect();
-    first.sort_unstable();
+    parts.sort_unstable();
     let mut damage: Vec<Range<u32>> = Vec::new();
-    for line in first {
-        if damage.last().is_some_and(|last| line < last.end) {
+    for (first, last) in parts {
+        if damage.last().is_some_and(|known| last < known.end) {
             continue;
         }
-        let rest = lines.text()[lines.start_of(line as usize)..]
+        let rest = lines.text()[lines.start_of(last as usize)..]
             .split('\n')
             .skip(1);
         let length = rest
             .take_while(|line| !line.trim_start().starts_with('['))
             .count();
-        damage.push(line..line.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX)));
+        let end = last.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX));
+        match damage.last_mut() {
+            Some(known) if first < known.end => known.end = end,
+            _ => damage.push(first..end),
+        }
     }
     damage
 }
@@ -217,26 +224,21 @@ pub(crate) fn shown(text: &str) -> String {
     out
 }
 
-/// "a", "a or b", "a, b or c", each in quotes.
+/// "a", "a or b", "a, b or c", each in quotes; of many only the first.
 pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    list(
-        names
-            .into_iter()
-            .map(|name| format!("\"{}\"", shown(name)))
-            .collect(),
-    )
-}
-
-/// "a", "a or b", "a, b or c".
-fn list(mut names: Vec<String>) -> String {
     const NAMES_MAX: usize = 12;
-    if names.len() > NAMES_MAX {
-        names.truncate(NAMES_MAX);
-        names.push("others".into());
+    let mut names = names.into_iter();
+    let mut shown: Vec<String> = names
+        .by_ref()
+        .take(NAMES_MAX)
+        .map(|name| format!("\"{}\"", shown(name)))
+        .collect();
+    if names.next().is_some() {
+        shown.push("another".into());
     }
-    match names.pop() {
+    match shown.pop() {
         None => String::new(),
-        Some(last) if names.is_empty() => last,
-        Some(last) => format!("{} or {last}", names.join(", ")),
+        Some(last) if shown.is_empty() => last,
+        Some(last) => format!("{} or {last}", shown.join(", ")),
     }
 }

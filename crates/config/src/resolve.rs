@@ -305,7 +305,8 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
             _ => None,
         })
         .collect();
-    if !context.backends.missed() {
+    // Stands for a backend that is not known: any of them may be the one that was meant.
+    if !backends.contains(&usize::MAX) {
         for (_, backend) in config
             .backends
             .iter()

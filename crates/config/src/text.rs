@@ -23,7 +23,7 @@ impl From<std::ops::Range<usize>> for Span {
 
 /// Bytes between two counted places. A line may be megabytes long and hold thousands of problems; counting its
 /// characters from its beginning for each of them would take quadratic time.
-const STRIDE: usize = 256;
+const STRIDE: usize = 64;
 
 /// Where lines begin, and how many characters come before every `STRIDE`th byte.
 #[derive(Debug)]
@@ -31,27 +31,29 @@ pub(crate) struct Lines<'t> {
     text: &'t str,
     starts: Vec<usize>,
     characters: Vec<usize>,
+    /// Then offsets are counts already.
+    is_ascii: bool,
 }
 
 impl<'t> Lines<'t> {
     pub fn new(text: &'t str) -> Lines<'t> {
         let mut starts = vec![0];
-        starts.extend(
-            text.bytes()
-                .enumerate()
-                .filter(|(_, byte)| *byte == b'\n')
-                .map(|(index, _)| index + 1),
-        );
+        starts.extend(text.match_indices('\n').map(|(index, _)| index + 1));
         let mut characters = vec![0];
         let mut count = 0;
         for chunk in text.as_bytes().chunks(STRIDE) {
-            count += count_characters(chunk);
+            count += if chunk.is_ascii() {
+                chunk.len()
+            } else {
+                count_characters(chunk)
+            };
             characters.push(count);
         }
         Lines {
             text,
             starts,
             characters,
+            is_ascii: text.is_ascii(),
         }
     }
 
@@ -154,6 +156,9 @@ impl<'t> Lines<'t> {
     }
 
     fn characters_before(&self, offset: usize) -> usize {
+        if self.is_ascii {
+            return offset;
+        }
         let stride = offset / STRIDE;
         self.characters[stride] + count_characters(&self.text.as_bytes()[stride * STRIDE..offset])
     }

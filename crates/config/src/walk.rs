@@ -234,7 +234,13 @@ impl<'r, 't> Section<'r, 't> {
                     entry.node.value.kind()
                 );
                 let fix = match entry.node.value {
-                    Value::Array(_) => format!("write {title} in single brackets"),
+                    Value::Array(ref items)
+                        if items
+                            .iter()
+                            .any(|item| matches!(item.value, Value::Table(_))) =>
+                    {
+                        format!("write {title} in single brackets")
+                    }
                     _ => format!(
                         "put the keys of a {kind} below [{kind}.NAME], with a name of your choice"
                     ),
@@ -259,9 +265,10 @@ impl<'r, 't> Section<'r, 't> {
         all
     }
 
-    /// Reports that a key is absent, unless a syntax error may have hidden it.
+    /// Reports that a key is absent, unless a syntax error may have hidden it, or it is there and misspelt.
     pub fn missing(&self, key: &str, fix: &str) {
-        if self.report.is_whole() {
+        let misspelt = |entry: &Entry<'_>| self.report.closest(&entry.key, [key]).is_some();
+        if self.report.is_whole() && !self.entries.iter().any(misspelt) {
             self.report
                 .error(self.span, format!("{} has no `{key}`", self.title), fix);
         }

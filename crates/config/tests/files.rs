@@ -274,8 +274,8 @@ fn problems_in_json_have_their_position() {
     assert_eq!(
         lines(&problems),
         [
-            "full.json:13:86: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:37:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:13:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
+            "full.json:36:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

@@ -260,11 +260,14 @@ impl Running {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything handed over is written. The sheets must be gone by then.
-    pub fn finish(mut self) {
+    /// Waits until everything handed over is written, or `patience` is up: a reader that has stopped reading must not
+    /// keep the process from ending. The sheets must be gone by then.
+    pub fn finish(mut self, patience: Duration) {
         self.outlet = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        let started = Instant::now();
+        while !thread.is_finished() && started.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -354,7 +357,7 @@ mod tests {
         sheet.write(&record());
         sheet.hand_over();
         drop(sheet);
-        writer.finish();
+        writer.finish(Duration::from_secs(5));
         let written = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(written.matches('\n').count(), 1);

@@ -69,7 +69,12 @@ pub async fn forward(
         let failed = match open(connection, request, snapshot, backend, server, fresh).await {
             Err(failed) => failed,
             Ok(opened) => match Transfer::run(connection, request, snapshot, backend, server, opened, &mut upload).await {
-                Ended::Over(after) => return after,
+                Ended::Over(after) => {
+                    if request.note.status != 0 {
+                        state.suspects.borrow_mut().succeeded(server);
+                    }
+                    return after;
+                }
                 Ended::Switched(switched) => return tunnel::run(connection, request, snapshot, backend, switched).await,
                 Ended::Failed(failed) => failed,
             },
@@ -225,7 +230,7 @@ pub async fn flush(connection: &mut Connection) -> After {
     let patience = core.snapshot().listener(connection.listener).timeouts.body.as_millis() as u64;
     let mut due = None;
     poll_fn(|context| {
-        match connection.stream.poll_flush(context, &mut connection.wire) {
+        match connection.stream.poll_flush(context, &core.stock, &mut connection.wire) {
             Poll::Ready(Ok(())) => return Poll::Ready(After::Next),
             Poll::Ready(Err(_)) => return Poll::Ready(After::Abort),
             Poll::Pending => {}

@@ -3,36 +3,48 @@
 //! An idle connection owns no buffer. Whoever has bytes to hold borrows one from its core's `Stock` and gives it back
 //! when nothing is left in it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// Room for one whole TLS record (RFC 8446 §5.2: 5 + 2^14 + 256 bytes) and the start of the next.
 pub const SMALL_BYTES: usize = 20 * 1024;
 /// Room for a bulk transfer: four full TLS records and their overhead.
 pub const LARGE_BYTES: usize = 68 * 1024;
-/// Buffers of each size that a core keeps for reuse; what comes back beyond that is freed.
-const SMALL_KEPT_MAX: usize = 64;
-const LARGE_KEPT_MAX: usize = 16;
+/// Buffers of each size that a core keeps for reuse (20 MiB and 17 MiB); what comes back beyond that is freed at once,
+/// and what nobody has needed for a while is freed by `Stock::trim`.
+const SMALL_KEPT_MAX: usize = 1024;
+const LARGE_KEPT_MAX: usize = 256;
 
 /// A window `[start, end)` of readable bytes, and behind it (on TLS connections) a window of records not opened yet.
 ///
 /// The memory is initialised once and never again, so that reading into it costs nothing but the read.
 #[derive(Debug, Default)]
 pub struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
-    end: usize,
+    bytes: Box<[u8]>,
+    // 32 bits each, since every idle connection has two of these: no buffer is ever near 4 GiB.
+    start: u32,
+    end: u32,
     /// Received TLS records, or a part of one; always at or behind `end`.
-    sealed: Range<usize>,
+    sealed_start: u32,
+    sealed_end: u32,
 }
 
 impl Buffer {
+    /// A copy of `bytes` that takes no more memory than they do.
+    pub fn exactly(bytes: &[u8]) -> Buffer {
+        Buffer { bytes: bytes.into(), end: bytes.len() as u32, ..Buffer::default() }
+    }
+
+    fn over(bytes: Box<[u8]>) -> Buffer {
+        Buffer { bytes, ..Buffer::default() }
+    }
+
     pub fn readable(&self) -> &[u8] {
-        &self.bytes[self.start..self.end]
+        &self.bytes[self.start as usize..self.end as usize]
     }
 
     pub fn len(&self) -> usize {
-        self.end - self.start
+        (self.end - self.start) as usize
     }
 
     pub fn is_empty(&self) -> bool {
@@ -41,7 +53,7 @@ impl Buffer {
 
     /// Nothing readable and nothing sealed: the memory can go back to the stock.
     pub fn is_idle(&self) -> bool {
-        self.is_empty() && self.sealed.is_empty()
+        self.is_empty() && self.sealed_len() == 0
     }
 
     pub fn capacity(&self) -> usize {
@@ -51,89 +63,90 @@ impl Buffer {
     /// Drops `count` readable bytes from the front.
     pub fn consume(&mut self, count: usize) {
         debug_assert!(count <= self.len());
-        self.start += count;
-        if self.start == self.end && self.sealed.is_empty() {
-            self.start = 0;
-            self.end = 0;
-            self.sealed = 0..0;
+        self.start += count as u32;
+        if self.is_idle() {
+            (self.start, self.end, self.sealed_start, self.sealed_end) = (0, 0, 0, 0);
         }
     }
 
     /// Appends `bytes`, growing as needed.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.spare(bytes.len())[..bytes.len()].copy_from_slice(bytes);
-        self.end += bytes.len();
+        self.end += bytes.len() as u32;
     }
 
     /// At least `room` bytes of free space behind the readable ones (no sealed bytes may be present).
     pub fn spare(&mut self, room: usize) -> &mut [u8] {
-        debug_assert!(self.sealed.is_empty());
-        if self.bytes.len() - self.end < room {
+        debug_assert_eq!(self.sealed_len(), 0);
+        if self.bytes.len() - (self.end as usize) < room {
             self.compact();
-            let wanted = self.end + room;
-            if self.bytes.len() < wanted {
-                self.bytes.resize(wanted.next_multiple_of(4096), 0);
-            }
+            self.grow(self.end as usize + room);
         }
-        &mut self.bytes[self.end..]
+        &mut self.bytes[self.end as usize..]
     }
 
     /// Says that `count` bytes of `spare` were filled.
     pub fn filled(&mut self, count: usize) {
-        self.end += count;
-        debug_assert!(self.end <= self.bytes.len());
+        self.end += count as u32;
+        debug_assert!(self.end as usize <= self.bytes.len());
     }
 
     /// At least `room` bytes of free space behind the sealed ones.
     pub fn sealed_spare(&mut self, room: usize) -> &mut [u8] {
-        if self.sealed.is_empty() {
-            self.sealed = self.end..self.end;
+        if self.sealed_len() == 0 {
+            (self.sealed_start, self.sealed_end) = (self.end, self.end);
         }
-        if self.bytes.len() - self.sealed.end < room {
+        if self.bytes.len() - (self.sealed_end as usize) < room {
             self.compact();
-            let wanted = self.sealed.end + room;
-            if self.bytes.len() < wanted {
-                self.bytes.resize(wanted.next_multiple_of(4096), 0);
-            }
+            self.grow(self.sealed_end as usize + room);
         }
-        &mut self.bytes[self.sealed.end..]
+        &mut self.bytes[self.sealed_end as usize..]
     }
 
     /// Says that `count` bytes of `sealed_spare` were filled.
     pub fn sealed_filled(&mut self, count: usize) {
-        self.sealed.end += count;
-        debug_assert!(self.sealed.end <= self.bytes.len());
+        self.sealed_end += count as u32;
+        debug_assert!(self.sealed_end as usize <= self.bytes.len());
     }
 
     pub fn sealed_len(&self) -> usize {
-        self.sealed.len()
+        (self.sealed_end - self.sealed_start) as usize
     }
 
     /// The memory from the end of the readable bytes on, and where in it the sealed bytes lie.
     pub fn sealed_window(&mut self) -> (&mut [u8], Range<usize>) {
-        let window = self.sealed.start - self.end..self.sealed.end - self.end;
-        (&mut self.bytes[self.end..], window)
+        let window = (self.sealed_start - self.end) as usize..(self.sealed_end - self.end) as usize;
+        (&mut self.bytes[self.end as usize..], window)
     }
 
     /// Says that `consumed` sealed bytes became `opened` readable ones, already moved to the front of the window.
     pub fn opened(&mut self, consumed: usize, opened: usize) {
-        self.sealed.start += consumed;
-        self.end += opened;
-        debug_assert!(self.sealed.is_empty() || self.end <= self.sealed.start);
-        if self.sealed.is_empty() {
-            self.sealed = self.end..self.end;
+        self.sealed_start += consumed as u32;
+        self.end += opened as u32;
+        debug_assert!(self.sealed_len() == 0 || self.end <= self.sealed_start);
+        if self.sealed_len() == 0 {
+            (self.sealed_start, self.sealed_end) = (self.end, self.end);
+        }
+    }
+
+    fn grow(&mut self, wanted: usize) {
+        if self.bytes.len() < wanted {
+            let mut bytes = std::mem::take(&mut self.bytes).into_vec();
+            bytes.resize(wanted.next_multiple_of(4096), 0);
+            self.bytes = bytes.into_boxed_slice();
         }
     }
 
     fn compact(&mut self) {
         if self.start > 0 {
-            self.bytes.copy_within(self.start..self.end, 0);
+            self.bytes.copy_within(self.start as usize..self.end as usize, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        if self.sealed.start > self.end {
-            self.bytes.copy_within(self.sealed.clone(), self.end);
-            self.sealed = self.end..self.end + self.sealed.len();
+        if self.sealed_start > self.end {
+            self.bytes.copy_within(self.sealed_start as usize..self.sealed_end as usize, self.end as usize);
+            self.sealed_end -= self.sealed_start - self.end;
+            self.sealed_start = self.end;
         }
     }
 }
@@ -141,30 +154,59 @@ impl Buffer {
 /// The buffers that a core keeps at hand. Not shared with other cores.
 #[derive(Default)]
 pub struct Stock {
-    small: RefCell<Vec<Vec<u8>>>,
-    large: RefCell<Vec<Vec<u8>>>,
+    small: Shelf<SMALL_BYTES, SMALL_KEPT_MAX>,
+    large: Shelf<LARGE_BYTES, LARGE_KEPT_MAX>,
+}
+
+/// Idle memory of one size.
+#[derive(Default)]
+struct Shelf<const SIZE: usize, const KEPT_MAX: usize> {
+    idle: RefCell<Vec<Box<[u8]>>>,
+    /// The fewest that lay idle since the last trim: so many were not needed.
+    spare: Cell<usize>,
+}
+
+impl<const SIZE: usize, const KEPT_MAX: usize> Shelf<SIZE, KEPT_MAX> {
+    fn take(&self) -> Buffer {
+        let mut idle = self.idle.borrow_mut();
+        let bytes = idle.pop();
+        self.spare.set(self.spare.get().min(idle.len()));
+        Buffer::over(bytes.unwrap_or_else(|| vec![0; SIZE].into_boxed_slice()))
+    }
+
+    fn put(&self, bytes: Box<[u8]>) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < KEPT_MAX {
+            idle.push(bytes);
+        }
+    }
+
+    /// Frees what was not needed since the last call.
+    fn trim(&self) {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.len() - self.spare.get().min(idle.len());
+        idle.truncate(kept);
+        idle.shrink_to(kept * 2);
+        self.spare.set(kept);
+    }
 }
 
 impl Stock {
     pub fn small(&self) -> Buffer {
-        Self::take(&self.small, SMALL_BYTES)
+        self.small.take()
     }
 
     pub fn large(&self) -> Buffer {
-        Self::take(&self.large, LARGE_BYTES)
+        self.large.take()
     }
 
     /// Takes a buffer back. Its memory is kept for the next borrower or freed, never both owned and idle.
     pub fn give_back(&self, buffer: &mut Buffer) {
         let bytes = std::mem::take(buffer).bytes;
-        let (shelf, kept_max) = match bytes.len() {
-            SMALL_BYTES => (&self.small, SMALL_KEPT_MAX),
-            LARGE_BYTES => (&self.large, LARGE_KEPT_MAX),
-            _ => return,
-        };
-        let mut shelf = shelf.borrow_mut();
-        if shelf.len() < kept_max {
-            shelf.push(bytes);
+        match bytes.len() {
+            SMALL_BYTES => self.small.put(bytes),
+            LARGE_BYTES => self.large.put(bytes),
+            _ => {}
         }
     }
 
@@ -175,9 +217,25 @@ impl Stock {
         }
     }
 
+    /// Makes sure that `buffer` has at least a small buffer's memory, around what it holds.
+    pub fn equip_small(&self, buffer: &mut Buffer) {
+        if buffer.bytes.len() < SMALL_BYTES {
+            let mut small = self.small();
+            small.extend(buffer.readable());
+            *buffer = small;
+        }
+    }
+
+    /// Makes sure that `buffer` has memory, and that it is a large one if it had none.
+    pub fn equip_large(&self, buffer: &mut Buffer) {
+        if buffer.bytes.is_empty() {
+            *buffer = self.large();
+        }
+    }
+
     /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
     pub fn enlarge(&self, buffer: &mut Buffer) {
-        if buffer.bytes.len() >= LARGE_BYTES || !buffer.sealed.is_empty() {
+        if buffer.bytes.len() >= LARGE_BYTES || buffer.sealed_len() > 0 {
             return;
         }
         let mut large = self.large();
@@ -186,9 +244,10 @@ impl Stock {
         *buffer = large;
     }
 
-    fn take(shelf: &RefCell<Vec<Vec<u8>>>, size: usize) -> Buffer {
-        let bytes = shelf.borrow_mut().pop().unwrap_or_else(|| vec![0; size]);
-        Buffer { bytes, ..Buffer::default() }
+    /// Once a second: frees what was not needed lately, so that a burst does not keep its memory for ever.
+    pub fn trim(&self) {
+        self.small.trim();
+        self.large.trim();
     }
 }
 
@@ -248,7 +307,21 @@ mod tests {
         stock.give_back(&mut grown);
         let mut usual = stock.small();
         stock.give_back(&mut usual);
-        assert_eq!(stock.small.borrow().len(), 1);
+        assert_eq!(stock.small.idle.borrow().len(), 1);
         assert_eq!(usual.capacity(), 0);
+    }
+
+    #[test]
+    fn memory_of_a_burst_is_freed_and_what_is_in_use_stays() {
+        let stock = Stock::default();
+        let mut burst: Vec<Buffer> = (0..100).map(|_| stock.small()).collect();
+        burst.iter_mut().for_each(|buffer| stock.give_back(buffer));
+        stock.trim();
+        for _ in 0..3 {
+            let mut few: Vec<Buffer> = (0..5).map(|_| stock.small()).collect();
+            few.iter_mut().for_each(|buffer| stock.give_back(buffer));
+            stock.trim();
+        }
+        assert_eq!(stock.small.idle.borrow().len(), 5);
     }
 }

@@ -5,11 +5,15 @@ use std::task::{Context, Poll, ready};
 
 use propylon_tls::{Failure, Session};
 
-use crate::buffer::{Buffer, SMALL_BYTES, Stock};
+use crate::buffer::{Buffer, Stock};
 use crate::socket::Socket;
 
 /// Plaintext that is sealed at one go; more waits until this is on its way.
 pub const SEAL_BYTES_MAX: usize = 64 * 1024;
+/// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// The least room to read into.
+const READ_BYTES_MIN: usize = 4096;
 
 pub struct ClientStream {
     pub socket: Socket,
@@ -41,47 +45,80 @@ pub enum Fill {
 }
 
 impl ClientStream {
-    /// Reads until `inbox` has more readable bytes or the client has ended. TLS answers (key updates, alerts) go to `wire`.
+    /// Reads until `inbox` has more readable bytes or the client has ended. TLS answers (key updates, alerts) go to
+    /// `wire`. An inbox without memory gets some when there is something to read, and gives it up while it waits.
     pub fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
+        stock: &Stock,
         inbox: &mut Buffer,
         wire: &mut Buffer,
     ) -> Poll<Result<Fill, ReadError>> {
         if self.ended {
             return Poll::Ready(Ok(Fill::End));
         }
-        let Some(session) = &mut self.tls else {
-            let count = ready!(self.socket.poll_read(context, inbox.spare(1024)))?;
-            inbox.filled(count);
-            self.ended = count == 0;
-            return Poll::Ready(Ok(if count == 0 { Fill::End } else { Fill::Bytes }));
-        };
         loop {
-            if inbox.sealed_len() > 0 {
-                let opened = open(session, inbox, wire).map_err(ReadError::Tls)?;
-                self.ended = opened.end;
-                if opened.plain > 0 {
-                    return Poll::Ready(Ok(Fill::Bytes));
-                }
-                if opened.end {
-                    return Poll::Ready(Ok(Fill::End));
-                }
+            if inbox.sealed_len() > 0
+                && let Some(fill) = self.open(inbox, wire)?
+            {
+                return Poll::Ready(Ok(fill));
             }
-            let missing = SMALL_BYTES.saturating_sub(inbox.sealed_len()).max(1024);
-            let room = if inbox.is_empty() { missing.min(SMALL_BYTES / 2) } else { 1024 };
-            let count = ready!(self.socket.poll_read(context, inbox.sealed_spare(room)))?;
-            inbox.sealed_filled(count);
+            if inbox.capacity() == 0 {
+                ready!(self.socket.poll_readable(context))?;
+                stock.equip(inbox);
+            }
+            let into = match &self.tls {
+                None => inbox.spare(READ_BYTES_MIN),
+                Some(_) => inbox.sealed_spare(READ_BYTES_MIN),
+            };
+            let count = match self.socket.poll_read(context, into) {
+                Poll::Ready(count) => count?,
+                Poll::Pending => {
+                    if inbox.is_idle() {
+                        stock.give_back(inbox);
+                    }
+                    return Poll::Pending;
+                }
+            };
             if count == 0 {
-                // RFC 8446 §6.1: an end without close_notify is a truncation; whoever needs the rest will notice.
+                // On TLS an end without close_notify is a truncation (RFC 8446 §6.1); whoever needs the rest will notice.
                 self.ended = true;
                 return Poll::Ready(Ok(Fill::End));
             }
+            if self.tls.is_none() {
+                inbox.filled(count);
+                return Poll::Ready(Ok(Fill::Bytes));
+            }
+            inbox.sealed_filled(count);
         }
     }
 
+    /// Opens the records that `inbox` holds; none if there is no whole one with data in it.
+    fn open(&mut self, inbox: &mut Buffer, wire: &mut Buffer) -> Result<Option<Fill>, ReadError> {
+        let Some(session) = &mut self.tls else { return Ok(None) };
+        let (window, sealed) = inbox.sealed_window();
+        let mut answer = Vec::new();
+        let result = session.open(window, sealed, &mut answer);
+        if !answer.is_empty() {
+            wire.extend(&answer);
+        }
+        let opened = result.map_err(ReadError::Tls)?;
+        inbox.opened(opened.consumed, opened.plain);
+        self.ended = opened.end;
+        Ok(match (opened.plain, opened.end) {
+            (0, false) => None,
+            (0, true) => Some(Fill::End),
+            _ => Some(Fill::Bytes),
+        })
+    }
+
     /// Puts `plain` on the wire buffer, sealed if this is a TLS connection.
-    pub fn stage(&mut self, plain: &[u8], wire: &mut Buffer) {
+    pub fn stage(&mut self, plain: &[u8], stock: &Stock, wire: &mut Buffer) {
+        if plain.len() > RECORD_BYTES_MAX {
+            stock.equip_large(wire);
+        } else {
+            stock.equip_small(wire);
+        }
         match &mut self.tls {
             None => wire.extend(plain),
             Some(session) => {
@@ -94,8 +131,8 @@ impl ClientStream {
         }
     }
 
-    /// Sends what is staged.
-    pub fn poll_flush(&mut self, context: &mut Context<'_>, wire: &mut Buffer) -> Poll<io::Result<()>> {
+    /// Sends what is staged. A wire buffer that is empty owns no memory.
+    pub fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock, wire: &mut Buffer) -> Poll<io::Result<()>> {
         while !wire.is_empty() {
             let count = ready!(self.socket.poll_write(context, wire.readable()))?;
             if count == 0 {
@@ -103,6 +140,7 @@ impl ClientStream {
             }
             wire.consume(count);
         }
+        stock.give_back(wire);
         Poll::Ready(Ok(()))
     }
 
@@ -111,13 +149,14 @@ impl ClientStream {
     pub fn poll_send_body(
         &mut self,
         context: &mut Context<'_>,
+        stock: &Stock,
         wire: &mut Buffer,
         body: &[u8],
     ) -> Poll<io::Result<usize>> {
         if self.tls.is_some() {
-            ready!(self.poll_flush(context, wire))?;
+            ready!(self.poll_flush(context, stock, wire))?;
             let piece = &body[..body.len().min(SEAL_BYTES_MAX)];
-            self.stage(piece, wire);
+            self.stage(piece, stock, wire);
             return Poll::Ready(Ok(piece.len()));
         }
         loop {
@@ -130,6 +169,7 @@ impl ClientStream {
             }
             wire.consume(count.min(staged));
             if count > staged {
+                stock.give_back(wire);
                 return Poll::Ready(Ok(count - staged));
             }
         }
@@ -145,28 +185,5 @@ impl ClientStream {
             session.close(&mut alert);
             wire.extend(&alert);
         }
-    }
-}
-
-/// Opens the records that `inbox` holds; what TLS has to say in answer goes to `wire`, also when it fails.
-fn open(session: &mut Session, inbox: &mut Buffer, wire: &mut Buffer) -> Result<propylon_tls::Opened, Failure> {
-    let (window, sealed) = inbox.sealed_window();
-    let mut answer = Vec::new();
-    let result = session.open(window, sealed, &mut answer);
-    if !answer.is_empty() {
-        wire.extend(&answer);
-    }
-    let opened = result?;
-    inbox.opened(opened.consumed, opened.plain);
-    Ok(opened)
-}
-
-/// Gives back what a quiet connection does not need.
-pub fn rest(stock: &Stock, inbox: &mut Buffer, wire: &mut Buffer) {
-    if inbox.is_idle() && inbox.capacity() > 0 {
-        stock.give_back(inbox);
-    }
-    if wire.is_empty() && wire.capacity() > 0 {
-        stock.give_back(wire);
     }
 }

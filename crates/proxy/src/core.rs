@@ -112,6 +112,7 @@ impl Core {
         }
         drop(log);
         if sweep {
+            self.stock.trim();
             self.sweep_pools();
         }
     }

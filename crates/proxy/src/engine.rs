@@ -30,6 +30,9 @@ const TICKET_ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
+/// How long the end of the process waits for the access log's reader.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Why the engine could not start.
 #[derive(Debug)]
 pub enum StartError {
@@ -186,7 +189,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     log::info!("propylon {} runs with {workers} worker{}", env!("CARGO_PKG_VERSION"), if workers == 1 { "" } else { "s" });
     let main = Main { snapshot, store, telemetry, phase, addresses };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
-    log.finish();
+    log.finish(LOG_PATIENCE);
     Ok(outcome)
 }
 
@@ -214,11 +217,16 @@ impl Main {
             };
             admin::start(socket, view)?;
         }
+        let mut hangup = signal(SignalKind::hangup())?;
+        let mut user = signal(SignalKind::user_defined1())?;
         let mut rotation = interval(TICKET_ROTATION);
         rotation.tick().await;
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
+                // Without a handler either would end the process.
+                _ = hangup.recv() => log::warn!("SIGHUP: reloading is not supported yet; restart to apply a change"),
+                _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = rotation.tick() => self.snapshot.tickets().rotate(),
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");

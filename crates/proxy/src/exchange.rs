@@ -208,8 +208,7 @@ fn stage_answer(
     });
     request.note.status = answer.status;
     request.note.bytes_sent += scratch.len() as u64;
-    core.stock.equip(&mut connection.wire);
-    connection.stream.stage(&scratch, &mut connection.wire);
+    connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
 }
 
 /// Takes the body out of the inbox if all of it is there.

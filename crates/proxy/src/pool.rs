@@ -3,14 +3,49 @@
 //! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
 
 use std::cell::RefCell;
+use std::io;
+use std::task::{Context, Poll, ready};
 
+use crate::buffer::{Buffer, Stock};
 use crate::socket::Socket;
+
+/// The least room to read into.
+const READ_BYTES_MIN: usize = 4096;
 
 /// A connection to a server, between two requests or in one.
 pub struct ServerConnection {
     pub socket: Socket,
     /// Requests answered on it so far.
     pub served: u64,
+}
+
+impl ServerConnection {
+    /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits.
+    /// Returns how many bytes came; 0 is the end.
+    pub fn poll_fill(
+        &mut self,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        answer: &mut Buffer,
+    ) -> Poll<io::Result<usize>> {
+        if answer.capacity() == 0 {
+            ready!(self.socket.poll_readable(context))?;
+            stock.equip(answer);
+        }
+        match self.socket.poll_read(context, answer.spare(READ_BYTES_MIN)) {
+            Poll::Ready(Ok(count)) => {
+                answer.filled(count);
+                Poll::Ready(Ok(count))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => {
+                if answer.is_empty() {
+                    stock.give_back(answer);
+                }
+                Poll::Pending
+            }
+        }
+    }
 }
 
 struct Idle {

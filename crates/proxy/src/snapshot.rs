@@ -19,8 +19,9 @@ use propylon_tls::{Acceptor, Finding, Profile, Tickets};
 use crate::pool::Pool;
 use crate::telemetry::server_label;
 
-/// Application protocols offered by ALPN (RFC 7301).
-const ALPN: &[&[u8]] = &[b"http/1.1"];
+/// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
+/// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
+const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 pub struct Snapshot {

@@ -88,6 +88,20 @@ impl Socket {
         }
     }
 
+    /// Ready when the peer has reset the connection. An end that the peer announced (FIN) is none: it may have closed
+    /// its sending half only. Nothing is read.
+    pub fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Ok(stream) = self.registered() else { return Poll::Ready(()) };
+        match stream.poll_read_ready(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(_)) => Poll::Ready(()),
+            Poll::Ready(Ok(())) => match propylon_sys::peek_reset(&*stream) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            },
+        }
+    }
+
     /// Moves the socket out; what stays behind answers with errors.
     pub fn take(&mut self) -> Socket {
         Socket(std::mem::replace(&mut self.0, State::Gone))

@@ -306,7 +306,7 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
             "propylon_tls_handshake_failures_total",
             "TLS handshakes that failed.",
             label,
-            propylon_tls::Failure::REASONS,
+            &[propylon_tls::Failure::REASONS, &["closed", "timeout"]].concat(),
         ),
         handshake_duration: r.histogram(
             "propylon_tls_handshake_duration_seconds",

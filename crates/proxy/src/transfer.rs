@@ -14,7 +14,7 @@ use propylon_config::{BackendId, Reuse};
 use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Opened, Repeatable, whole_chunked};
-use crate::buffer::{Buffer, LARGE_BYTES, Stock};
+use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
 use crate::connection::{After, Connection};
 use crate::core::Core;
@@ -32,7 +32,7 @@ const LONG_BODY_BYTES: u64 = 48 * 1024;
 /// Bytes of a body that go out in one record with the head.
 const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
-const PIECE_BYTES: usize = 16 * 1024;
+pub const PIECE_BYTES: usize = 16 * 1024;
 /// A server's head may be this long, and have this many fields.
 const RESPONSE_LIMITS: http1::Limits = http1::Limits { head_bytes: 32 * 1024, headers: 200 };
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
@@ -116,6 +116,8 @@ pub struct Transfer<'a> {
     upload: &'a mut Upload,
     core: Rc<Core>,
     server: ServerConnection,
+    /// The response is long: it is moved in large pieces.
+    long: bool,
     /// The server's connection cannot carry another request.
     server_spent: bool,
     /// On its way to the server.
@@ -187,17 +189,19 @@ impl<'a> Transfer<'a> {
         request.response.clear();
         if let Upload::Length { remaining, .. } = upload
             && *remaining >= LONG_BODY_BYTES
+            && connection.inbox.capacity() > 0
         {
             core.stock.enlarge(&mut connection.inbox);
         }
         Transfer {
-            outbox: core.stock.small(),
-            answer: core.stock.small(),
+            outbox: Buffer::default(),
+            answer: Buffer::default(),
             connection,
             request,
             upload,
             core,
             server: opened.connection,
+            long: false,
             server_spent: false,
             sent: false,
             sent_any: false,
@@ -247,6 +251,7 @@ impl<'a> Transfer<'a> {
                 _ => scratch.extend_from_slice(body),
             }
         }
+        self.core.stock.equip(&mut self.outbox);
         self.outbox.extend(&scratch);
     }
 
@@ -268,18 +273,23 @@ impl<'a> Transfer<'a> {
         match self.poll_request(context) {
             Poll::Pending => Ok(()),
             Poll::Ready(Ok(())) => {
-                self.sent = true;
-                self.upload_wait = None;
+                self.request_sent();
                 Ok(())
             }
             Poll::Ready(Err(Stop::Server(_))) if self.sent_any => {
-                self.sent = true;
+                self.request_sent();
                 self.server_spent = true;
-                self.upload_wait = None;
                 Ok(())
             }
             Poll::Ready(Err(stop)) => Err(stop),
         }
+    }
+
+    fn request_sent(&mut self) {
+        self.sent = true;
+        self.upload_wait = None;
+        // The wait for the response's first byte begins now.
+        self.download_wait = None;
     }
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -312,6 +322,7 @@ impl<'a> Transfer<'a> {
                 _ => 0,
             };
             if head + direct == 0 {
+                self.core.stock.give_back(&mut self.outbox);
                 return Poll::Ready(Ok(()));
             }
             let slices = [
@@ -362,6 +373,7 @@ impl<'a> Transfer<'a> {
         let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
         let consumed = rechunked.map_err(|_| Stop::Client("bad-body"))?;
         inbox.consume(consumed);
+        self.core.stock.equip(&mut self.outbox);
         self.outbox.extend(&scratch);
         Ok(())
     }
@@ -369,7 +381,7 @@ impl<'a> Transfer<'a> {
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let connection = &mut *self.connection;
         let before = connection.inbox.len();
-        let Poll::Ready(filled) = connection.stream.poll_fill(context, &mut connection.inbox, &mut connection.wire) else {
+        let Poll::Ready(filled) = connection.stream.poll_fill(context, &self.core.stock, &mut connection.inbox, &mut connection.wire) else {
             // A response may be waiting for these to go first (a key update's answer).
             wait_for(&mut self.upload_wait, Side::Client, &self.core);
             return Poll::Pending;
@@ -414,16 +426,16 @@ impl<'a> Transfer<'a> {
             }
             if !self.connection.wire.is_empty() && self.informational > 0 {
                 let connection = &mut *self.connection;
-                if let Poll::Ready(Err(_)) = connection.stream.poll_flush(context, &mut connection.wire) {
+                if let Poll::Ready(Err(_)) = connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire) {
                     return Poll::Ready(Err(Stop::Client("client-reset")));
                 }
             }
-            match self.server.socket.poll_read(context, self.answer.spare(1024)) {
+            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return Poll::Pending;
+                    return self.rest(context);
                 }
-                Poll::Ready(Ok(count)) if count > 0 => self.answer.filled(count),
+                Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => {
                     let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
                     let reason = "closed-before-response";
@@ -445,7 +457,7 @@ impl<'a> Transfer<'a> {
             scratch.clear();
             http1::write_informational(&self.request.response, self.answer.readable(), &mut scratch);
             self.request.note.bytes_sent += scratch.len() as u64;
-            self.connection.stream.stage(&scratch, &mut self.connection.wire);
+            self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
         }
         self.answer.consume(length);
         self.request.response.clear();
@@ -496,7 +508,7 @@ impl<'a> Transfer<'a> {
             _ => 0,
         };
         if matches!(self.download, Download::Length(remaining) if remaining >= LONG_BODY_BYTES) {
-            self.enlarge();
+            self.long = true;
         }
         self.stage_head(self.framing, keep_alive, first);
         if let Download::Length(remaining) = &mut self.download {
@@ -523,14 +535,30 @@ impl<'a> Transfer<'a> {
         self.answer.consume(length + body);
         self.request.note.status = response.status;
         self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &mut self.connection.wire);
+        self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
     }
 
-    fn enlarge(&mut self) {
-        let stock: &Stock = &self.core.stock;
-        stock.enlarge(&mut self.answer);
-        if self.connection.stream.tls.is_some() {
-            stock.enlarge(&mut self.connection.wire);
+    /// While the server is waited for: a request that waits owns no buffer, and a client that is gone (reset, not just
+    /// half-closed) ends the wait.
+    fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let connection = &mut *self.connection;
+        if connection.inbox.is_idle() {
+            self.core.stock.give_back(&mut connection.inbox);
+        }
+        if self.sent && connection.stream.socket.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Stop::Client("client-reset")));
+        }
+        Poll::Pending
+    }
+
+    fn poll_server_readable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match self.server.socket.poll_readable(context) {
+            // An error shows again at the read.
+            Poll::Ready(_) => Poll::Ready(Ok(())),
+            Poll::Pending => {
+                wait_for(&mut self.download_wait, Side::Server, &self.core);
+                self.rest(context)
+            }
         }
     }
 
@@ -554,18 +582,20 @@ impl<'a> Transfer<'a> {
             }
             // What is on its way to the client goes first: a client that does not read must not fill our memory.
             ready!(self.poll_client_flush(context))?;
-            match self.server.socket.poll_read(context, self.answer.spare(PIECE_BYTES)) {
+            if self.long && self.answer.capacity() == 0 {
+                ready!(self.poll_server_readable(context))?;
+                self.core.stock.equip_large(&mut self.answer);
+            }
+            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return Poll::Pending;
+                    return self.rest(context);
                 }
                 Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => self.end_by_close(),
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.download_wait = None;
-                    self.answer.filled(count);
-                    if self.answer.len() == self.answer.capacity() && count < LARGE_BYTES {
-                        self.enlarge();
-                    }
+                    // What fills a small buffer is not the last of it.
+                    self.long |= self.answer.len() == self.answer.capacity();
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
             }
@@ -576,7 +606,7 @@ impl<'a> Transfer<'a> {
         self.download = Download::Done;
         self.server_spent = true;
         if self.framing == Framing::Chunked {
-            self.connection.stream.stage(http1::LAST_CHUNK, &mut self.connection.wire);
+            self.connection.stream.stage(http1::LAST_CHUNK, &self.core.stock, &mut self.connection.wire);
             self.request.note.bytes_sent += http1::LAST_CHUNK.len() as u64;
         }
     }
@@ -585,6 +615,7 @@ impl<'a> Transfer<'a> {
         let connection = &mut *self.connection;
         loop {
             if connection.wire.is_empty() {
+                self.core.stock.give_back(&mut connection.wire);
                 return Poll::Ready(Ok(()));
             }
             match connection.stream.socket.poll_write(context, connection.wire.readable()) {
@@ -620,7 +651,7 @@ impl<'a> Transfer<'a> {
         }
         let connection = &mut *self.connection;
         let piece = &self.answer.readable()[..here];
-        match connection.stream.poll_send_body(context, &mut connection.wire, piece) {
+        match connection.stream.poll_send_body(context, &self.core.stock, &mut connection.wire, piece) {
             Poll::Pending => {
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 Poll::Pending
@@ -661,7 +692,7 @@ impl<'a> Transfer<'a> {
         };
         self.answer.consume(consumed);
         self.request.note.bytes_sent += scratch.len() as u64;
-        self.connection.stream.stage(&scratch, &mut self.connection.wire);
+        self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
         Ok(())
     }
 
@@ -673,7 +704,7 @@ impl<'a> Transfer<'a> {
             match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
                 Event::NeedMore { consumed } => at += consumed,
                 Event::Data { start, end } => {
-                    self.connection.stream.stage(&bytes[at + start..at + end], &mut self.connection.wire);
+                    self.connection.stream.stage(&bytes[at + start..at + end], &self.core.stock, &mut self.connection.wire);
                     self.request.note.bytes_sent += (end - start) as u64;
                     at += end;
                 }

@@ -7,12 +7,12 @@ use std::task::{Context, Poll, ready};
 use propylon_config::BackendId;
 
 use crate::buffer::Buffer;
-use crate::client::{Fill, SEAL_BYTES_MAX};
+use crate::client::Fill;
 use crate::connection::{After, Connection};
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
-use crate::transfer::Switched;
+use crate::transfer::{PIECE_BYTES, Switched};
 
 /// One way of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,10 +43,7 @@ pub async fn run(
     let core = Rc::clone(&connection.core);
     let metrics = &core.telemetry.listeners[connection.listener];
     core.metrics.increment(metrics.tunnels);
-    core.metrics.increment(metrics.responses[0]);
     let idle_limit = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
-    core.stock.equip(&mut connection.inbox);
-    core.stock.equip(&mut connection.wire);
     let mut tunnel =
         Tunnel { connection, switched: &mut switched, to_server: Way::Open, to_client: Way::Open, up: 0, down: 0 };
     let (mut moved, mut since) = (0, core.timers.now());
@@ -101,6 +98,7 @@ impl Tunnel<'_> {
 
     fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         let connection = &mut *self.connection;
+        let stock = &connection.core.stock;
         let server = &mut self.switched.server.socket;
         loop {
             while !connection.inbox.is_empty() {
@@ -112,7 +110,7 @@ impl Tunnel<'_> {
                 // The server may go on sending after the client has ended.
                 return Poll::Ready(server.shutdown_write().map_err(|_| "write-failed"));
             }
-            match ready!(connection.stream.poll_fill(context, &mut connection.inbox, &mut connection.wire)) {
+            match ready!(connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire)) {
                 Ok(Fill::Bytes) => {}
                 Ok(Fill::End) => self.to_server = Way::Ending,
                 Err(_) => return Poll::Ready(Err("client-reset")),
@@ -122,12 +120,13 @@ impl Tunnel<'_> {
 
     fn poll_to_client(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         let connection = &mut *self.connection;
+        let stock = &connection.core.stock;
         loop {
-            ready!(connection.stream.poll_flush(context, &mut connection.wire)).map_err(|_| "client-reset")?;
+            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire)).map_err(|_| "client-reset")?;
             let answer: &mut Buffer = &mut self.switched.answer;
             if !answer.is_empty() {
-                let count = answer.len().min(SEAL_BYTES_MAX).min(16 * 1024);
-                connection.stream.stage(&answer.readable()[..count], &mut connection.wire);
+                let count = answer.len().min(PIECE_BYTES);
+                connection.stream.stage(&answer.readable()[..count], stock, &mut connection.wire);
                 answer.consume(count);
                 self.down += count as u64;
                 continue;
@@ -135,12 +134,12 @@ impl Tunnel<'_> {
             if self.to_client == Way::Ending {
                 return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| "client-reset"));
             }
-            match ready!(self.switched.server.socket.poll_read(context, answer.spare(4096))) {
+            match ready!(self.switched.server.poll_fill(context, stock, answer)) {
                 Ok(0) => {
                     connection.stream.stage_close(&mut connection.wire);
                     self.to_client = Way::Ending;
                 }
-                Ok(count) => answer.filled(count),
+                Ok(_) => {}
                 Err(_) => return Poll::Ready(Err("server-reset")),
             }
         }

@@ -111,6 +111,13 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
     }
 }
 
+/// Whether the connection has failed: reset by the peer, or timed out. Data waiting to be read, or an orderly end, is no
+/// failure. Reads nothing and never waits.
+pub fn peek_reset(stream: impl AsFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(recv(&stream, &mut [0], flags), Ok(_) | Err(Errno::AGAIN | Errno::INTR))
+}
+
 /// Without Nagle's delay. Sockets accepted from a listener inherit it.
 pub fn set_nodelay(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket.as_fd()).set_tcp_nodelay(true)

@@ -21,12 +21,22 @@ const HANDSHAKES: u32 = 2_000;
 
 fn main() {
     let acceptor = profile().acceptor(&Arc::new(Tickets::new()));
+    if let Some(version) = std::env::args().nth(1) {
+        return memory(&version, std::env::args().nth(2).is_some(), &acceptor);
+    }
     println!("Session itself: {} bytes", size_of::<Session>());
-    for (name, config) in [
-        ("1.3", classic(Client::tls13()).config()),
-        ("1.2", classic(Client::tls12()).config()),
+    for arguments in [
+        &["1.3"][..],
+        &["1.3", "rested"],
+        &["1.2"],
+        &["1.2", "rested"],
     ] {
-        memory(name, &acceptor, &config);
+        // A process of its own: memory that an earlier measurement has freed would be used again.
+        let this = std::env::current_exe().unwrap();
+        std::process::Command::new(this)
+            .args(arguments)
+            .status()
+            .unwrap();
     }
     for (version, client) in [
         ("1.3", Client::tls13 as fn() -> Client),
@@ -70,7 +80,8 @@ fn main() {
         client.provider.cipher_suites = vec![suite];
         let mut dialogue = Dialogue::established(&acceptor, &client.config());
         bulk(name, &mut dialogue);
-        requests(name, &mut dialogue);
+        requests(name, false, &mut dialogue);
+        requests(name, true, &mut dialogue);
     }
 }
 
@@ -84,12 +95,21 @@ fn resident_bytes() -> usize {
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-fn memory(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
+fn memory(version: &str, rested: bool, acceptor: &Acceptor) {
+    let client = if version == "1.3" {
+        Client::tls13()
+    } else {
+        Client::tls12()
+    };
+    let config = classic(client).config();
     let idle = || {
-        let mut dialogue = Dialogue::established(acceptor, config);
+        let mut dialogue = Dialogue::established(acceptor, &config);
         dialogue.upload(b"GET / HTTP/1.1\r\n\r\n", 4096);
         dialogue.download(b"HTTP/1.1 200 OK\r\n\r\n");
         dialogue.session.take_server_name();
+        if rested {
+            rest(&mut dialogue.session);
+        }
         dialogue.session
     };
     let mut sessions: Vec<Session> = Vec::with_capacity(2 * SESSIONS);
@@ -97,8 +117,16 @@ fn memory(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
     let before = resident_bytes();
     sessions.extend((0..SESSIONS).map(|_| idle()));
     let grown = resident_bytes() - before;
-    println!("{name} idle session: {} bytes resident", grown / SESSIONS);
+    let how = if rested { "rested" } else { "idle" };
+    println!(
+        "{version} {how} session: {} bytes resident",
+        grown / SESSIONS
+    );
     black_box(sessions);
+}
+
+fn rest(session: &mut Session) {
+    session.rest();
 }
 
 fn handshakes(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
@@ -124,7 +152,10 @@ fn handshake(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> Duration {
         spent += start.elapsed();
         dialogue.deliver(&out).unwrap();
         if step == Step::Done {
-            return spent;
+            // What a session holds must also be freed.
+            let start = Instant::now();
+            drop(dialogue.session);
+            return spent + start.elapsed();
         }
     }
 }
@@ -158,8 +189,8 @@ fn bulk(name: &str, dialogue: &mut Dialogue) {
     println!("{name}: seals {sealed:.2} GB/s, opens {opened:.2} GB/s");
 }
 
-/// A request of 200 bytes opened and a response of 1,000 sealed, on a busy session and on one that has rested.
-fn requests(name: &str, dialogue: &mut Dialogue) {
+/// A request of 200 bytes opened and a response of 1,000 sealed, on a busy session and on one that rests in between.
+fn requests(name: &str, rested: bool, dialogue: &mut Dialogue) {
     use std::io::Write;
     const ROUNDS: u32 = 20_000;
     let mut spent = Duration::ZERO;
@@ -175,11 +206,15 @@ fn requests(name: &str, dialogue: &mut Dialogue) {
             .open(&mut bytes, 0..end, &mut Vec::new())
             .unwrap();
         black_box(dialogue.session.seal(&response, &mut out));
+        if rested {
+            rest(&mut dialogue.session);
+        }
         spent += start.elapsed();
         assert_eq!(opened.plain, 200);
     }
+    let how = if rested { " with a rest" } else { "" };
     println!(
-        "{name}: request and response {} ns",
+        "{name}: request and response{how} {} ns",
         (spent / ROUNDS).as_nanos()
     );
 }

@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use crate::handshake::Handshake;
-use crate::overheard;
+use crate::overheard::{self, SecretsListener};
 use crate::profile::{Credential, Names, Profile};
 use crate::session::Session;
 use crate::tickets::{Ticketer, Tickets};
@@ -32,7 +32,9 @@ impl Acceptor {
         config.send_tls13_tickets = 2;
         config.max_early_data_size = 0;
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
+        // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
+        config.key_log = Arc::new(SecretsListener);
         Acceptor {
             config: Arc::new(config),
         }

@@ -41,8 +41,8 @@ impl Failure {
         }
     }
 
-    /// The peer has not ended it, so that it is owed an alert.
-    pub(crate) fn from_us(&self) -> bool {
+    /// The peer did not end it itself, and so is owed an alert.
+    pub(crate) fn owes_alert(&self) -> bool {
         !matches!(self.reason, "peer-alert" | "certificate-unknown")
     }
 }

@@ -110,7 +110,7 @@ impl Handshake {
                 Err(failure) => {
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
-                    if out.len() == before && !self.spoken && failure.from_us() {
+                    if out.len() == before && !self.spoken && failure.owes_alert() {
                         out.extend_from_slice(&DECODE_ERROR);
                     }
                     return Err(failure);

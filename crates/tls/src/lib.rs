@@ -14,6 +14,7 @@ mod handshake;
 mod load;
 mod overheard;
 mod profile;
+mod protection;
 mod records;
 mod session;
 mod tickets;

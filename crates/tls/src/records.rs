@@ -1,117 +1,472 @@
-//! An established session's records, by the library.
+//! An established session: records in both directions, and the few messages that may still come between data.
+//!
+//! The library keeps some 3.5 KB for this; what is needed is two keys, two counters and the secrets that the next keys
+//! follow from. So the connection is taken out of the library once its handshake is over.
 
 use std::ops::Range;
 
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::ConnectionState;
 
+use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::handshake::{append, flush_alerts, record_len};
+use crate::handshake::{HEADER_LEN, PAYLOAD_MAX};
+use crate::overheard::TrafficSecrets;
+use crate::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection};
 use crate::session::Opened;
+use crate::{Suite, Version};
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const HANDSHAKE: u8 = 22;
+
+/// Records and messages in a row that carry no data: a client that sends more only wants work done.
+const FRUITLESS_MAX: u8 = 32;
+
+/// Records under one AES-GCM key (RFC 8446 §5.5 allows 2^24.5).
+const SEALED_MAX_GCM: u64 = 1 << 24;
 
 pub(crate) struct Records {
-    connection: UnbufferedServerConnection,
-    /// As in `Handshake`.
-    shown: usize,
+    sealing: Protection,
+    opening: Protection,
+    version: Version,
+    /// Records that may be sealed with one key.
+    sealed_max: u64,
+    /// A message that has come in part.
+    partial: Partial,
+    fruitless: u8,
+    /// The client has sent close_notify.
     end: bool,
+    /// A close_notify has been sent, or an alert.
+    closed: bool,
 }
 
-impl Records {
-    pub fn new(connection: UnbufferedServerConnection) -> Records {
-        Records {
-            connection,
-            shown: 0,
-            end: false,
+/// Post-handshake messages are short, but may be cut anywhere.
+#[derive(Default)]
+struct Partial {
+    head: [u8; 5],
+    len: u8,
+    /// Bytes of a refused renegotiation's hello that are still to come.
+    skip: u32,
+}
+
+/// Why a session cannot go on.
+struct Broken {
+    /// What the client is told; a client that has sent an alert itself is told nothing.
+    alert: Option<Alert>,
+    reason: &'static str,
+    detail: String,
+}
+
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Alert {
+    CloseNotify = 0,
+    UnexpectedMessage = 10,
+    BadRecordMac = 20,
+    RecordOverflow = 22,
+    IllegalParameter = 47,
+    DecodeError = 50,
+    UserCanceled = 90,
+    NoRenegotiation = 100,
+}
+
+impl Broken {
+    fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> Broken {
+        Broken {
+            alert: Some(alert),
+            reason,
+            detail: detail.into(),
         }
     }
 
+    fn unexpected(detail: &str) -> Broken {
+        Broken::new(Alert::UnexpectedMessage, "unexpected-message", detail)
+    }
+}
+
+impl From<Damage> for Broken {
+    fn from(damage: Damage) -> Broken {
+        match damage {
+            Damage::Forged => Broken::new(
+                Alert::BadRecordMac,
+                "decrypt-error",
+                "a record does not decrypt",
+            ),
+            Damage::TooLong => Broken::new(
+                Alert::RecordOverflow,
+                "record-overflow",
+                "a record's plaintext is too long",
+            ),
+            Damage::NoType => Broken::unexpected("a record is nothing but padding"),
+        }
+    }
+}
+
+impl Records {
+    /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
+    pub fn new(
+        connection: UnbufferedServerConnection,
+        secrets: TrafficSecrets,
+        facts: &Facts,
+    ) -> Result<Records, Failure> {
+        // What else it returns would derive further keys, at a kilobyte per session; see `Protection::update`.
+        let (keys, _) = connection.dangerous_into_kernel_connection()?;
+        let Facts { version, suite, .. } = *facts;
+        let sealing = Protection::new(version, suite, secrets.server, keys.tx);
+        let opening = Protection::new(version, suite, secrets.client, keys.rx);
+        let (Some(sealing), Some(opening)) = (sealing, opening) else {
+            return Err(Failure::new("internal", "keys of an unknown suite"));
+        };
+        debug_assert!(sealing.is_consistent() && opening.is_consistent());
+        Ok(Records {
+            sealing,
+            opening,
+            version,
+            sealed_max: match suite {
+                Suite::Aes128Gcm | Suite::Aes256Gcm => SEALED_MAX_GCM,
+                Suite::Chacha20Poly1305 => u64::MAX,
+            },
+            partial: Partial::default(),
+            fruitless: 0,
+            end: false,
+            closed: false,
+        })
+    }
+
+    /// See `Session::open`.
     pub fn open(
         &mut self,
         buffer: &mut [u8],
         cipher: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<Opened, Failure> {
-        let (mut plain, mut consumed) = (0, 0);
-        let mut received = Vec::new();
+        let (mut plain, mut at) = (0, cipher.start);
         while !self.end {
-            let start = cipher.start + consumed;
-            let Some(record) = record_len(&buffer[start + self.shown..cipher.end]) else {
-                break;
-            };
-            self.shown += record;
-            let let_go = self.pump(&mut buffer[start..start + self.shown], &mut received, out)?;
-            consumed += let_go;
-            self.shown -= let_go;
-            buffer[plain..plain + received.len()].copy_from_slice(&received);
-            plain += received.len();
-            received.clear();
+            match self.open_record(&mut buffer[at..cipher.end], out) {
+                Ok(None) => break,
+                Ok(Some((record, data))) => {
+                    let len = data.len();
+                    buffer.copy_within(at + data.start..at + data.end, plain);
+                    plain += len;
+                    at += record;
+                }
+                Err(broken) => return Err(self.refuse(broken, out)),
+            }
+        }
+        if self.end {
+            // "Any data received after a closure alert has been received MUST be ignored." (RFC 8446 §6.1)
+            at = cipher.end;
         }
         Ok(Opened {
             plain,
-            consumed,
+            consumed: at - cipher.start,
             end: self.end,
         })
     }
 
-    fn pump(
+    /// The first record's length and the place of its data, which is empty for a message; nothing if it is not whole.
+    fn open_record(
         &mut self,
-        records: &mut [u8],
-        received: &mut Vec<u8>,
+        bytes: &mut [u8],
         out: &mut Vec<u8>,
-    ) -> Result<usize, Failure> {
-        let mut discarded = 0;
-        loop {
-            let status = self
-                .connection
-                .process_tls_records(&mut records[discarded..]);
-            discarded += status.discard;
-            match status.state {
-                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
-                    while let Some(Ok(record)) = traffic.next_record() {
-                        received.extend_from_slice(record.payload);
+    ) -> Result<Option<(usize, Range<usize>)>, Broken> {
+        let Some(len) = self.record_len(bytes)? else {
+            return Ok(None);
+        };
+        let record = &mut bytes[..len];
+        let (content, place) = self.opening.open(record)?;
+        if content == APPLICATION_DATA && !place.is_empty() {
+            self.check_no_partial()?;
+            self.fruitless = 0;
+            return Ok(Some((len, place)));
+        }
+        self.count_fruitless()?;
+        let message = &record[place];
+        match content {
+            HANDSHAKE => self.handshake(message, out)?,
+            ALERT => {
+                self.check_no_partial()?;
+                self.alert(message)?;
+            }
+            APPLICATION_DATA => self.check_no_partial()?,
+            _ => return Err(Broken::unexpected("a record of no known type")),
+        }
+        Ok(Some((len, 0..0)))
+    }
+
+    fn count_fruitless(&mut self) -> Result<(), Broken> {
+        self.fruitless += 1;
+        match self.fruitless > FRUITLESS_MAX {
+            false => Ok(()),
+            true => Err(Broken::new(
+                Alert::UnexpectedMessage,
+                "flood",
+                "too many records without data",
+            )),
+        }
+    }
+
+    /// Of the record at the front, once all of it is there.
+    fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
+        let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>()
+        else {
+            return Ok(None);
+        };
+        let allowed = match self.version {
+            // Alerts and changes of the cipher would have to be inside of such a record (RFC 8446 §5).
+            Version::Tls13 => content == APPLICATION_DATA,
+            Version::Tls12 => (CHANGE_CIPHER_SPEC + 1..=APPLICATION_DATA).contains(&content),
+        };
+        if !allowed {
+            return Err(Broken::unexpected(
+                "a record type that cannot come after the handshake",
+            ));
+        }
+        if major != 3 {
+            return Err(Broken::new(
+                Alert::DecodeError,
+                "bad-record",
+                "a record of another protocol",
+            ));
+        }
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        let max = match self.version {
+            Version::Tls13 => PLAIN_MAX + 256,
+            Version::Tls12 => PAYLOAD_MAX,
+        };
+        if payload > max {
+            return Err(Broken::new(
+                Alert::RecordOverflow,
+                "record-overflow",
+                "a record is too long",
+            ));
+        }
+        let len = HEADER_LEN + payload;
+        Ok((bytes.len() >= len).then_some(len))
+    }
+
+    /// "Handshake messages MUST NOT be interleaved with other record types." (RFC 8446 §5.1)
+    fn check_no_partial(&self) -> Result<(), Broken> {
+        match self.partial.len == 0 && self.partial.skip == 0 {
+            true => Ok(()),
+            false => Err(Broken::unexpected(
+                "a handshake message is interleaved with other records",
+            )),
+        }
+    }
+
+    fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
+        const WARNING: u8 = 1;
+        let &[level, description] = message else {
+            return Err(Broken::new(
+                Alert::DecodeError,
+                "bad-record",
+                "an alert is not two bytes long",
+            ));
+        };
+        if description == Alert::CloseNotify as u8 {
+            self.end = true;
+            return Ok(());
+        }
+        // TLS 1.3 has no levels any more: only this one is not fatal (RFC 8446 §6).
+        let harmless = match self.version {
+            Version::Tls13 => description == Alert::UserCanceled as u8,
+            Version::Tls12 => level == WARNING,
+        };
+        if harmless {
+            return Ok(());
+        }
+        Err(Broken {
+            alert: None,
+            reason: "peer-alert",
+            detail: format!("the client sent alert {description}"),
+        })
+    }
+
+    fn handshake(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        if message.is_empty() {
+            return Err(Broken::unexpected("an empty handshake record"));
+        }
+        match self.version {
+            Version::Tls13 => self.key_update(message, out),
+            Version::Tls12 => self.renegotiation(message, out),
+        }
+    }
+
+    /// The only message that a TLS 1.3 client may send after its handshake, since no certificate was asked of it.
+    fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        const NOT_REQUESTED: u8 = 0;
+        const REQUESTED: u8 = 1;
+        let rest = self.partial.fill(message, 5);
+        match self.partial.taken() {
+            [KEY_UPDATE, 0, 0, 1, request] => {
+                if !rest.is_empty() {
+                    return Err(Broken::unexpected(
+                        "a key update is followed by more in its record",
+                    ));
+                }
+                let request = *request;
+                self.partial = Partial::default();
+                match request {
+                    NOT_REQUESTED => {}
+                    REQUESTED if self.closed => {}
+                    REQUESTED => self.send_key_update(out),
+                    _ => {
+                        return Err(Broken::new(
+                            Alert::IllegalParameter,
+                            "protocol-violation",
+                            "a key update asks for what there is not",
+                        ));
                     }
                 }
-                Ok(ConnectionState::EncodeTlsData(mut chunk)) => append(&mut chunk, out),
-                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
-                Ok(ConnectionState::PeerClosed) => {
-                    self.end = true;
-                    return Ok(discarded);
-                }
-                Ok(_) => return Ok(discarded),
-                Err(error) => {
-                    flush_alerts(&mut self.connection, &mut records[discarded..], out);
-                    return Err(error.into());
-                }
+                self.opening.update();
+                Ok(())
             }
+            [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
+            [KEY_UPDATE, ..] => Err(Broken::new(
+                Alert::DecodeError,
+                "bad-record",
+                "a key update is not one byte long",
+            )),
+            _ => Err(Broken::unexpected(
+                "a handshake message that cannot come after the handshake",
+            )),
         }
     }
 
-    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
-        loop {
-            match self.connection.process_tls_records(&mut []).state {
-                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
-                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                    return traffic.encrypt(plain, out).unwrap_or(0);
-                }
-                _ => return 0,
-            }
-        }
+    fn send_key_update(&mut self, out: &mut Vec<u8>) {
+        self.append(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
+        self.sealing.update();
     }
 
-    pub fn close(&mut self, out: &mut Vec<u8>) {
+    /// A TLS 1.2 client that wants to negotiate again hears that this is not done, and may go on without.
+    fn renegotiation(&mut self, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        const WARNING: u8 = 1;
+        const CLIENT_HELLO: u8 = 1;
+        while !message.is_empty() {
+            let skipped = message.len().min(self.partial.skip as usize);
+            self.partial.skip -= skipped as u32;
+            message = self.partial.fill(
+                &message[skipped..],
+                if self.partial.skip > 0 { 0 } else { 4 },
+            );
+            match *self.partial.taken() {
+                [CLIENT_HELLO, a, b, c] => {
+                    self.partial = Partial {
+                        skip: u32::from_be_bytes([0, a, b, c]),
+                        ..Partial::default()
+                    };
+                    self.count_fruitless()?;
+                    if !self.closed {
+                        self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
+                    }
+                }
+                [] | [CLIENT_HELLO, ..] => {}
+                _ => {
+                    return Err(Broken::unexpected(
+                        "a handshake message after the handshake",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, broken: Broken, out: &mut Vec<u8>) -> Failure {
+        const FATAL: u8 = 2;
+        if let Some(alert) = broken.alert
+            && !self.closed
+        {
+            self.append(ALERT, &[FATAL, alert as u8], out);
+        }
+        self.closed = true;
+        Failure::new(broken.reason, broken.detail)
+    }
+
+    fn append(&mut self, content: u8, message: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        out.resize(start + 64, 0);
+        out.resize(start + self.sealing.overhead() + message.len(), 0);
+        self.sealing.seal(content, message, &mut out[start..]);
+    }
+
+    /// See `Session::seal`.
+    pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
+        let bound = self.sealed_len(plain.len());
+        assert!(
+            out.len() >= bound,
+            "{} bytes to seal into, {bound} needed",
+            out.len()
+        );
+        if self.closed {
+            return 0;
+        }
         let mut written = 0;
-        loop {
-            match self.connection.process_tls_records(&mut []).state {
-                Ok(ConnectionState::TransmitTlsData(transmit)) => transmit.done(),
-                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-                    written = traffic.queue_close_notify(&mut out[start..]).unwrap_or(0);
-                    break;
+        if self.is_worn(plain.len()) {
+            match self.version {
+                Version::Tls12 => return 0,
+                Version::Tls13 => {
+                    written = self.sealing.seal(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
+                    self.sealing.update();
                 }
-                _ => break,
             }
         }
-        out.truncate(start + written);
+        for piece in plain.chunks(PLAIN_MAX) {
+            written += self
+                .sealing
+                .seal(APPLICATION_DATA, piece, &mut out[written..]);
+        }
+        written
+    }
+
+    /// That much more would take the key over its limit, and the record that announces another key with it.
+    fn is_worn(&self, plain_len: usize) -> bool {
+        let records = plain_len.div_ceil(PLAIN_MAX) as u64;
+        self.sealing.sequence.saturating_add(records) >= self.sealed_max
+    }
+
+    /// See `Session::sealed_len`.
+    pub fn sealed_len(&self, plain_len: usize) -> usize {
+        let overhead = self.sealing.overhead();
+        let update = if self.is_worn(plain_len) {
+            overhead + 5
+        } else {
+            0
+        };
+        plain_len + plain_len.div_ceil(PLAIN_MAX) * overhead + update
+    }
+
+    /// See `Session::close`.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        const WARNING: u8 = 1;
+        if !self.closed {
+            self.append(ALERT, &[WARNING, Alert::CloseNotify as u8], out);
+            self.closed = true;
+        }
+    }
+
+    /// See `Session::rest`.
+    pub fn rest(&mut self) {
+        self.sealing.rest();
+        self.opening.rest();
     }
 }
+
+const KEY_UPDATE: u8 = 24;
+
+impl Partial {
+    /// Takes bytes until there are `want`. Returns those left over.
+    fn fill<'a>(&mut self, bytes: &'a [u8], want: usize) -> &'a [u8] {
+        let have = usize::from(self.len);
+        let take = bytes.len().min(want.saturating_sub(have));
+        self.head[have..have + take].copy_from_slice(&bytes[..take]);
+        self.len += take as u8;
+        &bytes[take..]
+    }
+
+    fn taken(&self) -> &[u8] {
+        &self.head[..usize::from(self.len)]
+    }
+}
+
+#[cfg(test)]
+mod tests;

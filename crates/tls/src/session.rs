@@ -45,8 +45,6 @@ enum State {
 struct Established {
     records: Records,
     facts: Facts,
-    /// A close_notify has been sent, or an alert.
-    closed: bool,
 }
 
 impl Session {
@@ -80,7 +78,7 @@ impl Session {
         };
         match handshake.advance(buffer, out) {
             Ok((consumed, Step::Done)) => {
-                self.establish();
+                self.establish()?;
                 Ok((consumed, Step::Done))
             }
             Ok(progress) => Ok(progress),
@@ -91,18 +89,17 @@ impl Session {
         }
     }
 
-    fn establish(&mut self) {
+    fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over)
         else {
-            return;
+            return Ok(());
         };
         self.server_name = handshake.heard.server_name.take();
         let facts = handshake.facts();
-        self.state = State::Established(Box::new(Established {
-            records: Records::new(handshake.connection),
-            facts,
-            closed: false,
-        }));
+        let secrets = std::mem::take(&mut handshake.heard.secrets);
+        let records = Records::new(handshake.connection, secrets, &facts)?;
+        self.state = State::Established(Box::new(Established { records, facts }));
+        Ok(())
     }
 
     /// Opens all complete records in `buffer[cipher]` and moves their plaintext to the front of `buffer`, which may
@@ -123,28 +120,39 @@ impl Session {
         opened
     }
 
-    /// Encrypts `plain` into records at the front of `out`, which must have [`Session::sealed_len`] bytes.
-    /// Returns the bytes written.
+    /// Encrypts `plain` into records at the front of `out`. Returns the bytes written. None are, however long `plain`,
+    /// before the handshake is over, after [`Session::close`] and after a failure; and when the keys of a TLS 1.2
+    /// session are worn out (2^24 records, 256 GiB), which is the time to close it. A TLS 1.3 session goes on to new
+    /// keys by itself.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Session::sealed_len`].
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
         match &mut self.state {
-            State::Established(established) if !established.closed => {
-                established.records.seal(plain, out)
-            }
+            State::Established(established) => established.records.seal(plain, out),
             _ => 0,
         }
     }
 
-    /// Upper bound of what [`Session::seal`] makes of that many bytes.
+    /// Upper bound of what the next [`Session::seal`] makes of that many bytes.
     pub fn sealed_len(&self, plain_len: usize) -> usize {
-        plain_len + plain_len.div_ceil(1 << 14) * (HEADER_LEN + 8 + 16)
+        match &self.state {
+            State::Established(established) => established.records.sealed_len(plain_len),
+            _ => 0,
+        }
+    }
+
+    /// For a session that is about to be idle: frees what can be remade from its keys. The next record each way then
+    /// costs a little more; see `examples/session_cost.rs`.
+    pub fn rest(&mut self) {
+        if let State::Established(established) = &mut self.state {
+            established.records.rest();
+        }
     }
 
     /// Appends a close_notify, after which nothing more can be sealed. The client may still be read from.
     pub fn close(&mut self, out: &mut Vec<u8>) {
-        if let State::Established(established) = &mut self.state
-            && !established.closed
-        {
-            established.closed = true;
+        if let State::Established(established) = &mut self.state {
             established.records.close(out);
         }
     }

@@ -115,7 +115,7 @@ fn missing_and_unreadable_files_are_named() {
     error(&directory.0.join("none.pem"), "no such file");
     error(&directory.0, "the directory has no .pem file");
     let locked = directory.write("locked.pem", ec(&[NAME]));
-    fs::set_permissions(&locked, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&locked).is_err() {
         error(&locked, "permission denied");
     }

@@ -83,10 +83,17 @@ impl Program {
         }
         let text =
             String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let version = peer.version_of(&text);
+        if version.is_empty() {
+            let path = path.display();
+            return Err(Failure::new(format!(
+                "{name} ({path}): {flag} says nothing"
+            )));
+        }
         Ok(Self {
             peer,
             path: path.to_owned(),
-            version: peer.version_of(&text),
+            version,
         })
     }
 
@@ -248,16 +255,10 @@ backend origin
 }
 
 fn nginx_config(site: &Site) -> String {
-    let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
-    let file = |tail: &str| site.file(&format!("{SITE_NAME}.{tail}.pem"));
-    let (ec_cert, ec_key, rsa_cert, rsa_key) = (
-        file("ec.cert"),
-        file("ec.key"),
-        file("rsa.cert"),
-        file("rsa.key"),
-    );
+    let origin = site.origin;
     let temp = site.file("nginx-temp");
     let pid = site.file("nginx.pid");
+    let server = nginx_server(site);
     // Started by root it would become another user, who may not write to our directory.
     let user = if rustix::process::geteuid().is_root() {
         "user root;"
@@ -284,6 +285,7 @@ http {{
     scgi_temp_path {temp}-scgi;
     keepalive_timeout 600s;
     keepalive_requests 1000000000;
+    keepalive_time 24h;
     upstream origin {{
         server {origin};
         keepalive 128;
@@ -291,11 +293,21 @@ http {{
         keepalive_timeout 600s;
         keepalive_time 24h;
     }}
-    server {{
+{server}}}
+"
+    )
+}
+
+fn nginx_server(site: &Site) -> String {
+    let (plain, tls, curves) = (site.plain, site.tls, site.curves);
+    let file = |tail: &str| site.file(&format!("{SITE_NAME}.{tail}.pem"));
+    let (ec_cert, ec_key) = (file("ec.cert"), file("ec.key"));
+    let (rsa_cert, rsa_key) = (file("rsa.cert"), file("rsa.key"));
+    format!(
+        "    server {{
         listen {plain} backlog=4096;
         listen {tls} ssl backlog=4096;
         server_name {SITE_NAME};
-        keepalive_time 24h;
         ssl_certificate {ec_cert};
         ssl_certificate_key {ec_key};
         ssl_certificate {rsa_cert};
@@ -317,7 +329,6 @@ http {{
             proxy_max_temp_file_size 0;
         }}
     }}
-}}
 "
     )
 }

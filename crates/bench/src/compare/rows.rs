@@ -242,17 +242,12 @@ impl Bench<'_> {
     }
 
     fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        drop(Held::open(
-            target,
-            IDLE_WARMUP_CONNECTIONS,
-            "/",
-            REQUEST_TIMEOUT,
-            self.interrupt,
-        )?);
+        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt, "");
+        drop(open(IDLE_WARMUP_CONNECTIONS)?);
         self.interrupt.sleep(Duration::from_millis(300))?;
         let count = self.arguments.idle_connections;
         let before = Memory::of(&[pid])?;
-        let mut held = Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt)?;
+        let mut held = open(count)?;
         let still_open = held.hold(IDLE_HOLD)?;
         let after = Memory::of(&[pid])?;
         let growth = after.growth_since(&before, still_open);

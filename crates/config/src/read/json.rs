@@ -65,7 +65,7 @@ fn syntax_fault(lines: &Lines<'_>, error: &serde_json::Error) -> Fault {
         span: Some(Span::new(offset, offset)),
         what: what.to_string(),
         fix: fix.into(),
-        damage: true,
+        damage: Some(Span::new(offset, offset)),
     }
 }
 
@@ -119,7 +119,7 @@ impl<'t> Cutter<'_, 't> {
                     span: Some(key_span),
                     what,
                     fix: "remove one of the two".into(),
-                    damage: false,
+                    damage: None,
                 });
             } else {
                 entries.push(Entry {
@@ -220,7 +220,7 @@ impl<'t> Cutter<'_, 't> {
             span: Some(span),
             what,
             fix,
-            damage: true,
+            damage: Some(span),
         });
     }
 }

@@ -20,6 +20,6 @@ pub(crate) struct Fault {
     pub span: Option<Span>,
     pub what: String,
     pub fix: String,
-    /// Whether the rest of its line, and of the section, may be missing from the tree or be in the wrong place.
-    pub damage: bool,
+    /// What may be missing from the tree, or be in the wrong place; with it the rest of its section.
+    pub damage: Option<Span>,
 }

@@ -32,7 +32,7 @@ pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
                 span: None,
                 what,
                 fix,
-                damage: true,
+                damage: Some(Span::default()),
             }],
         }
     })
@@ -49,7 +49,7 @@ fn read_here<'t>(lines: &Lines<'t>) -> Reading<'t> {
             span: Some(span),
             what,
             fix: "nothing in a configuration needs that".into(),
-            damage: true,
+            damage: Some(span),
         });
     }
     Reading {
@@ -139,7 +139,11 @@ fn faults(lines: &Lines<'_>, errors: &[Error]) -> Vec<Fault> {
         if echo || !seen.insert(span.map(|span| lines.at(span).line)) {
             continue;
         }
-        let damage = !error.message().starts_with("duplicate key");
+        let damage = match swallowed {
+            _ if error.message().starts_with("duplicate key") => None,
+            Some((first, lost)) if *span == Some(first) => Some(lost),
+            _ => Some(span.unwrap_or_default()),
+        };
         let (what, fix) = explain(lines, *span, error.message());
         faults.push(Fault {
             span: *span,
@@ -159,7 +163,12 @@ fn swallowed(lines: &Lines<'_>, spans: &[(Option<Span>, &Error)]) -> Option<(Spa
     };
     let first = spans.iter().find(is("unexpected `=` in array"))?.0?;
     let end = spans.iter().rev().find(is("unclosed array"))?.0?;
-    let start = lines.start_of(lines.at(first).line as usize);
+    let mut line = lines.at(first).line as usize;
+    // Headers between the array and the first `=` were taken in as arrays.
+    while line > 1 && lines.line(line - 1).trim_start().starts_with(['[', '#']) {
+        line -= 1;
+    }
+    let start = lines.start_of(line);
     Some((first, Span::new(start, end.start)))
 }
 

@@ -21,17 +21,14 @@ pub(crate) fn routes(context: &Context<'_, '_>, top: &mut Section<'_, '_>) -> Ve
         return Vec::new();
     };
     match &entry.node.value {
-        Value::Array(items) => items
-            .iter()
-            .filter_map(|item| route(context, item))
-            .collect(),
+        Value::Array(items) => items.iter().map(|item| route(context, item)).collect(),
         Value::Table(_) => {
             report.error(
                 entry.key_span,
                 "there can be several routes",
                 "write [[route]] in double brackets",
             );
-            route(context, &entry.node).into_iter().collect()
+            vec![route(context, &entry.node)]
         }
         _ => {
             mismatch::<()>(report, "route", "an array of tables", &entry.node);
@@ -40,36 +37,54 @@ pub(crate) fn routes(context: &Context<'_, '_>, top: &mut Section<'_, '_>) -> Ve
     }
 }
 
-fn route(context: &Context<'_, '_>, node: &Node<'_>) -> Option<RouteDraft> {
+fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     let report = context.report;
-    let mut section = Section::of(report, node, "[[route]]", node.span)?;
+    let mut draft = stand_in(report, node);
+    let Some(mut section) = Section::of(report, node, "[[route]]", node.span) else {
+        return draft;
+    };
     section.title = "this route".to_string();
     let errors = report.errors();
-    let listener = section
-        .string("listener")
-        .and_then(|found| context.listeners.resolve(report, found));
-    let host = section
+    let listener = section.string("listener");
+    draft.route.listener = listener
+        .and_then(|found| context.listeners.resolve(report, found))
+        .map(ListenerId);
+    if let Some(host) = section
         .string("host")
-        .and_then(|found| accepted(report, found, address::host_pattern));
-    let path = section
+        .and_then(|found| accepted(report, found, address::host_pattern))
+    {
+        draft.route.host = host;
+    }
+    if let Some(path) = section
         .node("path")
-        .and_then(|node| path_pattern(report, node));
-    let complete = report.errors() == errors;
-    let action = action(context, &mut section);
+        .and_then(|node| path_pattern(report, node))
+    {
+        draft.route.path = path;
+    }
+    // A listener that was given and is not known says nothing if a syntax error may have hidden it.
+    let is_known = listener.is_none() || draft.route.listener.is_some();
+    draft.complete = report.errors() == errors && is_known;
+    if let Some(action) = action(context, &mut section) {
+        draft.route.action = action;
+    }
     section.close();
+    draft
+}
+
+/// For every request, to no backend: what is not replaced is a default, or there is an error.
+fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
     let route = Route {
-        listener: listener.map(ListenerId),
-        host: host.unwrap_or(HostPattern::Any),
-        path: path.unwrap_or_else(|| PathPattern::Prefix("/".to_string())),
-        // A stand-in where there is none, in which case there is an error.
-        action: action.unwrap_or(Action::Backend(BackendId(usize::MAX))),
+        listener: None,
+        host: HostPattern::Any,
+        path: PathPattern::Prefix("/".to_string()),
+        action: Action::Backend(BackendId(usize::MAX)),
         at: report.at(node.span),
     };
-    Some(RouteDraft {
+    RouteDraft {
         route,
         span: node.span,
-        complete,
-    })
+        complete: false,
+    }
 }
 
 /// The value as its type, or a problem.
@@ -114,7 +129,11 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
 fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     accepted(report, found, path::check)?;
     if let Some((what, fix)) = path::never_sent(found.value) {
-        report.warning(found.span, format!("{what}: this route never matches"), fix);
+        report.warning(
+            found.span,
+            format!("{what}: this route may never match"),
+            fix,
+        );
     }
     Some(found.value.to_string())
 }

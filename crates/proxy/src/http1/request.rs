@@ -38,6 +38,22 @@ impl Method {
         }
     }
 
+    /// For labels: a closed set, whatever clients come up with.
+    pub fn label(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Options => "OPTIONS",
+            Method::Trace => "TRACE",
+            Method::Connect => "CONNECT",
+            Method::Patch => "PATCH",
+            Method::Other => "OTHER",
+        }
+    }
+
     pub fn is_safe(self) -> bool {
         matches!(
             self,
@@ -216,6 +232,10 @@ enum Expect {
 
 /// Parses the request at the beginning of `buf`. What was looked at in an earlier call is not looked at again, so
 /// that a head may arrive byte by byte at no greater cost.
+///
+/// # Errors
+/// 400, 405, 414, 417, 431, 501 or 505, as soon as the bytes can no longer become a request that we forward. What was
+/// understood before (`method_text`, `version`) stays in `out` for the log, until the next call.
 pub fn parse_request(buf: &[u8], limits: &Limits, out: &mut RequestHead) -> Result<Parsed, Reject> {
     if out.parser.phase == Phase::Done {
         out.clear();

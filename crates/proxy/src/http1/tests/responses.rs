@@ -93,131 +93,52 @@ fn what_could_be_read_in_two_ways_is_refused() {
     );
 }
 
+/// Request method, status, fields; body, whether the connection is kept, framing for HTTP/1.1 and HTTP/1.0 clients.
+type BodyRow = (
+    Asked,
+    u16,
+    &'static str,
+    ResponseBody,
+    bool,
+    Framing,
+    Framing,
+);
+
+const LENGTH: &str = "Content-Length: 5\r\n";
+const ZERO: &str = "Content-Length: 0\r\n";
+const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
+
+#[rustfmt::skip]
+const BODIES: [BodyRow; 13] = [
+    (GET, 200, LENGTH, ResponseBody::Length(5), true, Framing::Length(5), Framing::Length(5)),
+    (GET, 200, CHUNKED, ResponseBody::Chunked, true, Framing::Chunked, Framing::UntilClose),
+    (GET, 200, "", ResponseBody::UntilClose, false, Framing::Chunked, Framing::UntilClose),
+    (HEAD, 200, LENGTH, ResponseBody::None, true, Framing::Length(5), Framing::Length(5)),
+    (HEAD, 200, CHUNKED, ResponseBody::None, true, Framing::Chunked, Framing::None),
+    (HEAD, 200, "", ResponseBody::None, true, Framing::None, Framing::None),
+    (GET, 304, LENGTH, ResponseBody::None, true, Framing::Length(5), Framing::Length(5)),
+    (GET, 304, CHUNKED, ResponseBody::None, false, Framing::None, Framing::None),
+    (GET, 204, "", ResponseBody::None, true, Framing::None, Framing::None),
+    (GET, 204, ZERO, ResponseBody::None, true, Framing::None, Framing::None),
+    (GET, 204, LENGTH, ResponseBody::None, false, Framing::None, Framing::None),
+    (HEAD, 204, CHUNKED, ResponseBody::None, false, Framing::None, Framing::None),
+    (GET, 103, LENGTH, ResponseBody::None, false, Framing::None, Framing::None),
+];
+
 #[test]
 fn a_body_is_as_long_as_status_method_and_fields_say() {
-    use ResponseBody as Body;
-    use Version::{Http10, Http11};
-    for (asked, status, lines, body, keep_alive, to_11, to_10) in [
-        (
-            GET,
-            200,
-            "Content-Length: 5\r\n",
-            Body::Length(5),
-            true,
-            Framing::Length(5),
-            Framing::Length(5),
-        ),
-        (
-            GET,
-            200,
-            "Transfer-Encoding: chunked\r\n",
-            Body::Chunked,
-            true,
-            Framing::Chunked,
-            Framing::UntilClose,
-        ),
-        (
-            GET,
-            200,
-            "",
-            Body::UntilClose,
-            false,
-            Framing::Chunked,
-            Framing::UntilClose,
-        ),
-        (
-            HEAD,
-            200,
-            "Content-Length: 5\r\n",
-            Body::None,
-            true,
-            Framing::Length(5),
-            Framing::Length(5),
-        ),
-        (
-            HEAD,
-            200,
-            "Transfer-Encoding: chunked\r\n",
-            Body::None,
-            true,
-            Framing::Chunked,
-            Framing::None,
-        ),
-        (
-            HEAD,
-            200,
-            "",
-            Body::None,
-            true,
-            Framing::None,
-            Framing::None,
-        ),
-        (
-            GET,
-            304,
-            "Content-Length: 5\r\n",
-            Body::None,
-            true,
-            Framing::Length(5),
-            Framing::Length(5),
-        ),
-        (
-            GET,
-            304,
-            "Transfer-Encoding: chunked\r\n",
-            Body::None,
-            false,
-            Framing::None,
-            Framing::None,
-        ),
-        (GET, 204, "", Body::None, true, Framing::None, Framing::None),
-        (
-            GET,
-            204,
-            "Content-Length: 0\r\n",
-            Body::None,
-            true,
-            Framing::None,
-            Framing::None,
-        ),
-        (
-            GET,
-            204,
-            "Content-Length: 5\r\n",
-            Body::None,
-            false,
-            Framing::None,
-            Framing::None,
-        ),
-        (
-            HEAD,
-            204,
-            "Transfer-Encoding: chunked\r\n",
-            Body::None,
-            false,
-            Framing::None,
-            Framing::None,
-        ),
-        (
-            GET,
-            103,
-            "Content-Length: 5\r\n",
-            Body::None,
-            false,
-            Framing::None,
-            Framing::None,
-        ),
-    ] {
+    for (asked, status, lines, body, keep_alive, modern, old) in BODIES {
         let head = response_to(asked, format!("HTTP/1.1 {status} X\r\n{lines}\r\n")).unwrap();
-        let seen = (
-            head.body,
-            head.keep_alive,
-            head.framing_for(Http11),
-            head.framing_for(Http10),
+        assert_eq!(head.body, body, "{asked:?} {status} {lines:?}");
+        assert_eq!(head.keep_alive, keep_alive, "{asked:?} {status} {lines:?}");
+        assert_eq!(
+            head.framing_for(Version::Http11),
+            modern,
+            "{asked:?} {status} {lines:?}"
         );
         assert_eq!(
-            seen,
-            (body, keep_alive, to_11, to_10),
+            head.framing_for(Version::Http10),
+            old,
             "{asked:?} {status} {lines:?}"
         );
     }

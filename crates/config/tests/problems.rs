@@ -1,0 +1,418 @@
+//! What is said about configurations that are wrong: place, words, and all of it at once.
+
+use std::path::PathBuf;
+
+use propylon_config::*;
+
+fn source(name: &str, text: &str) -> Source {
+    Source {
+        name: name.into(),
+        base: PathBuf::from("/etc/propylon"),
+        text: text.into(),
+    }
+}
+
+/// A good configuration, below which a snippet can be put.
+const GOOD: &str = "[listener.web]\nbind = '0.0.0.0:80'\n[backend.app]\nservers = ['a:1']\n[[route]]\nbackend = 'app'\n";
+const GOOD_LINES: u32 = 6;
+
+/// Problems and warnings of a text, as they are printed.
+fn all(text: &str) -> Vec<String> {
+    let problems = match parse(&source("f", text)) {
+        Ok((_, warnings)) => warnings,
+        Err(problems) => problems,
+    };
+    problems.iter().map(Problem::to_string).collect()
+}
+
+/// Each snippet, put below the good configuration, has one problem; line 1 is the snippet's first.
+fn expect_below_good(table: &[(&str, u32, u32, &str)]) {
+    for (snippet, line, column, part) in table {
+        let found = all(&format!("{GOOD}{snippet}"));
+        let place = format!("f:{}:{column}: ", GOOD_LINES + line);
+        let fits = found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part);
+        assert!(
+            fits,
+            "{snippet}\nexpected {place}…{part}…\nfound {found:#?}"
+        );
+    }
+}
+
+/// Each whole text has one problem.
+fn expect(table: &[(&str, u32, u32, &str)]) {
+    for (text, line, column, part) in table {
+        let found = all(text);
+        let place = format!("f:{line}:{column}: ");
+        let fits = found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part);
+        assert!(fits, "{text}\nexpected {place}…{part}…\nfound {found:#?}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn wrong_names_get_the_one_that_was_meant() {
+    expect_below_good(&[
+        ("[proces]", 1, 2, "unknown section `proces`; did you mean `process`?"),
+        ("[backends.x]\nservers=['a:1']", 1, 2, "did you mean `backend`?"),
+        ("[[routes]]\nbackend='app'", 1, 3, "did you mean `route`?"),
+        ("[zzz]", 1, 2, "use `process`, `admin`, `log`"),
+        ("[process]\nworker = 1", 2, 1, "unknown key `worker` in [process]; did you mean `workers`?"),
+        ("[log]\nlevel = 'warning'", 2, 9, "`level` cannot be \"warning\"; did you mean \"warn\"?"),
+        ("[log]\nlevel = 'x'", 2, 9, "use \"error\", \"warn\", \"info\" or \"debug\""),
+        ("[[route]]\npath='/b'\nbackend='ap'", 3, 9, "no backend named \"ap\"; did you mean \"app\"?"),
+        ("[[route]]\npath='/b'\nbackend='x'", 3, 9, "use \"app\", or add a section [backend.NAME]"),
+        ("[[route]]\nlistener='wep'\nbackend='app'", 2, 10, "no listener named \"wep\"; did you mean \"web\"?"),
+        ("[listener.b]\nbind='[::]:1'\ntls='x'", 3, 5, "no tls named \"x\"; add a section [tls.x]"),
+        ("[[route]]\npath={exakt='/x'}\nbackend='app'\n[listener]", 2, 7, "unknown key `exakt` in `path`"),
+        ("[backend.\"a b\"]\nservers=['a:1']\n[[route]]\npath='/b'\nbackend='a b'", 1, 10, "cannot be the name of a backend"),
+        ("[backend.\"\"]\nservers=['a:1']\n[[route]]\npath='/b'\nbackend=''", 1, 10, "name of this backend is empty"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn wrong_types_are_named_with_the_right_form() {
+    expect_below_good(&[
+        ("[process]\nuser = 5", 2, 8, "`user`: expected a string, found an integer; write \"5\""),
+        ("[process]\nmax_connections = '5'", 2, 19, "expected an integer, found a string; write 5 without quotes"),
+        ("[process]\nworkers = '4'", 2, 11, "write 4 without quotes"),
+        ("[process]\nworkers = 1.5", 2, 11, "expected \"auto\" or a number from 1 to 1024, found a float"),
+        ("[process]\nuser = 1979-05-27", 2, 8, "expected a string, found a date"),
+        ("[listener.b]\nbind='[::]:1'\naccept_proxy_protocol='true'", 3, 23, "write true without quotes"),
+        ("[listener.b]\nbind=443", 2, 6, "write \"0.0.0.0:443\" for IPv4"),
+        ("[listener.b]\nbind=['[::]:1', {}]", 2, 17, "`bind`: expected a string, found a table"),
+        ("[listener.b]\nbind='[::]:1'\ntimeouts=5", 3, 10, "`timeouts`: expected a table, found an integer"),
+        ("[backend.b]\nservers='a:1'\n[[route]]\npath='/b'\nbackend='b'", 2, 9, "write ['a:1']"),
+        ("[backend.b]\nservers=[1]\n[[route]]\npath='/b'\nbackend='b'", 2, 10, "expected \"HOST:PORT\" or {"),
+        ("[[route]]\nbackend='app'\npath=5", 3, 6, "expected a string or { exact"),
+        ("[log]\nlevel=[]", 2, 7, "expected a string, found an array"),
+        ("[[process]]", 1, 3, "there can be only one [process]; write [process] in single brackets"),
+        ("[[tls.a]]", 1, 7, "write [tls.a] in single brackets"),
+        ("[tls]\ncertificates=[]", 2, 1, "below [tls.NAME]"),
+    ]);
+    expect(&[
+        ("listener=1", 1, 1, "`listener` has no name; write [listener.NAME]"),
+        ("[listener]\nbind='0.0.0.0:1'", 2, 1, "put the keys of a listener below [listener.NAME]"),
+        ("[listener.a]\nbind='0.0.0.0:1'\n[route]\nrespond={}", 3, 2, "write [[route]] in double brackets"),
+        ("route=[1]\n[listener.a]\nbind='0.0.0.0:1'", 1, 8, "[[route]]: expected a table, found an integer"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn wrong_units_and_ranges_are_refused() {
+    let listener = |key: &str| format!("[listener.b]\nbind='[::]:1'\n{key}");
+    expect_below_good(&[
+        ("[process]\ndrain_timeout=5", 2, 15, "`drain_timeout` has no unit; write \"5s\" or \"5ms\""),
+        ("[process]\ndrain_timeout='5'", 2, 15, "\"5\" is not a duration; write \"5s\" or \"5ms\""),
+        ("[process]\ndrain_timeout='5 sec'", 2, 15, "write \"5s\""),
+        ("[process]\ndrain_timeout='48h'", 2, 15, "`drain_timeout` is too large; use \"24h\" or less"),
+        ("[process]\nworkers=0", 2, 9, "`workers` is too small; use 1 or more"),
+        ("[process]\nworkers=1025", 2, 9, "use 1024 or less"),
+        ("[process]\nworkers=99999999999999999999999999999999999999999999", 2, 9, "use 1024 or less"),
+        ("[process]\nmax_connections=-1", 2, 17, "use 1 or more"),
+        (&listener("timeouts={idle='0s'}"), 3, 16, "`idle` is too small; use \"1ms\" or more"),
+        (&listener("timeouts={handshake='61m'}"), 3, 21, "use \"1h\" or less"),
+        (&listener("limits={head_bytes='1MiB'}"), 3, 20, "`head_bytes` is too large; use \"64KiB\" or less"),
+        (&listener("limits={head_bytes=10}"), 3, 20, "use \"1KiB\" or more"),
+        (&listener("limits={head_bytes='16K'}"), 3, 20, "write \"16KiB\" for 1024s or \"16kB\" for 1000s"),
+        (&listener("limits={headers=0}"), 3, 17, "use 1 or more"),
+        (&listener("limits={body_rate_min='2GiB'}"), 3, 23, "use \"1GiB\" or less"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn addresses_that_clash_are_told_apart_from_those_that_do_not() {
+    expect_below_good(&[
+        ("[admin]\nbind='0.0.0.0:80'", 2, 6, "0.0.0.0:80 is taken by [listener.web] in line 2"),
+        ("[admin]\nbind='127.0.0.1:80'", 2, 6, "127.0.0.1:80 is covered by 0.0.0.0:80 of [listener.web] in line 2; choose"),
+        ("[admin]\nbind=['127.0.0.1:81']", 2, 6, "write it without brackets"),
+        ("[admin]", 1, 2, "[admin] has no `bind`"),
+        ("[listener.b]\nbind='0.0.0.0:80'", 2, 6, "0.0.0.0:80 is taken by [listener.web] in line 2; choose"),
+        ("[listener.b]\nbind=['[::]:1','[::]:1']", 2, 16, "[::]:1 is taken by [listener.b] in line 8"),
+        ("[listener.b]\nbind='10.0.0.1:80'", 2, 6, "warning: 10.0.0.1:80 is covered by 0.0.0.0:80"),
+        ("[listener.b]\nbind=['[::1]:1','[::]:1']", 2, 7, "warning: [::1]:1 is covered by [::]:1 of [listener.b] in line 8; remove it"),
+        ("[listener.b]\nbind=[]", 2, 6, "`bind` is empty"),
+        ("[listener.b]", 1, 11, "[listener.b] has no `bind`"),
+        ("[listener.b]\nbind='shop.example:80'", 2, 6, "\"shop.example\" is a name; write the address"),
+        ("[listener.b]\nbind='0.0.0.0:65536'", 2, 6, "\"65536\" is not a port"),
+    ]);
+    for harmless in ["[listener.b]\nbind='[::]:80'", "[listener.b]\nbind=['127.0.0.1:0','127.0.0.1:0','0.0.0.0:0']", "[admin]\nbind='[::1]:80'"] {
+        assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn backends_are_checked_server_by_server() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\n{text}");
+    expect_below_good(&[
+        (&backend("servers=[]"), 5, 9, "`servers` is empty"),
+        (&backend(""), 4, 10, "[backend.b] has no `servers`"),
+        (&backend("servers=['http://10.0.0.1']"), 5, 10, "\"http://10.0.0.1\" is a URL; write \"10.0.0.1:80\""),
+        (&backend("servers=['10.0.0.1']"), 5, 10, "has no port"),
+        (&backend("servers=[{weight=2}]"), 5, 10, "this server has no `address`"),
+        (&backend("servers=[{address='a:1',weight=0}]"), 5, 32, "`weight` is 0; use 1 to 256, or remove the server"),
+        (&backend("servers=[{address='a:1',weight=257}]"), 5, 32, "use 256 or less"),
+        (&backend("servers=[{address='a:1',wieght=2}]"), 5, 25, "did you mean `weight`?"),
+        (&backend("servers=['a:1','A:1']"), 5, 16, "warning: this server is listed already, in line 11"),
+        (&backend("servers=['a:1']\nbalance='roundrobin'"), 6, 9, "did you mean \"round-robin\"?"),
+        (&backend("servers=['a:1']\nretries=11"), 6, 9, "use 10 or less"),
+        (&backend("servers=['a:1']\nmax_idle='x'"), 6, 10, "expected an integer"),
+        ("[backend.c]\nservers=['a:1']", 1, 10, "warning: no route leads to [backend.c]"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let listener = |text: &str| format!("[listener.b]\nbind='[::]:1'\n{text}");
+    let tls = |text: &str| format!("{}\n[tls.t]\ncertificates=['a']\n{text}", listener("tls='t'"));
+    expect_below_good(&[
+        (&listener("protocol='tcp'"), 3, 10, "`protocol = \"tcp\"` is not supported yet; remove it, or use \"http\""),
+        (&listener("protocol='passthrough'"), 3, 10, "`protocol = \"passthrough\"` is not supported yet"),
+        (&listener("protocol='htpp'"), 3, 10, "did you mean \"http\"?"),
+        (&listener("accept_proxy_protocol=true"), 3, 1, "`accept_proxy_protocol` is not supported yet"),
+        (&tls("signer='v'"), 6, 8, "no signer named \"v\""),
+        (&tls("client_auth={ca='c',mode='optional'}"), 6, 1, "`client_auth` is not supported yet"),
+        (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
+        (&backend("reuse='aggressive'"), 6, 7, "`reuse = \"aggressive\"` is not supported yet"),
+        (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
+        (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
+        (&backend("slow_start='1s'"), 6, 1, "`slow_start` is not supported yet; remove it"),
+        (&backend("queue={limit=1}"), 6, 1, "`queue` is not supported yet"),
+    ]);
+    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=0}\n[signer.s]\nservers=[1,'a']\nca='c'"));
+    let whats = [
+        "`health` is not supported yet",
+        "the path \"x\" does not begin with `/`",
+        "`interval`: \"2\" is not a duration",
+        "unknown key `rize` in `health`",
+        "`tls` is not supported yet",
+        "\"a b\" is not a host name",
+        "`ca` is empty",
+        "`queue` is not supported yet",
+        "`limit` is too small",
+        "`signer.s` is not supported yet",
+        "[signer.s] has no `identity`",
+        "`servers`: expected a string, found an integer",
+        "\"a\" has no port",
+    ];
+    let Err(problems) = parse(&source("f", &text)) else { panic!("many errors") };
+    assert_eq!(problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>(), whats);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn tls_profiles_are_checked() {
+    let tls = |text: &str| format!("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\n{text}");
+    expect_below_good(&[
+        (&tls(""), 4, 6, "[tls.t] has no `certificates`"),
+        (&tls("certificates=[]"), 5, 14, "`certificates` is empty"),
+        (&tls("certificates=['']"), 5, 15, "`certificates` is empty"),
+        (&tls("certificates='a.pem'"), 5, 14, "write ['a.pem']"),
+        (&tls("certificates=[\"a\\u0000\"]"), 5, 15, "has control characters in it"),
+        (&tls("certificates=[{chain='a'}]"), 5, 15, "this certificate has no `key`"),
+        (&tls("certificates=['a','a']"), 5, 19, "warning: this certificate is listed already"),
+        (&tls("certificates=['a']\npolicy='old'"), 6, 8, "use \"modern\" or \"intermediate\""),
+        (&tls("certificates=['a']\nprefer=[]"), 6, 8, "`prefer` is empty"),
+        (&tls("certificates=['a']\nprefer=['rsa','rsa']"), 6, 15, "names this key type twice"),
+        (&tls("certificates=['a']\nprefer=['edcsa']"), 6, 9, "did you mean \"ecdsa\"?"),
+        ("[tls.u]\ncertificates=['a']", 1, 6, "warning: no listener uses [tls.u]"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn routes_are_checked() {
+    let route = |text: &str| format!("[[route]]\npath='/b'\n{text}");
+    expect_below_good(&[
+        ("[[route]]\npath='/b'", 1, 1, "this route leads nowhere; give it exactly one of"),
+        (&route("backend='app'\nrespond={}"), 4, 1, "both `backend` and `respond`"),
+        (&route("redirect={}"), 3, 1, "leads to where the request came from; give it at least one"),
+        (&route("redirect={scheme='https',status=200}"), 3, 33, "200 is not the status of a redirect; use 301"),
+        (&route("redirect={scheme='htps'}"), 3, 18, "did you mean \"https\"?"),
+        (&route("redirect={host='*.a'}"), 3, 16, "a redirect leads to one host"),
+        (&route("redirect={host='a:80'}"), 3, 16, "has a port in it"),
+        (&route("redirect={port=0}"), 3, 16, "use 1 or more"),
+        (&route("redirect={path=\"/a\\r\\nX: y\"}"), 3, 16, "has control characters in it"),
+        (&route("redirect={scheme='http'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("redirect={path='/b'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("respond={status=199}"), 3, 17, "use 200 or more"),
+        (&route("respond={status=204,body='x'}"), 3, 26, "a response with status 204 has no body"),
+        (&route("respond={content_type=\"a/b\\r\\nX: y\"}"), 3, 23, "is not a content type"),
+        ("[[route]]\nhost='münchen.example'\nbackend='app'", 2, 6, "write the A-label"),
+        ("[[route]]\nhost='a.*'\nbackend='app'", 2, 6, "`*` stands for whole labels at the beginning only"),
+        ("[[route]]\npath='api'\nbackend='app'", 2, 6, "does not begin with `/`; write \"/api\""),
+        ("[[route]]\npath='/a?b'\nbackend='app'", 2, 6, "has a `?` in it"),
+        ("[[route]]\npath={exact='/a/../b'}\nbackend='app'", 2, 13, "warning: the path \"/a/../b\" has `.` or `..` in it"),
+        ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
+        ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        ("[listener.b]\nbind='[::]:1'\nmonitor_path='up'", 3, 14, "does not begin with `/`"),
+        (
+            "[listener.b]\nbind='[::]:1'\nmonitor_path='/up'\n[[route]]\npath={exact='/up'}\nbackend='app'",
+            4,
+            1,
+            "warning: requests for this path are answered by `monitor_path` of [listener.b]",
+        ),
+    ]);
+    for harmless in [
+        "[[route]]\nlistener='web'\nbackend='app'",
+        "[[route]]\npath={exact='/'}\nbackend='app'",
+        "[[route]]\nhost='a'\nbackend='app'\n[[route]]\nhost='*.a'\nbackend='app'",
+        "[[route]]\npath='/api'\nbackend='app'\n[[route]]\npath='/api/'\nbackend='app'",
+        "[[route]]\nhost='a'\nredirect={scheme='https'}",
+        "[[route]]\nhost='a'\nredirect={port=443}",
+    ] {
+        assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
+    }
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn a_listener_that_no_route_reaches_is_a_warning_and_no_listener_at_all_an_error() {
+    let route = "[listener.a]\nbind='0.0.0.0:1'\n[listener.b]\nbind='0.0.0.0:2'\n[[route]]\nlistener='a'\nrespond={}";
+    expect(&[
+        (route, 3, 11, "warning: no route is for [listener.b]: it answers every request with 404"),
+        ("", 1, 1, "the file is empty; add a section [listener.NAME]"),
+        ("\u{feff}\r\n \n", 1, 1, "the file is empty"),
+        ("[process]\n", 1, 1, "there is no listener"),
+        ("[listener]\n", 1, 1, "there is no listener"),
+    ]);
+    assert_eq!(all("[listner.a]\nbind='0.0.0.0:1'\n"), ["f:1:2: unknown section `listner`; did you mean `listener`?"]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn syntax_errors_are_explained() {
+    expect_below_good(&[
+        ("[process]\nuser = propylon", 2, 8, "`propylon` is not in quotes; write \"propylon\""),
+        ("[process]\nuser =", 2, 7, "there is no value after `=`"),
+        ("[process]\nuser: 'x'", 2, 5, "a key is followed by `:`; write `key = value`"),
+        ("[process]\nuser", 2, 5, "there is a key without a value"),
+        ("// hello", 1, 1, "not a comment in TOML; begin comments with `#`"),
+        ("[process]\nuser = \"x", 2, 10, "the string does not end; add the closing `\"`"),
+        ("[process]\nuser = \"\\q\"", 2, 10, "`\\` is followed by what it cannot escape"),
+        ("[process]\nuser='a'\nuser='b'", 3, 1, "`user` is given twice; remove one of the two"),
+        ("[listener.web]\nmonitor_path='/x'", 1, 11, "`web` is already there, further up; put the keys of both"),
+        ("[process]\nuser = \"a\u{1}\"", 2, 10, "invalid basic string"),
+        ("[admin]\nbind = 127.0.0.1:80", 2, 13, "this is not a number; put it in quotes"),
+        ("[process", 1, 9, "unclosed table; TOML expects `]` here"),
+        ("[process]\ruser='x'", 1, 11, "carriage return must be followed by newline"),
+    ]);
+}
+
+#[test]
+fn after_a_syntax_error_the_rest_is_still_checked_as_far_as_it_can_be_relied_on() {
+    let text = "[listener.web]\nbind = 0.0.0.0:80\nbogus = 1\n[backend.app]\nservers = []\n[[route]]\nbackend = 'gone'\n[log]\nlevel = 'loud'\n";
+    // Nothing about `bogus`, which may belong elsewhere, nor about `gone`, which may have been lost.
+    assert_eq!(
+        all(text),
+        [
+            "f:2:11: this is not a number; put it in quotes if it is a text",
+            "f:5:11: `servers` is empty; write at least one \"HOST:PORT\"",
+            "f:9:9: `level` cannot be \"loud\"; use \"error\", \"warn\", \"info\" or \"debug\"",
+        ]
+    );
+}
+
+#[test]
+fn an_array_that_does_not_end_is_one_problem_and_not_many() {
+    let text = "[tls.a]\ncertificates = ['a',\n# next\n[backend.x]\nservers = ['a:1']\n[[route]]\nbackend = 'x'\n";
+    assert_eq!(
+        all(text),
+        ["f:5:9: there is a `=` inside an array; close the array with `]` before it"]
+    );
+}
+
+#[test]
+fn all_problems_come_at_once_and_in_order() {
+    let text = "\
+[process]
+workers = \"many\"
+[listener.web]
+bind = \"localhost:80\"
+tls = \"pubic\"
+idle = \"5s\"
+[tls.public]
+certificates = []
+[backend.app]
+servers = [\"http://a\", { address = \"b:1\", weight = 0 }]
+balance = \"leastconn\"
+[[route]]
+host = \"*\"
+path = \"x\"
+backend = \"apq\"
+[[route]]
+";
+    let rendered = render(
+        &parse(&source("p.toml", text)).expect_err("many errors"),
+        text,
+    );
+    assert_eq!(
+        rendered,
+        "\
+p.toml:2:11: `workers` cannot be \"many\"; use \"auto\" or a number from 1 to 1024
+  2 | workers = \"many\"
+    |           ^^^^^^
+p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:80\"
+  4 | bind = \"localhost:80\"
+    |        ^^^^^^^^^^^^^^
+p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
+  5 | tls = \"pubic\"
+    |       ^^^^^^^
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `timeouts` or `limits`
+  6 | idle = \"5s\"
+    | ^^^^
+p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key
+  8 | certificates = []
+    |                ^^
+p.toml:10:12: \"http://a\" is a URL; write \"a:80\"
+  10 | servers = [\"http://a\", { address = \"b:1\", weight = 0 }]
+     |            ^^^^^^^^^^
+p.toml:10:52: `weight` is 0; use 1 to 256, or remove the server
+  10 | servers = [\"http://a\", { address = \"b:1\", weight = 0 }]
+     |                                                    ^
+p.toml:11:11: `balance` cannot be \"leastconn\"; did you mean \"least-connections\"?
+  11 | balance = \"leastconn\"
+     |           ^^^^^^^^^^^
+p.toml:13:8: `host` \"*\" is not needed; leave `host` out: then the route is for any host
+  13 | host = \"*\"
+     |        ^^^
+p.toml:14:8: the path \"x\" does not begin with `/`; write \"/x\"
+  14 | path = \"x\"
+     |        ^^^
+p.toml:15:11: no backend named \"apq\"; did you mean \"app\"?
+  15 | backend = \"apq\"
+     |           ^^^^^
+p.toml:16:1: this route leads nowhere; give it exactly one of `backend`, `redirect` and `respond`
+  16 | [[route]]
+     | ^^^^^^^^^
+"
+    );
+}
+
+#[test]
+fn a_byte_order_mark_and_windows_line_ends_shift_no_position() {
+    let text = format!(
+        "\u{feff}{}[log]\r\nlevel = 'é'\r\n",
+        GOOD.replace('\n', "\r\n")
+    );
+    let problems = parse(&source("f", &text)).expect_err("one error");
+    assert_eq!(
+        problems[0].at,
+        Some(At {
+            line: 8,
+            column: 9,
+            length: 3
+        })
+    );
+    assert!(render(&problems, &text).ends_with("  8 | level = 'é'\n    |         ^^^\n"));
+    let warnings = parse(&source("f", &format!("\u{feff}{}", GOOD)))
+        .expect("a good file")
+        .1;
+    assert_eq!(warnings, []);
+}

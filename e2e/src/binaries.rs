@@ -1,0 +1,50 @@
+//! The binaries under test, built before the first story that needs them.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use rustix::fs::{FlockOperation, flock};
+
+/// `propylon`
+pub fn propylon() -> PathBuf {
+    folder().join("propylon")
+}
+
+/// `propylon-bench`
+pub fn bench() -> PathBuf {
+    folder().join("propylon-bench")
+}
+
+/// Whether the binaries are built without optimisation, and figures about speed say little.
+pub fn are_unoptimised() -> bool {
+    folder().ends_with("debug")
+}
+
+/// Where the binaries are: beside the test's own, and up to date.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test knows its own path");
+        let folder = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").to_owned();
+        build(&folder);
+        folder
+    })
+}
+
+fn build(folder: &Path) {
+    let target = folder.parent().expect("a profile's folder lies in a target folder");
+    // Tests of several processes wait for each other here, quietly, and not in cargo.
+    let lock = File::create(target.join("e2e-build.lock")).expect("a lock file in the target folder");
+    flock(&lock, FlockOperation::LockExclusive).expect("a lock on the build");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--quiet", "-p", "propylon-proxy", "-p", "propylon-bench", "--target-dir"]).arg(target);
+    if folder.ends_with("release") {
+        command.arg("--release");
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("e2e lies in the workspace");
+    let status = command.current_dir(workspace).status().expect("cargo runs");
+    assert!(status.success(), "the binaries do not build");
+}

@@ -1,0 +1,93 @@
+//! A CA and certificates of both key types, made once per test process.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    PKCS_RSA_SHA256,
+};
+use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+
+use crate::scratch::Scratch;
+
+/// Names that every certificate stands for.
+pub const NAMES: &[&str] = &["localhost", "shop.test", "*.shop.test", "127.0.0.1"];
+
+pub struct Certificates {
+    scratch: Scratch,
+    authority: CertificateDer<'static>,
+}
+
+impl Certificates {
+    pub fn shared() -> &'static Certificates {
+        // Its folder outlives the process, and the next one's first `Scratch` removes it.
+        static SHARED: OnceLock<Certificates> = OnceLock::new();
+        SHARED.get_or_init(Certificates::make)
+    }
+
+    fn make() -> Certificates {
+        let scratch = Scratch::new();
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("the CA's key");
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "Propylon e2e CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key).expect("the CA's certificate");
+        scratch.write("ca.pem", certificate.pem());
+        let authority = certificate.der().clone();
+        let issuer = Issuer::new(params, key);
+        for (name, algorithm) in [("ec", &PKCS_ECDSA_P256_SHA256), ("rsa", &PKCS_RSA_SHA256)] {
+            let key = KeyPair::generate_for(algorithm).expect("a server's key");
+            let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+            let mut params = CertificateParams::new(names).expect("names for a certificate");
+            params.distinguished_name.push(DnType::CommonName, "localhost");
+            let chain = params.signed_by(&key, &issuer).expect("a server's certificate").pem();
+            scratch.write(&format!("{name}.pem"), format!("{chain}{}", key.serialize_pem()));
+        }
+        Certificates { scratch, authority }
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.scratch.join("ca.pem")
+    }
+
+    pub fn ec(&self) -> PathBuf {
+        self.scratch.join("ec.pem")
+    }
+
+    pub fn rsa(&self) -> PathBuf {
+        self.scratch.join("rsa.pem")
+    }
+
+    /// The `[tls.public]` table of an engine that has both.
+    pub fn profile(&self) -> String {
+        format!("[tls.public]\ncertificates = [\"{}\", \"{}\"]\n", self.ec().display(), self.rsa().display())
+    }
+
+    /// A rustls client that trusts the CA, without resumption.
+    pub fn client(&self) -> Arc<ClientConfig> {
+        static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+        Arc::clone(CONFIG.get_or_init(|| {
+            let mut config = self.client_for(rustls::DEFAULT_VERSIONS);
+            config.resumption = Resumption::disabled();
+            Arc::new(config)
+        }))
+    }
+
+    /// The same for certain versions of TLS, with resumption.
+    pub fn client_for(&self, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.authority.clone()).expect("a usable CA");
+        let mut config = ClientConfig::builder_with_provider(aws_lc_rs::default_provider().into())
+            .with_protocol_versions(versions)
+            .expect("versions that the provider knows")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config
+    }
+}
