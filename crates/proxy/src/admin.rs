@@ -1,84 +1,216 @@
-//! The admin address: metrics and health, on the main thread.
+//! The admin address: metrics, health, the configuration in effect, what is running, and the dashboard.
+//!
+//! It lives on the main thread and reads what the workers have written, so nobody here can make a worker wait. It has
+//! no way to change anything: GET and HEAD only.
 
+mod effective;
+mod view;
+
+use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{IpAddr, TcpListener};
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use propylon_metrics::Store;
 use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
 
-use crate::snapshot::Snapshot;
+pub use view::View;
 
+/// From a connection's accept, or its last answer, to the end of the next request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// After this a connection is asked to end with the answer it is at; a client that wants more connects anew.
+const CONNECTION_TIME: Duration = Duration::from_secs(60);
+/// How long that answer may then take.
+const LAST_ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Connections at once; more are closed unanswered. Each may hold a page of metrics in memory.
+const CONNECTIONS_MAX: usize = 64;
+/// A head has to fit in here.
+const HEAD_BYTES: usize = 16 * 1024;
+/// How long accepting rests after it failed.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// What the admin address can show.
-#[derive(Clone)]
-pub struct View {
-    store: Arc<Store>,
-    #[allow(dead_code)]
-    snapshot: Arc<Snapshot>,
-}
-
-impl View {
-    pub fn new(store: Arc<Store>, snapshot: Arc<Snapshot>) -> View {
-        View { store, snapshot }
-    }
-}
+const PAGE: &str = include_str!("admin/page.html");
+const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
+    /metrics    every number, for Prometheus\n\
+    /health     200 while serving, 503 while draining\n\
+    /config     the configuration in effect, as JSON\n\
+    /snapshot   what is running: listeners, backends, workers\n";
 
 /// Serves the admin address from the current runtime.
 pub fn start(socket: TcpListener, view: View) -> io::Result<()> {
+    let view = Rc::new(view);
+    // A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
+    // Where the address can be reached from elsewhere, names are the network's business.
+    let local = socket.local_addr()?.ip();
+    let only = local.is_loopback().then_some(local);
     let socket = tokio::net::TcpListener::from_std(socket)?;
     spawn_local(async move {
         loop {
             match socket.accept().await {
-                Ok((stream, _)) => drop(spawn_local(serve(stream, view.clone()))),
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                // Each connection holds a reference, and so does this loop.
+                Ok(_) if Rc::strong_count(&view) > CONNECTIONS_MAX => {
+                    log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
+                }
+                Ok((stream, _)) => drop(spawn_local(serve(stream, Rc::clone(&view), only))),
+                Err(_) => sleep(ACCEPT_REST).await,
             }
         }
     });
     Ok(())
 }
 
-async fn serve(stream: tokio::net::TcpStream, view: View) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answer = answer(&request, &view);
+async fn serve(stream: tokio::net::TcpStream, view: Rc<View>, only: Option<IpAddr>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let answer = answer(&request, &view, only);
         async move { Ok::<_, Infallible>(answer) }
     });
-    // What goes wrong here is the admin client's business alone.
-    let _ = hyper::server::conn::http1::Builder::new()
+    let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    // What goes wrong here is the admin client's business alone.
+    if timeout(CONNECTION_TIME, within(connection.as_mut())).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_ANSWER_TIME, connection).await;
+    }
 }
 
-fn answer(request: &Request<Incoming>, view: &View) -> Response<Full<Bytes>> {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+/// The same future, borrowed: a timeout over it leaves it alive.
+async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
+    future.await
+}
+
+fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Response<Full<Bytes>> {
+    let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
+    let mut response = respond(request.method(), request.uri().path(), host, view, only);
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin"));
+    headers
+        .entry(CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'"));
+    response
+}
+
+fn respond(
+    method: &Method,
+    path: &str,
+    host: Option<&[u8]>,
+    view: &View,
+    only: Option<IpAddr>,
+) -> Response<Full<Bytes>> {
+    if let Some(local) = only
+        && let Some(host) = host
+        && !names_us(host, local)
+    {
+        let body = "use the address from the configuration, or localhost: other names are refused here\n";
+        return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
-    match request.uri().path() {
-        "/metrics" => {
-            let mut response = text(StatusCode::OK, view.store.prometheus());
-            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            response.headers_mut().insert(CONTENT_TYPE, kind);
-            response
-        }
+    if method != Method::GET && method != Method::HEAD {
+        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        "/" => page(),
+        "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),
+        "/health" if view.is_draining() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
         "/health" => text(StatusCode::OK, "ok\n".into()),
-        _ => text(StatusCode::NOT_FOUND, "/metrics or /health\n".into()),
+        "/config" => typed("application/json", view.config()),
+        "/snapshot" => typed("application/json", view.snapshot()),
+        "/status.json" => typed("application/json", view.status()),
+        _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
+}
+
+/// Whether a Host field's value is localhost or the address we are bound to, with whatever port.
+fn names_us(host: &[u8], local: IpAddr) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').map_or("", |(address, _)| address),
+        None => host.split_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address == local)
+}
+
+/// The dashboard. Script and style are in the page and carry a number that cannot be guessed, so that nothing else runs.
+fn page() -> Response<Full<Bytes>> {
+    let nonce = format!("{:016x}{:016x}", unguessable(), unguessable());
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let mut response = typed("text/html; charset=utf-8", PAGE.replace("{{nonce}}", &nonce));
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// The standard library keys its hash maps from the kernel's randomness; the hash of nothing under such a key is
+/// as unknown as the key.
+fn unguessable() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+    let mut response = typed("text/plain; charset=utf-8", body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
+}
+
+fn typed(kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_elsewhere_cannot_reach_us_by_a_name_of_its_own() {
+        let (v4, v6) = ("127.0.0.1".parse().unwrap(), "::1".parse().unwrap());
+        for host in ["127.0.0.1", "127.0.0.1:9900", "localhost", "LOCALHOST:1"] {
+            assert!(names_us(host.as_bytes(), v4), "{host}");
+        }
+        for host in ["[::1]:9900", "[::1]", "localhost:9900"] {
+            assert!(names_us(host.as_bytes(), v6), "{host}");
+        }
+        for host in
+            ["evil.example", "localhost.evil.example", "127.0.0.2", "[::1]", "", "[", "127.0.0.1.evil.example:9900"]
+        {
+            assert!(!names_us(host.as_bytes(), v4), "{host}");
+        }
+        assert!(!names_us(b"\xff", v4));
+    }
+
+    #[test]
+    fn the_page_names_its_nonce_wherever_something_runs_and_asks_nobody_else() {
+        assert_eq!(PAGE.matches("<script nonce=\"{{nonce}}\">").count(), PAGE.matches("<script").count());
+        assert_eq!(PAGE.matches("<style nonce=\"{{nonce}}\">").count(), PAGE.matches("<style").count());
+        let outside = PAGE.replace("http://www.w3.org/2000/svg", "").replace("\"http://\" : \"https://\"", "");
+        assert!(!outside.contains("http://") && !outside.contains("https://") && !outside.contains("src="));
+        assert!(!PAGE.contains("innerHTML") && !PAGE.contains("style="));
+        assert!(PAGE.len() < 30 * 1024);
+    }
 }

@@ -1,8 +1,11 @@
 //! The command line of `propylon`.
 
 mod check;
+mod demo;
 mod run;
+mod with_parent;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -34,6 +37,21 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Show it at work: servers, certificates, an engine and some load, all on this machine; needs propylon-bench
+    #[command(after_help = "Examples:\n  propylon demo\n  propylon demo --once --seconds 1\n\nIt changes nothing on \
+        this machine: everything lies in a folder under $TMPDIR (or /tmp) that is removed at the end, also after \
+        Ctrl-C.\nPorts are 8443 and 9900 on 127.0.0.1, or free ones where these are taken.\n\nExit codes: 0 done; \
+        1 it failed, or some of the load did; 2 wrong usage; 130 interrupted before the table.")]
+    Demo(demo::Arguments),
+    /// Become another program, which ends when the process that started it does
+    #[command(hide = true)]
+    WithParent {
+        /// The process that started this one
+        parent: u32,
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        program: Vec<OsString>,
+    },
 }
 
 #[derive(clap::Args)]
@@ -48,5 +66,7 @@ pub fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::main(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
+        Command::Demo(arguments) => demo::main(&arguments),
+        Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }
 }

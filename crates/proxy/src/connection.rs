@@ -115,7 +115,7 @@ impl Connection {
                 after => return Box::pin(self.farewell(after)).await,
             }
             self.rest();
-            if !self.quiet().await {
+            if self.stream.ended || !self.quiet().await {
                 return Box::pin(self.farewell(After::Close)).await;
             }
         }

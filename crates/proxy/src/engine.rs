@@ -130,6 +130,15 @@ fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>
     Ok(sockets)
 }
 
+/// By listener. All workers have bound the same, so the first one's sockets tell.
+fn bound_addresses(sockets: &[Vec<(usize, TcpListener)>], listeners: usize) -> Vec<Vec<SocketAddr>> {
+    let mut addresses = vec![Vec::new(); listeners];
+    for (listener, socket) in sockets.iter().take(1).flatten() {
+        addresses[*listener].extend(socket.local_addr());
+    }
+    addresses
+}
+
 fn bind_admin(admin: &propylon_config::Admin) -> Result<TcpListener, StartError> {
     let fail = |error| StartError::AdminBind { address: admin.bind, error };
     let socket = propylon_sys::listen(admin.bind, ListenOptions::default()).map_err(fail)?;
@@ -150,6 +159,7 @@ pub enum Outcome {
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let Prepared { snapshot, sockets, admin, log, connections_max } = prepared;
     let workers = sockets.len();
+    let addresses = bound_addresses(&sockets, snapshot.config.listeners.len());
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread()
@@ -177,7 +187,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     }
     drop(watched);
     log::info!("propylon {} runs with {workers} worker{}", env!("CARGO_PKG_VERSION"), if workers == 1 { "" } else { "s" });
-    let main = Main { snapshot, store, telemetry, phase };
+    let main = Main { snapshot, store, telemetry, phase, addresses };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -189,6 +199,8 @@ struct Main {
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
+    /// By listener: what is bound, with the ports that the kernel chose.
+    addresses: Vec<Vec<SocketAddr>>,
 }
 
 impl Main {
@@ -196,7 +208,13 @@ impl Main {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         if let Some(socket) = admin {
-            let view = admin::View::new(Arc::clone(&self.store), Arc::clone(&self.snapshot));
+            let view = admin::View {
+                store: Arc::clone(&self.store),
+                snapshot: Arc::clone(&self.snapshot),
+                telemetry: Arc::clone(&self.telemetry),
+                addresses: self.addresses.clone(),
+                started: Instant::now(),
+            };
             admin::start(socket, view)?;
         }
         let mut hangup = signal(SignalKind::hangup())?;

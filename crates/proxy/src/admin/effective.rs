@@ -1,0 +1,284 @@
+//! The configuration in effect, written as the JSON that a configuration file may be.
+//!
+//! Every default is filled in, and file names are as the process sees them. Keys and certificates are named and never
+//! shown: the configuration holds their paths alone.
+
+use std::path::Path;
+use std::time::Duration;
+
+use propylon_config::{
+    AccessLog, Action, Backend, CertificateSource, Config, Forwarded, HostPattern, KeyType, Level, Listener,
+    PathPattern, Protocol, Redirect, Reuse, Route, TlsPolicy, TlsProfile, Workers,
+};
+use serde_json::{Map, Value, json};
+
+use super::view::balance_name;
+use crate::telemetry::server_label;
+
+pub fn config(config: &Config) -> Value {
+    let named = |entries: Vec<(&String, Value)>| -> Value {
+        entries.into_iter().map(|(name, value)| (name.clone(), value)).collect::<Map<String, Value>>().into()
+    };
+    let mut root = json!({
+        "process": process(config),
+        "log": { "access": access(&config.log.access), "level": level(config.log.level) },
+        "listener": named(config.listeners.iter().map(|each| (&each.name, listener(config, each))).collect()),
+        "route": config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>(),
+    });
+    if let Some(admin) = &config.admin {
+        root["admin"] = json!({ "bind": admin.bind });
+    }
+    if !config.tls.is_empty() {
+        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(each))).collect());
+    }
+    if !config.backends.is_empty() {
+        root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
+    }
+    root
+}
+
+fn process(config: &Config) -> Value {
+    let mut process = json!({
+        "workers": match config.process.workers {
+            Workers::Auto => json!("auto"),
+            Workers::Count(count) => json!(count),
+        },
+        "drain_timeout": duration(config.process.drain_timeout),
+    });
+    if let Some(user) = &config.process.user {
+        process["user"] = json!(user);
+    }
+    if let Some(connections) = config.process.max_connections {
+        process["max_connections"] = json!(connections);
+    }
+    process
+}
+
+fn access(access: &AccessLog) -> Value {
+    match access {
+        AccessLog::Off => json!("off"),
+        AccessLog::Stdout => json!("stdout"),
+        AccessLog::Stderr => json!("stderr"),
+        AccessLog::File(file) => path(file),
+    }
+}
+
+fn level(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warn => "warn",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    }
+}
+
+fn listener(config: &Config, listener: &Listener) -> Value {
+    let (timeouts, limits) = (&listener.timeouts, &listener.limits);
+    let mut value = json!({
+        "bind": listener.bind.iter().map(|bind| bind.address.to_string()).collect::<Vec<String>>(),
+        "protocol": match listener.protocol {
+            Protocol::Http => "http",
+        },
+        "forwarded": match listener.forwarded {
+            Forwarded::Replace => "replace",
+            Forwarded::Append => "append",
+            Forwarded::Remove => "remove",
+        },
+        "timeouts": {
+            "handshake": duration(timeouts.handshake),
+            "request_head": duration(timeouts.request_head),
+            "body": duration(timeouts.body),
+            "idle": duration(timeouts.idle),
+            "tunnel_idle": duration(timeouts.tunnel_idle),
+        },
+        "limits": {
+            "head_bytes": limits.head_bytes,
+            "headers": limits.headers,
+            "body_rate_min": limits.body_rate_min,
+        },
+    });
+    if let Some(id) = listener.tls {
+        value["tls"] = json!(config.tls[id.0].name);
+    }
+    if let Some(path) = &listener.monitor_path {
+        value["monitor_path"] = json!(path);
+    }
+    value
+}
+
+fn tls(profile: &TlsProfile) -> Value {
+    let certificate = |source: &CertificateSource| match source {
+        CertificateSource::Path(file) => path(file),
+        CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
+    };
+    let key_type = |key: &KeyType| match key {
+        KeyType::Ecdsa => "ecdsa",
+        KeyType::Rsa => "rsa",
+    };
+    json!({
+        "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
+        "policy": match profile.policy {
+            TlsPolicy::Modern => "modern",
+            TlsPolicy::Intermediate => "intermediate",
+        },
+        "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
+    })
+}
+
+fn backend(backend: &Backend) -> Value {
+    let timeouts = &backend.timeouts;
+    let server = |server: &propylon_config::Server| json!({ "address": server_label(server), "weight": server.weight });
+    json!({
+        "balance": balance_name(backend.balance),
+        "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "reuse": match backend.reuse {
+            Reuse::Never => "never",
+            Reuse::Always => "always",
+        },
+        "timeouts": {
+            "connect": duration(timeouts.connect),
+            "first_byte": duration(timeouts.first_byte),
+            "body": duration(timeouts.body),
+            "idle": duration(timeouts.idle),
+        },
+        "retries": backend.retries,
+        "max_idle": backend.max_idle,
+    })
+}
+
+fn route(config: &Config, route: &Route) -> Value {
+    let mut value = json!({
+        "path": match &route.path {
+            PathPattern::Prefix(prefix) => json!(prefix),
+            PathPattern::Exact(path) => json!({ "exact": path }),
+        },
+    });
+    if let Some(id) = route.listener {
+        value["listener"] = json!(config.listeners[id.0].name);
+    }
+    match &route.host {
+        HostPattern::Any => {}
+        HostPattern::Exact(host) => value["host"] = json!(host),
+        HostPattern::Suffix(suffix) => value["host"] = json!(format!("*{suffix}")),
+    }
+    match &route.action {
+        Action::Backend(id) => value["backend"] = json!(config.backends[id.0].name),
+        Action::Redirect(to) => value["redirect"] = redirect(to),
+        Action::Respond(respond) => {
+            value["respond"] =
+                json!({ "status": respond.status, "body": respond.body, "content_type": respond.content_type });
+        }
+    }
+    value
+}
+
+fn redirect(redirect: &Redirect) -> Value {
+    let mut value = json!({ "status": redirect.status });
+    let texts = [("scheme", &redirect.scheme), ("host", &redirect.host), ("path", &redirect.path)];
+    for (key, text) in texts {
+        if let Some(text) = text {
+            value[key] = json!(text);
+        }
+    }
+    if let Some(port) = redirect.port {
+        value["port"] = json!(port);
+    }
+    value
+}
+
+/// In the largest unit that leaves a whole number of it.
+fn duration(duration: Duration) -> String {
+    match duration.as_millis() {
+        0 => "0s".into(),
+        millis if millis % 3_600_000 == 0 => format!("{}h", millis / 3_600_000),
+        millis if millis % 60_000 == 0 => format!("{}m", millis / 60_000),
+        millis if millis % 1_000 == 0 => format!("{}s", millis / 1_000),
+        millis => format!("{millis}ms"),
+    }
+}
+
+fn path(path: &Path) -> Value {
+    json!(path.to_string_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use propylon_config::Source;
+
+    use super::*;
+
+    const EVERYTHING: &str = r#"
+        [process]
+        workers = 3
+        user = "nobody"
+        drain_timeout = "1500ms"
+        max_connections = 5000
+        [admin]
+        bind = "127.0.0.1:9900"
+        [log]
+        access = "logs/access.log"
+        level = "warn"
+        [listener.web]
+        bind = ["127.0.0.1:8443", "[::1]:8443"]
+        tls = "public"
+        monitor_path = "/up"
+        forwarded = "append"
+        timeouts = { idle = "2m", tunnel_idle = "3h" }
+        limits = { head_bytes = "8KiB", headers = 7, body_rate_min = 0 }
+        [listener.plain]
+        bind = "127.0.0.1:8080"
+        forwarded = "remove"
+        [tls.public]
+        certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
+        policy = "modern"
+        prefer = ["rsa"]
+        [backend.app]
+        balance = "random"
+        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
+        reuse = "never"
+        timeouts = { connect = "250ms", first_byte = "1h" }
+        retries = 0
+        max_idle = 9
+        [[route]]
+        listener = "web"
+        host = "*.shop.example"
+        path = { exact = "/x" }
+        backend = "app"
+        [[route]]
+        host = "shop.example"
+        redirect = { status = 301, scheme = "https", host = "www.shop.example", port = 444, path = "/y" }
+        [[route]]
+        respond = { status = 418, body = "tea\n", content_type = "text/x-tea" }
+    "#;
+
+    fn effective(name: &str, text: &str) -> Value {
+        let source = Source { name: name.into(), base: PathBuf::new(), text: text.into() };
+        match propylon_config::parse(&source) {
+            Ok((parsed, _)) => config(&parsed),
+            Err(problems) => panic!("{}", propylon_config::render(&problems, text)),
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_a_configuration_that_means_the_same() {
+        let minimal = "[listener.web]\nbind = \"127.0.0.1:80\"\n[[route]]\nrespond = {}\n";
+        for text in [EVERYTHING, minimal] {
+            let shown = effective("a.toml", text);
+            assert_eq!(effective("a.json", &shown.to_string()), shown);
+        }
+    }
+
+    #[test]
+    fn nothing_that_was_written_is_lost() {
+        let shown = effective("a.toml", EVERYTHING);
+        assert_eq!(shown["process"]["drain_timeout"], "1500ms");
+        assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
+        assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
+        assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
+        assert_eq!(shown["route"][0]["host"], "*.shop.example");
+        assert_eq!(shown["route"][1]["redirect"]["port"], 444);
+        assert_eq!(shown["route"][2]["respond"]["status"], 418);
+    }
+}

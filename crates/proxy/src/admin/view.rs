@@ -1,0 +1,127 @@
+//! What the admin address shows, put together from the metrics and the configuration at the moment it is asked for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use propylon_config::{Backend, Balance, Listener};
+use propylon_metrics::Store;
+use serde_json::{Value, json};
+
+use super::effective;
+use crate::snapshot::Snapshot;
+use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
+
+/// What the admin address can show.
+pub struct View {
+    pub store: Arc<Store>,
+    pub snapshot: Arc<Snapshot>,
+    pub telemetry: Arc<Telemetry>,
+    /// By listener: the addresses that were bound, with the ports that the kernel chose.
+    pub addresses: Vec<Vec<SocketAddr>>,
+    pub started: Instant,
+}
+
+impl View {
+    /// Prometheus text.
+    pub fn metrics(&self) -> String {
+        self.store.prometheus()
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.store.level(self.telemetry.process.draining) > 0
+    }
+
+    /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
+    pub fn config(&self) -> String {
+        pretty(&effective::config(&self.snapshot.config))
+    }
+
+    /// What is running, for people and scripts.
+    pub fn snapshot(&self) -> String {
+        pretty(&self.running())
+    }
+
+    /// What is running and every metric, for the dashboard.
+    pub fn status(&self) -> String {
+        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(), self.store.json())
+    }
+
+    fn running(&self) -> Value {
+        let config = &self.snapshot.config;
+        let listeners = config.listeners.iter().zip(&self.telemetry.listeners).zip(&self.addresses);
+        let listeners = listeners.map(|((listener, metrics), addresses)| self.listener(listener, metrics, addresses));
+        let backends = config.backends.iter().zip(&self.telemetry.backends).enumerate();
+        let backends = backends.map(|(index, (backend, metrics))| self.backend(index, backend, metrics));
+        // The last column is the main thread's.
+        let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
+            "draining": self.is_draining(),
+            "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
+            "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
+            "workers": workers.collect::<Vec<Value>>(),
+            "listeners": listeners.collect::<Vec<Value>>(),
+            "backends": backends.collect::<Vec<Value>>(),
+        })
+    }
+
+    fn worker(&self, index: usize) -> Value {
+        let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
+            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
+            levels.sum::<i64>()
+        };
+        json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
+    }
+
+    fn listener(&self, listener: &Listener, metrics: &ListenerMetrics, addresses: &[SocketAddr]) -> Value {
+        json!({
+            "name": listener.name,
+            "addresses": addresses,
+            "tls": listener.tls.map(|id| self.snapshot.config.tls[id.0].name.as_str()),
+            "connections": self.store.level(metrics.open),
+            "connections_total": self.store.count(metrics.accepted),
+            "requests_in_progress": self.store.level(metrics.in_progress),
+            "responses_total": metrics.responses.iter().map(|class| self.store.count(*class)).sum::<u64>(),
+        })
+    }
+
+    fn backend(&self, index: usize, backend: &Backend, metrics: &BackendMetrics) -> Value {
+        let servers = backend.servers.iter().zip(&self.snapshot.servers[index]).zip(&metrics.servers);
+        let servers = servers.map(|((configured, server), metrics)| {
+            json!({
+                "address": server.label,
+                "resolved": server.address,
+                "weight": configured.weight,
+                "connections": self.store.level(metrics.open),
+                "connections_idle": self.store.level(metrics.idle),
+                "connections_total": self.store.count(metrics.connections),
+                "connect_failures_total": self.store.count(metrics.connect_failures),
+                "requests_total": self.store.count(metrics.requests),
+                "requests_on_reused_connections_total": self.store.count(metrics.reused),
+                "stale_connections_total": self.store.count(metrics.stale),
+            })
+        });
+        json!({
+            "name": backend.name,
+            "balance": balance_name(backend.balance),
+            "retries_total": self.store.count(metrics.retries),
+            "retries_refused_total": self.store.count(metrics.retries_refused),
+            "unavailable_total": self.store.count(metrics.unavailable),
+            "servers": servers.collect::<Vec<Value>>(),
+        })
+    }
+}
+
+pub fn balance_name(balance: Balance) -> &'static str {
+    match balance {
+        Balance::RoundRobin => "round-robin",
+        Balance::Random => "random",
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}

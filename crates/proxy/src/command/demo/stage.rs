@@ -1,0 +1,217 @@
+//! What the demo puts up and takes down again: a folder, and processes that do not outlive it.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
+
+use super::Failure;
+
+/// How long a process may take to say that it is ready.
+const READY_TIME: Duration = Duration::from_secs(15);
+/// How long processes may take to end when they are asked to, before they are killed.
+const END_TIME: Duration = Duration::from_secs(4);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Lines kept of what a process says.
+const LINES_KEPT_MAX: usize = 200;
+/// Lines of those that a failure repeats.
+const LINES_TOLD: usize = 6;
+
+/// Dropping it ends the processes and removes the folder.
+pub struct Stage {
+    pub folder: PathBuf,
+    propylon: PathBuf,
+    bench: PathBuf,
+    actors: Vec<Actor>,
+}
+
+/// A process of the stage.
+pub struct Actor {
+    name: &'static str,
+    child: Child,
+    said: Said,
+}
+
+/// The last lines of a process's standard output and error.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<VecDeque<String>>>);
+
+#[derive(Clone, Copy)]
+pub enum Program {
+    Propylon,
+    Bench,
+}
+
+impl Stage {
+    /// Makes the folder, open to nobody else: private keys will lie in it.
+    pub fn new() -> Result<Stage, Failure> {
+        let propylon = std::env::current_exe().map_err(|error| Failure::new(format!("who am I? {error}")))?;
+        let bench = propylon.with_file_name("propylon-bench");
+        if !bench.is_file() {
+            let release = if propylon.components().any(|part| part.as_os_str() == "debug") { "" } else { "--release " };
+            return Err(Failure::new(format!(
+                "{} is not there; the demo takes its load and its servers from it.\n\
+                 Build it: cargo build {release}-p propylon-bench",
+                bench.display()
+            )));
+        }
+        let name = format!("propylon-demo-{}-{:08x}", std::process::id(), fastrand::u32(..));
+        let folder = std::env::temp_dir().join(name);
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|error| Failure::new(format!("{} cannot be made: {error}", folder.display())))?;
+        Ok(Stage { folder, propylon, bench, actors: Vec::new() })
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    pub fn path_of(&self, program: Program) -> &Path {
+        match program {
+            Program::Propylon => &self.propylon,
+            Program::Bench => &self.bench,
+        }
+    }
+
+    /// Starts a process that stays until the stage goes; the number is for [`Stage::actor`].
+    pub fn start(&mut self, name: &'static str, program: Program, arguments: &[OsString]) -> Result<usize, Failure> {
+        let mut command = Command::new(&self.propylon);
+        let parent = std::process::id().to_string();
+        command.args([OsStr::new("with-parent"), OsStr::new(&parent), OsStr::new("--")]);
+        command.arg(self.path_of(program)).args(arguments);
+        // A group of its own: Ctrl-C is for us, and we end the others in order.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| Failure::new(format!("{name} cannot be started: {error}")))?;
+        let said = Said::default();
+        said.listen(child.stdout.take());
+        said.listen(child.stderr.take());
+        self.actors.push(Actor { name, child, said });
+        Ok(self.actors.len() - 1)
+    }
+
+    pub fn actor(&mut self, index: usize) -> &mut Actor {
+        &mut self.actors[index]
+    }
+
+    /// Fails once one of these has ended.
+    pub fn check(&mut self, lasting: &[usize]) -> Result<(), Failure> {
+        lasting.iter().try_for_each(|index| {
+            let actor = &mut self.actors[*index];
+            match actor.ended() {
+                None => Ok(()),
+                Some(status) => Err(actor.failure(&format!("ended by itself ({status})"))),
+            }
+        })
+    }
+}
+
+impl Actor {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    pub async fn end(&mut self) -> ExitStatus {
+        loop {
+            if let Some(status) = self.ended() {
+                return status;
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Waits until it says a line that begins with `start`, and returns the rest of that line.
+    pub async fn says(&mut self, start: &str) -> Result<String, Failure> {
+        let due = Instant::now() + READY_TIME;
+        loop {
+            let ended = self.ended();
+            if let Some(rest) = self.said.find(start) {
+                return Ok(rest);
+            }
+            if let Some(status) = ended {
+                return Err(self.failure(&format!("ended ({status})")));
+            }
+            if Instant::now() >= due {
+                return Err(self.failure("did not get ready in time"));
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// A failure with the last that was heard of the process.
+    pub fn failure(&self, what: &str) -> Failure {
+        let lines = self.said.last(LINES_TOLD);
+        let said = if lines.is_empty() { String::new() } else { format!(":\n  {}", lines.join("\n  ")) };
+        Failure::new(format!("{} {what}{said}", self.name))
+    }
+
+    fn signal(&self, signal: Signal) {
+        // Its number cannot be another's yet: it has not been waited for.
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Said {
+    fn listen(&self, pipe: Option<impl Read + Send + 'static>) {
+        let Some(pipe) = pipe else { return };
+        let lines = Arc::clone(&self.0);
+        // Ends with the process that holds the other end.
+        std::thread::spawn(move || {
+            for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() == LINES_KEPT_MAX {
+                    lines.pop_front();
+                }
+                lines.push_back(line);
+            }
+        });
+    }
+
+    fn find(&self, start: &str) -> Option<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
+    }
+
+    fn last(&self, count: usize) -> Vec<String> {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().skip(lines.len().saturating_sub(count)).cloned().collect()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // The load goes first and the origins last: nobody is left to complain of the other's absence.
+        for actor in self.actors.iter_mut().rev() {
+            if actor.ended().is_none() {
+                actor.signal(Signal::TERM);
+            }
+        }
+        let due = Instant::now() + END_TIME;
+        for actor in self.actors.iter_mut().rev() {
+            while actor.ended().is_none() && Instant::now() < due {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            if actor.ended().is_none() {
+                let _ = actor.child.kill();
+                let _ = actor.child.wait();
+            }
+        }
+        if let Err(error) = std::fs::remove_dir_all(&self.folder) {
+            eprintln!("propylon: {} cannot be removed: {error}", self.folder.display());
+        }
+    }
+}
