@@ -103,6 +103,28 @@ impl Client {
         Ok(())
     }
 
+    /// Sends as much as the engine takes within the read patience, which becomes that of writes; false when it has
+    /// closed. On TLS what was not taken is kept for the next call.
+    pub fn offer(&mut self, bytes: &[u8]) -> bool {
+        let limit = self.socket.read_timeout().ok().flatten();
+        self.socket.set_write_timeout(limit).expect("a write timeout");
+        let sent = match &mut self.tls {
+            None => self.socket.write(bytes).map(drop),
+            Some(tls) => {
+                if !tls.wants_write() {
+                    tls.writer().write_all(bytes).expect("room for one piece");
+                }
+                tls.write_tls(&mut self.socket).map(drop)
+            }
+        };
+        sent.is_ok() || sent.is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+
+    /// Whether anything has come, an end included, within the patience of reads.
+    pub fn has_something(&mut self) -> bool {
+        !self.inbox.is_empty() || !matches!(self.fill(), Err(Ending::Open))
+    }
+
     /// Says that no more will be sent: close_notify and FIN.
     pub fn finish(&mut self) {
         if self.tls.is_some() {

@@ -175,8 +175,10 @@ impl Engine {
     /// Everything at /metrics.
     #[track_caller]
     pub fn metrics(&self) -> String {
-        let request = "GET /metrics HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n";
-        Client::plain(self.admin()).ask(request).text()
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin());
+        let response = Client::plain(self.admin()).ask(request);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.text()
     }
 
     /// Resident memory in bytes.

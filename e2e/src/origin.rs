@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
@@ -230,6 +230,19 @@ impl Peer {
             let _ = SockRef::from(&**socket).set_linger(Some(Duration::ZERO));
         }
         self.socket = None;
+    }
+
+    /// Reads nothing until the engine has reset the connection, at most so long, and then closes it with a reset.
+    pub fn stall(&mut self, limit: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < limit && self.error().is_none() && !self.shared.stopped.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.reset();
+    }
+
+    fn error(&self) -> Option<io::Error> {
+        self.socket.as_ref()?.take_error().ok().flatten()
     }
 
     /// Waits until the engine has closed, at most so long; false if it has not.
