@@ -77,6 +77,10 @@ impl Client {
         &self.socket
     }
 
+    pub fn local_port(&self) -> u16 {
+        self.socket.local_addr().expect("a connected socket").port()
+    }
+
     /// How long reads wait from now on.
     pub fn patience(&mut self, limit: Duration) -> &mut Client {
         self.socket.set_read_timeout(Some(limit)).expect("a read timeout");

@@ -1,6 +1,8 @@
 //! A folder of a story's own, gone when the story is over.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,10 +31,11 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// Writes a file and returns its path.
+    /// Writes a file, for nobody else to read (some hold keys), and returns its path.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
-        fs::write(&path, content).expect("a file in a temporary folder");
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(content.as_ref())).expect("a file in a temporary folder");
         path
     }
 }

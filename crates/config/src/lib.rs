@@ -40,23 +40,29 @@ use text::Lines;
 /// Reads a configuration. What comes with a `Config` are warnings; without one, it is all errors and warnings.
 /// Problems are in the order of their positions.
 pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
+    let (config, problems) = read(source);
+    match config {
+        Some(config) if problems.iter().all(|problem| problem.severity == Severity::Warning) => Ok((config, problems)),
+        _ => Err(problems),
+    }
+}
+
+/// All problems, and the `[tls.NAME]` sections as far as they could be read in spite of them, so that whoever checks
+/// certificates can add what is wrong with those to the same report.
+pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Problem>) {
+    let (config, problems) = read(source);
+    (config.map_or_else(Vec::new, |config| config.tls), problems)
+}
+
+/// What could be read and all that is wrong; with an error among it the configuration is not to be used.
+fn read(source: &Source) -> (Option<Config>, Vec<Problem>) {
     if source.text.len() > SOURCE_BYTES_MAX {
         let (what, fix) = source::too_large();
-        return Err(vec![Problem::error(&source.name, None, what, fix)]);
+        return (None, vec![Problem::error(&source.name, None, what, fix)]);
     }
     let lines = Lines::new(problem::without_mark(&source.text));
-    let reading = if source.is_json() {
-        read::json::read(&lines)
-    } else {
-        read::toml::read(&lines)
-    };
+    let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
     let report = Report::new(&source.name, &lines, &reading.faults);
-    let config = reading
-        .root
-        .as_ref()
-        .map(|root| schema::config(&report, root, &source.base));
-    match config {
-        Some(config) if report.errors() == 0 => Ok((config, report.finish())),
-        _ => Err(report.finish()),
-    }
+    let config = reading.root.as_ref().map(|root| schema::config(&report, root, &source.base));
+    (config, report.finish())
 }

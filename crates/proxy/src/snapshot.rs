@@ -9,7 +9,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress};
+use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
@@ -49,7 +49,7 @@ pub enum CompileError {
 impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
-        let (profiles, warnings) = load_profiles(&config).map_err(CompileError::Certificates)?;
+        let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
         let router = Router::new(config.routes.iter().map(rule).collect());
         Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
@@ -61,12 +61,12 @@ impl Snapshot {
 }
 
 /// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.
-pub fn load_profiles(config: &Config) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
-    let (mut profiles, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
-    for tls in &config.tls {
+pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
+    for tls in profiles {
         match Profile::load(tls, ALPN) {
             Ok((profile, warnings)) => {
-                profiles.push(profile);
+                loaded.push(profile);
                 findings.extend(warnings);
             }
             Err(errors) => {
@@ -75,7 +75,7 @@ pub fn load_profiles(config: &Config) -> Result<(Vec<Profile>, Vec<Finding>), Ve
             }
         }
     }
-    if failed { Err(findings) } else { Ok((profiles, findings)) }
+    if failed { Err(findings) } else { Ok((loaded, findings)) }
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {

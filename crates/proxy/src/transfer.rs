@@ -499,7 +499,9 @@ impl<'a> Transfer<'a> {
             self.request.note.bytes_received += *length as u64;
             *self.upload = Upload::Whole(0);
         }
-        let keep_alive = self.request.head.keep_alive && !self.core.draining.get();
+        // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
+        let body_in_doubt = self.request.head.expect_continue && !self.sent;
+        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.core.draining.get();
         let first = match self.download {
             Download::Length(remaining) => {
                 let here = self.answer.len() - self.request.response.length;

@@ -18,7 +18,7 @@ pub(crate) struct Handshake {
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
-    /// The first byte has come and could be TLS.
+    /// The start of a hello has come, and it is one that can be gone into.
     plausible: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
     spoken: bool,
@@ -26,6 +26,7 @@ pub(crate) struct Handshake {
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 
 impl Handshake {
     pub fn new(config: &Arc<ServerConfig>) -> Handshake {
@@ -47,7 +48,7 @@ impl Handshake {
         buffer: &mut [u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Step), Failure> {
-        self.check_first_byte(buffer)?;
+        self.check_start(buffer, out)?;
         let before = out.len();
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
@@ -59,6 +60,8 @@ impl Handshake {
             consumed += let_go;
             self.shown -= let_go;
             self.spoken |= out.len() > before;
+            // What follows a hello does not look like one.
+            self.plausible |= consumed > 0;
             if !self.connection.is_handshaking() {
                 return Ok((consumed, Step::Done));
             }
@@ -72,13 +75,18 @@ impl Handshake {
     }
 
     /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
-    /// not read one, and the driver may know an answer that it can.
-    fn check_first_byte(&mut self, buffer: &[u8]) -> Result<(), Failure> {
+    /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the library
+    /// would miss an extension in its hello first, and say that.
+    fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
-        let Some(first) = buffer.first() else {
+        const HANDSHAKE: u8 = 22;
+        const CLIENT_HELLO: u8 = 1;
+        const TLS12: u8 = 3;
+        if self.plausible || buffer.is_empty() {
             return Ok(());
-        };
-        if !self.plausible && !CONTENT_TYPES.contains(first) {
+        }
+        let first = buffer[0];
+        if !CONTENT_TYPES.contains(&first) {
             let what = match first {
                 b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
                 _ => "not a TLS record",
@@ -88,7 +96,23 @@ impl Handshake {
                 format!("first byte {first:#04x}: {what}"),
             ));
         }
+        // Record header, message header, version.
+        let Some(&[HANDSHAKE, 3, _, _, _, CLIENT_HELLO, _, _, _, 3, minor]) =
+            buffer.first_chunk::<11>()
+        else {
+            return Ok(());
+        };
         self.plausible = true;
+        if minor < TLS12 {
+            out.extend_from_slice(&PROTOCOL_VERSION);
+            return Err(Failure::new(
+                "version",
+                format!(
+                    "the client speaks no later version than {}",
+                    old_version(minor)
+                ),
+            ));
+        }
         Ok(())
     }
 
@@ -224,6 +248,14 @@ pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
 pub(crate) const HEADER_LEN: usize = 5;
 /// RFC 5246 §6.2.3; TLS 1.3 allows less.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+
+fn old_version(minor: u8) -> &'static str {
+    match minor {
+        0 => "SSL 3.0",
+        1 => "TLS 1.0",
+        _ => "TLS 1.1",
+    }
+}
 
 fn record_cipher(suite: CipherSuite) -> Suite {
     match suite {

@@ -140,6 +140,31 @@ fn either_side_may_end_first() {
 }
 
 #[test]
+fn both_sides_follow_a_client_to_new_keys_as_often_as_it_likes() {
+    let mut dialogue = Dialogue::established(&acceptor(), &Client::tls13().config());
+    for round in 0..100 {
+        dialogue.client.refresh_traffic_keys().unwrap();
+        assert_eq!(dialogue.upload(b"ping", 5), b"ping");
+        assert_eq!(dialogue.download(b"pong"), b"pong");
+        if round % 3 == 0 {
+            dialogue.session.rest();
+        }
+    }
+}
+
+#[test]
+fn a_session_that_rests_goes_on_where_it_was() {
+    for client in CLIENTS {
+        let mut dialogue = Dialogue::established(&acceptor(), &client().config());
+        for _ in 0..3 {
+            dialogue.session.rest();
+            assert_eq!(dialogue.upload(b"ping", 5), b"ping");
+            assert_eq!(dialogue.download(b"pong"), b"pong");
+        }
+    }
+}
+
+#[test]
 fn a_forged_record_ends_the_session_with_an_alert() {
     for client in CLIENTS {
         let mut dialogue = Dialogue::established(&acceptor(), &client().config());
@@ -173,6 +198,19 @@ fn what_is_not_tls_is_told_apart_at_its_first_byte() {
         assert_eq!(failure.reason, "not-tls");
         assert_eq!(out, b"");
     }
+}
+
+#[test]
+fn a_client_of_an_older_version_is_told_so() {
+    let mut hello = Dialogue::new(&acceptor(), &Client::tls12().config(), NAME).client_bytes();
+    hello[10] = 2;
+    let mut out = Vec::new();
+    let failure = acceptor()
+        .accept()
+        .handshake(&mut hello, &mut out)
+        .unwrap_err();
+    assert_eq!(failure.reason, "version");
+    assert_eq!(out, [21, 3, 1, 0, 2, 2, 70]);
 }
 
 #[test]

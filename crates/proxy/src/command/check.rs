@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use propylon_config::{Config, Problem, Severity, Source};
+use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::snapshot::load_profiles;
@@ -36,22 +36,14 @@ fn summary(problems: &[Problem]) -> String {
 }
 
 fn problems(source: &Source) -> Vec<Problem> {
-    match propylon_config::parse(source) {
-        Err(problems) => problems,
-        Ok((config, mut problems)) => {
-            problems.extend(certificate_problems(source, &config));
-            problems.sort_by_key(|problem| problem.at);
-            problems
-        }
-    }
-}
-
-fn certificate_problems(source: &Source, config: &Config) -> Vec<Problem> {
-    let findings = match load_profiles(config) {
+    let (profiles, mut problems) = propylon_config::inspect(source);
+    let findings = match load_profiles(&profiles) {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
-    findings.iter().map(|finding| problem(source, finding)).collect()
+    problems.extend(findings.iter().map(|finding| problem(source, finding)));
+    problems.sort_by_key(|problem| problem.at);
+    problems
 }
 
 /// A certificate's finding, told as a problem of the line that names the certificate.
