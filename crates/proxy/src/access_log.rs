@@ -255,9 +255,9 @@ impl Running {
         }
     }
 
-    /// Writes that failed so far.
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
+    /// The count of writes that failed, which goes on counting.
+    pub fn failures(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.failed)
     }
 
     /// Waits until everything handed over is written, or `patience` is up: a reader that has stopped reading must not

@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand};
 
 /// A TLS-offload load balancer.
 #[derive(Parser)]
-#[command(name = "propylon", version, about, after_help = EXIT_CODES)]
+#[command(name = "propylon", version, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

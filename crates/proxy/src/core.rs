@@ -36,6 +36,7 @@ pub struct Core {
     pub requests: Cell<usize>,
     /// A connection has ended.
     pub ended: Notify,
+    #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
     requests_kept: RefCell<Vec<Box<Request>>>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,

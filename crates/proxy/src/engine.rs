@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -187,7 +188,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     }
     drop(watched);
     log::info!("propylon {} runs with {workers} worker{}", env!("CARGO_PKG_VERSION"), if workers == 1 { "" } else { "s" });
-    let main = Main { snapshot, store, telemetry, phase, addresses };
+    let main = Main { snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -199,6 +200,8 @@ struct Main {
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
+    /// Writes of the access log that failed, counted by its thread.
+    log_failures: Arc<AtomicU64>,
     /// By listener: what is bound, with the ports that the kernel chose.
     addresses: Vec<Vec<SocketAddr>>,
 }
@@ -219,6 +222,8 @@ impl Main {
         }
         let mut hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
+        let mut seconds = interval(Duration::from_secs(1));
+        let mut log_failures_seen = 0;
         let mut rotation = interval(TICKET_ROTATION);
         rotation.tick().await;
         loop {
@@ -227,6 +232,7 @@ impl Main {
                 // Without a handler either would end the process.
                 _ = hangup.recv() => log::warn!("SIGHUP: reloading is not supported yet; restart to apply a change"),
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = seconds.tick() => log_failures_seen = self.count_log_failures(log_failures_seen),
                 _ = rotation.tick() => self.snapshot.tickets().rotate(),
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -235,6 +241,14 @@ impl Main {
             }
         }
         Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+    }
+
+    /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
+    fn count_log_failures(&self, seen: u64) -> u64 {
+        let failures = self.log_failures.load(Ordering::Relaxed);
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        column.add(self.telemetry.process.access_log_failed, failures - seen);
+        failures
     }
 
     async fn drain(

@@ -313,7 +313,7 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
         ),
         handshake_duration: r.histogram(
             "propylon_tls_handshake_duration_seconds",
-            "From accept to the end of the handshake.",
+            "From the first step of the handshake to its end.",
             by,
             DURATION_BOUNDS,
             1e-6,
@@ -363,7 +363,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
     ServerMetrics {
-        requests: r.counter("propylon_server_requests_total", "Requests sent to a server.", by),
+        requests: r.counter("propylon_server_requests_total", "Attempts to send a request to a server, those whose connect failed among them.", by),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),

@@ -31,6 +31,8 @@ impl Acceptor {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 2;
         config.max_early_data_size = 0;
+        // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.
+        config.ignore_client_order = true;
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
@@ -54,8 +56,8 @@ fn versions(policy: TlsPolicy) -> &'static [&'static SupportedProtocolVersion] {
     }
 }
 
-/// What is offered. Of suites and groups the client's order decides: a client without AES instructions lists ChaCha20
-/// first, and one that sends a share only of what it lists first is never sent round again for another.
+/// What is offered. Of the suites our order decides, of the groups the client's: one that sends a share only of what it
+/// lists first is never sent round again for another.
 fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
     use aws_lc_rs::kx_group::*;

@@ -230,12 +230,12 @@ fn alpn_is_agreed_on_or_absent_or_refused() {
 }
 
 #[test]
-fn a_client_that_prefers_chacha20_gets_it() {
+fn of_the_suites_our_order_decides() {
     use cipher_suite::*;
     let mut client = Client::tls13();
     client.provider.cipher_suites = vec![TLS13_CHACHA20_POLY1305_SHA256, TLS13_AES_128_GCM_SHA256];
     let dialogue = Dialogue::established(&acceptor(), &client.config());
-    assert_eq!(dialogue.session.facts().suite, Suite::Chacha20Poly1305);
+    assert_eq!(dialogue.session.facts().suite, Suite::Aes128Gcm);
 }
 
 #[test]

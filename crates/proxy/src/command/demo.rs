@@ -118,9 +118,12 @@ async fn demo(arguments: &Arguments, is_told: &mut bool) -> Result<ExitCode, Fai
     let keeps = arguments.keep || (!arguments.once && !arguments.json && io::stdout().is_terminal());
     tell(arguments, &stage, &setup, &figures, keeps);
     *is_told = true;
-    while keeps {
-        sleep(PROGRESS_INTERVAL).await;
-        stage.check(&setup.lasting)?;
+    if keeps {
+        // Until a signal drops all of this.
+        loop {
+            sleep(PROGRESS_INTERVAL).await;
+            stage.check(&setup.lasting)?;
+        }
     }
     Ok(if figures.errors() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
