@@ -13,13 +13,14 @@ use clap::{Parser, Subcommand};
 
 /// A TLS-offload load balancer.
 #[derive(Parser)]
-#[command(name = "propylon", version, after_help = EXIT_CODES)]
+#[command(name = "propylon", version, after_help = EXAMPLE)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
+const EXAMPLE: &str = "Example:\n  propylon check -c propylon.toml && propylon run -c propylon.toml\n\n\
+    Exit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
 
 #[derive(Subcommand)]
 enum Command {
