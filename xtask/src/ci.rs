@@ -16,23 +16,9 @@ enum Step {
 /// the bench, and would double the time this takes.
 const STEPS: [(&str, Step); 5] = [
     ("format", Step::Cargo(&["fmt", "--all", "--check"])),
-    (
-        "clippy",
-        Step::Cargo(&[
-            "clippy",
-            "--locked",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]),
-    ),
+    ("clippy", Step::Cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("tidy", Step::Tidy),
-    (
-        "build",
-        Step::Cargo(&["build", "--locked", "--workspace", "--bins"]),
-    ),
+    ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
     ("test", Step::Cargo(&["test", "--locked", "--workspace"])),
 ];
 
@@ -47,29 +33,19 @@ pub fn run(root: &Path) -> bool {
             Step::Tidy => tidy::run(root),
         };
         let seconds = step_start.elapsed().as_secs_f64();
-        println!(
-            "== {name}: {} after {seconds:.1} s",
-            if passed { "passed" } else { "FAILED" }
-        );
+        println!("== {name}: {} after {seconds:.1} s", if passed { "passed" } else { "FAILED" });
         if !passed {
             return false;
         }
     }
-    println!(
-        "\n== all passed after {:.0} s",
-        start.elapsed().as_secs_f64()
-    );
+    println!("\n== all passed after {:.0} s", start.elapsed().as_secs_f64());
     true
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> bool {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     println!("$ cargo {}", arguments.join(" "));
-    match Command::new(cargo)
-        .args(arguments)
-        .current_dir(root)
-        .status()
-    {
+    match Command::new(cargo).args(arguments).current_dir(root).status() {
         Ok(status) => status.success(),
         Err(error) => {
             eprintln!("cargo cannot be started: {error}");

@@ -29,18 +29,12 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The top of the repository, whatever folder the command was given in.
 fn root() -> PathBuf {
-    let xtask = env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    xtask
-        .parent()
-        .map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+    let xtask =
+        env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    xtask.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }

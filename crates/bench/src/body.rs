@@ -43,11 +43,7 @@ impl Body {
     }
 
     pub fn begin_length(&mut self, length: u64) {
-        self.begin(if length == 0 {
-            Place::Complete
-        } else {
-            Place::Length(length)
-        });
+        self.begin(if length == 0 { Place::Complete } else { Place::Length(length) });
     }
 
     pub fn begin_chunked(&mut self) {
@@ -81,11 +77,7 @@ impl Body {
     }
 
     /// Takes what belongs to the body, hands its data to `sink`, and returns the rest.
-    pub fn feed<'a>(
-        &mut self,
-        mut bytes: &'a [u8],
-        mut sink: impl FnMut(&[u8]),
-    ) -> Result<&'a [u8], BadFraming> {
+    pub fn feed<'a>(&mut self, mut bytes: &'a [u8], mut sink: impl FnMut(&[u8])) -> Result<&'a [u8], BadFraming> {
         while !bytes.is_empty() && !self.is_complete() {
             let (left, more, then): (u64, fn(u64) -> Place, Place) = match self.at {
                 Place::Length(left) => (left, Place::Length, Place::Complete),
@@ -99,11 +91,7 @@ impl Body {
             let taken = left.min(bytes.len() as u64);
             sink(&bytes[..taken as usize]);
             self.bytes += taken;
-            self.at = if taken == left {
-                then
-            } else {
-                more(left - taken)
-            };
+            self.at = if taken == left { then } else { more(left - taken) };
             bytes = &bytes[taken as usize..];
         }
         Ok(bytes)
@@ -147,9 +135,7 @@ impl Framing {
     /// Takes in one header field.
     pub fn see(&mut self, name: &str, value: &[u8]) -> Result<(), BadFraming> {
         if name.eq_ignore_ascii_case("content-length") {
-            let length = std::str::from_utf8(value)
-                .ok()
-                .and_then(|text| text.trim().parse().ok());
+            let length = std::str::from_utf8(value).ok().and_then(|text| text.trim().parse().ok());
             if length.is_none() || self.length.is_some_and(|before| Some(before) != length) {
                 return Err(BadFraming("a bad Content-Length"));
             }
@@ -160,9 +146,8 @@ impl Framing {
             }
             self.chunked = true;
         } else if name.eq_ignore_ascii_case("connection") {
-            self.close |= value
-                .split(|byte| *byte == b',')
-                .any(|token| token.trim_ascii().eq_ignore_ascii_case(b"close"));
+            self.close |=
+                value.split(|byte| *byte == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(b"close"));
         }
         Ok(())
     }
@@ -170,11 +155,7 @@ impl Framing {
 
 /// RFC 9112 §7.1: hexadecimal digits, then perhaps extensions.
 fn parse_chunk_size(line: &[u8]) -> Result<u64, BadFraming> {
-    let digits = line
-        .split(|byte| *byte == b';')
-        .next()
-        .unwrap_or_default()
-        .trim_ascii_end();
+    let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_hexdigit) {
         return Err(BadFraming("a bad chunk size"));
     }

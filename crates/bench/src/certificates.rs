@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Outcome, While};
 use crate::report;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
 };
 use serde::Serialize;
 use std::fs;
@@ -18,10 +18,8 @@ const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 /// Make a local CA and certificates (EC P-256 and RSA-2048) for tests and measurements
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
-    makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test"
-)]
+#[command(after_help = "Example:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
+    makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test")]
 pub struct Arguments {
     /// Directory to write to; made if it is not there
     #[arg(long)]
@@ -76,15 +74,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 /// Makes everything in memory first, so that a name that cannot be certified leaves no half of a set behind.
 pub fn write(arguments: &Arguments) -> Outcome<Written> {
     let (authority, ca_pem, ca_key_pem) = make_authority(arguments.days)?;
-    let mut sheets = vec![Sheet {
-        path: arguments.out.join("ca.pem"),
-        text: ca_pem,
-    }];
+    let mut sheets = vec![Sheet { path: arguments.out.join("ca.pem"), text: ca_pem }];
     if arguments.keep_ca_key {
-        sheets.push(Sheet {
-            path: arguments.out.join("ca.key.pem"),
-            text: ca_key_pem,
-        });
+        sheets.push(Sheet { path: arguments.out.join("ca.key.pem"), text: ca_key_pem });
     }
     for name in &arguments.names {
         for key_type in [KeyType::Ec, KeyType::Rsa] {
@@ -102,26 +94,18 @@ pub fn write(arguments: &Arguments) -> Outcome<Written> {
     for sheet in &sheets {
         save(sheet)?;
     }
-    Ok(Written {
-        ca: sheets[0].path.clone(),
-        files: sheets.into_iter().map(|sheet| sheet.path).collect(),
-    })
+    Ok(Written { ca: sheets[0].path.clone(), files: sheets.into_iter().map(|sheet| sheet.path).collect() })
 }
 
 fn make_authority(days: u32) -> Outcome<(Issuer<'static, KeyPair>, String, String)> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when("making the CA's key")?;
     let key_pem = key.serialize_pem();
     let mut params = CertificateParams::default();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "Propylon local test CA");
+    params.distinguished_name.push(DnType::CommonName, "Propylon local test CA");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, days);
-    let pem = params
-        .self_signed(&key)
-        .when("signing the CA's certificate")?
-        .pem();
+    let pem = params.self_signed(&key).when("signing the CA's certificate")?.pem();
     Ok((Issuer::new(params, key), pem, key_pem))
 }
 
@@ -141,43 +125,23 @@ fn certify(
     // For RSA this is 2048 bits, the library's default.
     let key = KeyPair::generate_for(algorithm).when(format_args!("making a key for {name}"))?;
     let mut names = vec![name.to_owned()];
-    names.extend(
-        LOCAL_NAMES
-            .iter()
-            .filter(|local| **local != name)
-            .map(|local| (*local).to_owned()),
-    );
+    names.extend(LOCAL_NAMES.iter().filter(|local| **local != name).map(|local| (*local).to_owned()));
     let mut params = CertificateParams::new(names).when(format_args!("--name \"{name}\""))?;
     params.distinguished_name.push(DnType::CommonName, name);
-    params.key_usages = vec![
-        KeyUsagePurpose::DigitalSignature,
-        KeyUsagePurpose::KeyEncipherment,
-    ];
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, arguments.days);
-    let chain = params
-        .signed_by(&key, authority)
-        .when(format_args!("certifying {name}"))?
-        .pem();
+    let chain = params.signed_by(&key, authority).when(format_args!("certifying {name}"))?.pem();
     let key = key.serialize_pem();
 
     // "*.shop.test" is a fine name and an awkward file.
     let stem = name.replace('*', "_");
     let place = |tail: &str| arguments.out.join(format!("{stem}.{suffix}{tail}.pem"));
-    let mut sheets = vec![Sheet {
-        path: place(""),
-        text: format!("{chain}{key}"),
-    }];
+    let mut sheets = vec![Sheet { path: place(""), text: format!("{chain}{key}") }];
     if arguments.split {
-        sheets.push(Sheet {
-            path: place(".cert"),
-            text: chain,
-        });
-        sheets.push(Sheet {
-            path: place(".key"),
-            text: key,
-        });
+        sheets.push(Sheet { path: place(".cert"), text: chain });
+        sheets.push(Sheet { path: place(".key"), text: key });
     }
     Ok(sheets)
 }
@@ -191,10 +155,9 @@ fn set_validity(params: &mut CertificateParams, days: u32) {
 
 fn refuse_to_overwrite(sheets: &[Sheet]) -> Outcome<()> {
     match sheets.iter().find(|sheet| sheet.path.exists()) {
-        Some(sheet) => Err(Failure::new(format!(
-            "{} is there already; use --force to overwrite it",
-            sheet.path.display()
-        ))),
+        Some(sheet) => {
+            Err(Failure::new(format!("{} is there already; use --force to overwrite it", sheet.path.display())))
+        }
         None => Ok(()),
     }
 }
@@ -204,12 +167,7 @@ fn save(sheet: &Sheet) -> Outcome<()> {
     let aside = aside(&sheet.path);
     let doing = format!("writing {}", sheet.path.display());
     let _ = fs::remove_file(&aside);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&aside)
-        .when(&doing)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside).when(&doing)?;
     file.write_all(sheet.text.as_bytes()).when(&doing)?;
     fs::rename(&aside, &sheet.path).when(&doing)
 }
@@ -245,30 +203,14 @@ mod tests {
         let written = write(&arguments).unwrap();
         assert_eq!(written.files.len(), 7);
         for file in &written.files {
-            assert_eq!(
-                fs::metadata(file).unwrap().permissions().mode() & 0o777,
-                0o600,
-                "{}",
-                file.display()
-            );
+            assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600, "{}", file.display());
         }
         assert!(!scratch.path().join("ca.key.pem").exists());
         let before = fs::read(scratch.path().join("shop.test.ec.pem")).unwrap();
-        assert!(
-            write(&arguments)
-                .unwrap_err()
-                .to_string()
-                .contains("--force")
-        );
-        assert_eq!(
-            fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(),
-            before
-        );
+        assert!(write(&arguments).unwrap_err().to_string().contains("--force"));
+        assert_eq!(fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(), before);
         arguments.force = true;
         write(&arguments).unwrap();
-        assert_ne!(
-            fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(),
-            before
-        );
+        assert_ne!(fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(), before);
     }
 }

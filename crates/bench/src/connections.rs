@@ -96,18 +96,9 @@ impl<'t> Held<'t> {
         label: &str,
     ) -> Outcome<Self> {
         let request = Request::new("GET", path, &target.name, "", 0);
-        let plan = Plan {
-            kind: Kind::Idle,
-            connections: count,
-            request,
-            timeout,
-            rate: None,
-        };
+        let plan = Plan { kind: Kind::Idle, connections: count, request, timeout, rate: None };
         let mut load = Load::new(target, plan, interrupt)?;
-        let opening = load
-            .run(Until::Finished(count as u64), label)?
-            .tally
-            .summary();
+        let opening = load.run(Until::Finished(count as u64), label)?.tally.summary();
         Ok(Self { load, opening })
     }
 
@@ -126,11 +117,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     if arguments.part {
         return run_part(arguments, &interrupt);
     }
-    let report = if arguments.processes > 1 {
-        split(arguments, &interrupt)?
-    } else {
-        alone(arguments, &interrupt)?
-    };
+    let report = if arguments.processes > 1 { split(arguments, &interrupt)? } else { alone(arguments, &interrupt)? };
     report.print(!arguments.server_pids.is_empty());
     report::save_json(arguments.json.as_deref(), &report)?;
     report.verdict(arguments.count)
@@ -140,14 +127,7 @@ fn alone(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> {
     let target = arguments.target.target(false)?;
     let before = Memory::of(&arguments.server_pids)?;
     let begin = Instant::now();
-    let mut held = Held::open(
-        &target,
-        arguments.count,
-        &arguments.path,
-        arguments.timeout,
-        interrupt,
-        "opening",
-    )?;
+    let mut held = Held::open(&target, arguments.count, &arguments.path, arguments.timeout, interrupt, "opening")?;
     let seconds = begin.elapsed().as_secs_f64();
     let still_open = held.hold(arguments.hold)?;
     let after = Memory::of(&arguments.server_pids)?;
@@ -156,36 +136,19 @@ fn alone(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> {
         errors: held.opening.errors_total(),
         first_error: held.opening.first_error.clone(),
     };
-    Ok(Report::new(
-        arguments,
-        opened,
-        Some(still_open),
-        seconds,
-        before,
-        after,
-    ))
+    Ok(Report::new(arguments, opened, Some(still_open), seconds, before, after))
 }
 
 /// Opens this process's share, says so, and waits for the parent to let go.
 fn run_part(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<()> {
     let target = arguments.target.target(false)?;
-    let mut held = Held::open(
-        &target,
-        arguments.count,
-        &arguments.path,
-        arguments.timeout,
-        interrupt,
-        "opening",
-    )?;
+    let mut held = Held::open(&target, arguments.count, &arguments.path, arguments.timeout, interrupt, "opening")?;
     let opened = Opened {
         open: held.opening.done as usize,
         errors: held.opening.errors_total(),
         first_error: held.opening.first_error.clone(),
     };
-    println!(
-        "{}",
-        serde_json::to_string(&opened).when("telling the parent")?
-    );
+    println!("{}", serde_json::to_string(&opened).when("telling the parent")?);
     let (tell, released) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
@@ -228,29 +191,17 @@ fn split(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> {
             parts.0.push(start_part(arguments, index, share)?);
         }
     }
-    let mut total = Opened {
-        open: 0,
-        errors: 0,
-        first_error: None,
-    };
+    let mut total = Opened { open: 0, errors: 0, first_error: None };
     for child in &mut parts.0 {
         interrupt.check()?;
         let mut line = String::new();
-        let stdout = child
-            .stdout
-            .take()
-            .ok_or_else(|| Failure::new("a load process without stdout"))?;
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .when("reading from a load process")?;
+        let stdout = child.stdout.take().ok_or_else(|| Failure::new("a load process without stdout"))?;
+        BufReader::new(stdout).read_line(&mut line).when("reading from a load process")?;
         let opened: Opened = serde_json::from_str(&line).when("a load process ended early")?;
         total.open += opened.open;
         total.errors += opened.errors;
         total.first_error = total.first_error.or(opened.first_error);
-        report::progress(format_args!(
-            "opening: {} of {} open",
-            total.open, arguments.count
-        ));
+        report::progress(format_args!("opening: {} of {} open", total.open, arguments.count));
     }
     let seconds = begin.elapsed().as_secs_f64();
     interrupt.sleep(arguments.hold)?;
@@ -271,15 +222,8 @@ fn start_part(arguments: &Arguments, index: usize, share: usize) -> Outcome<Chil
     }
     let program = std::env::current_exe().when("finding this program")?;
     let mut command = Command::new(program);
-    command
-        .args(strip_once_only_flags(own))
-        .args(["--part", "--processes", "1", "--count"])
-        .arg(share.to_string());
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .when("starting a load process")
+    command.args(strip_once_only_flags(own)).args(["--part", "--processes", "1", "--count"]).arg(share.to_string());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().when("starting a load process")
 }
 
 /// Without the flags that are given anew, or that are the parent's own business.
@@ -291,10 +235,7 @@ fn strip_once_only_flags(arguments: Vec<std::ffi::OsString>) -> Vec<std::ffi::Os
         let text = argument.to_string_lossy();
         if OWN.contains(&text.as_ref()) {
             arguments.next();
-        } else if !OWN.iter().any(|own| {
-            text.strip_prefix(own)
-                .is_some_and(|rest| rest.starts_with('='))
-        }) {
+        } else if !OWN.iter().any(|own| text.strip_prefix(own).is_some_and(|rest| rest.starts_with('='))) {
             kept.push(argument);
         }
     }
@@ -328,37 +269,20 @@ impl Report {
     fn print(&self, has_server: bool) {
         let mut table = Table::of_facts();
         table.row(["target", &self.target]);
-        table.row([
-            "connections",
-            &format!("{} open in {:.2} s", self.connections, self.seconds),
-        ]);
+        table.row(["connections", &format!("{} open in {:.2} s", self.connections, self.seconds)]);
         table.row(["per second", &show_number(self.per_second)]);
         if let Some(still_open) = self.still_open {
             table.row(["after the hold", &format!("{still_open} open")]);
         }
-        let first = self
-            .first_error
-            .as_deref()
-            .map(|first| format!(" (first: {first})"))
-            .unwrap_or_default();
+        let first = self.first_error.as_deref().map(|first| format!(" (first: {first})")).unwrap_or_default();
         table.row(["errors", &format!("{}{first}", self.errors)]);
         if has_server {
-            let growth = format!(
-                "{} KiB RSS, {} KiB PSS",
-                show_number(self.growth.rss),
-                show_number(self.growth.pss)
-            );
+            let growth = format!("{} KiB RSS, {} KiB PSS", show_number(self.growth.rss), show_number(self.growth.pss));
             table.row(["server, per connection", &growth]);
-            let total = format!(
-                "{} KiB RSS before, {} KiB after",
-                self.before.rss_kib, self.after.rss_kib
-            );
+            let total = format!("{} KiB RSS before, {} KiB after", self.before.rss_kib, self.after.rss_kib);
             table.row(["server, in all", &total]);
         }
-        let kernel = format!(
-            "{} KiB (sockets of every process on this machine)",
-            show_number(self.growth.kernel)
-        );
+        let kernel = format!("{} KiB (sockets of every process on this machine)", show_number(self.growth.kernel));
         table.row(["kernel, per connection", &kernel]);
         table.print();
         let _ = std::io::stdout().flush();
@@ -366,16 +290,12 @@ impl Report {
 
     fn verdict(&self, wanted: usize) -> Outcome<()> {
         if self.connections < wanted {
-            return Err(Failure::new(format!(
-                "only {} of {wanted} connections were opened",
-                self.connections
-            )));
+            return Err(Failure::new(format!("only {} of {wanted} connections were opened", self.connections)));
         }
         match self.still_open {
-            Some(open) if open < wanted => Err(Failure::new(format!(
-                "the server closed {} of {wanted} idle connections",
-                wanted - open
-            ))),
+            Some(open) if open < wanted => {
+                Err(Failure::new(format!("the server closed {} of {wanted} idle connections", wanted - open)))
+            }
             _ => Ok(()),
         }
     }

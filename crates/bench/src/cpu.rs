@@ -15,21 +15,14 @@ const PROCESSES_MAX: usize = 4096;
 /// CPU time of the calling thread, to the nanosecond.
 pub fn this_thread() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        time.tv_nsec.unsigned_abs() as u32,
-    )
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// The roots and all their descendants, as they are now.
 pub fn process_tree(roots: &[u32]) -> Outcome<Vec<u32>> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").when("reading /proc")?.flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         // A process may end while we look.
@@ -72,10 +65,7 @@ pub struct Usage {
 impl Reading {
     /// Fails if none of the roots is there (any more), or may not be looked at.
     pub fn of(roots: &[u32]) -> Outcome<Self> {
-        let mut reading = Self {
-            threads: BTreeMap::new(),
-            ticks: 0,
-        };
+        let mut reading = Self { threads: BTreeMap::new(), ticks: 0 };
         for &root in roots {
             Stat::of(root).map_err(|error| Failure::new(format!("process {root}: {error}")))?;
         }
@@ -92,18 +82,11 @@ impl Reading {
             return;
         };
         for task in tasks.flatten() {
-            let Some(tid) = task
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<u32>().ok())
-            else {
+            let Some(tid) = task.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
             let text = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
-            let nanoseconds = text
-                .split_ascii_whitespace()
-                .next()
-                .and_then(|first| first.parse().ok());
+            let nanoseconds = text.split_ascii_whitespace().next().and_then(|first| first.parse().ok());
             if let Some(nanoseconds) = nanoseconds {
                 self.threads.insert((pid, tid), nanoseconds);
             }
@@ -112,26 +95,16 @@ impl Reading {
 
     /// CPU time since `earlier`.
     pub fn since(&self, earlier: &Self) -> Usage {
-        let lost = earlier
-            .threads
-            .keys()
-            .any(|thread| !self.threads.contains_key(thread));
+        let lost = earlier.threads.keys().any(|thread| !self.threads.contains_key(thread));
         if lost || self.threads.is_empty() {
             let ticks = self.ticks.saturating_sub(earlier.ticks);
             let per_second = rustix::param::clock_ticks_per_second().max(1);
-            return Usage {
-                cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64),
-                source: Source::Stat,
-            };
+            return Usage { cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64), source: Source::Stat };
         }
-        let spent = |(thread, now): (&(u32, u32), &u64)| {
-            now - earlier.threads.get(thread).copied().unwrap_or(0).min(*now)
-        };
+        let spent =
+            |(thread, now): (&(u32, u32), &u64)| now - earlier.threads.get(thread).copied().unwrap_or(0).min(*now);
         let nanoseconds = self.threads.iter().map(spent).sum();
-        Usage {
-            cpu: Duration::from_nanos(nanoseconds),
-            source: Source::Schedstat,
-        }
+        Usage { cpu: Duration::from_nanos(nanoseconds), source: Source::Schedstat }
     }
 }
 
@@ -143,23 +116,17 @@ struct Stat {
 
 impl Stat {
     fn of(pid: u32) -> Result<Self, String> {
-        let text =
-            fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|error| error.to_string())?;
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|error| error.to_string())?;
         Self::parse(&text).ok_or_else(|| "an unknown form of /proc/PID/stat".to_owned())
     }
 
     /// proc_pid_stat(5): the name in parentheses may hold anything, so fields are counted from its last one.
     fn parse(text: &str) -> Option<Self> {
-        let fields: Vec<&str> = text[text.rfind(')')? + 1..]
-            .split_ascii_whitespace()
-            .collect();
+        let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         // After the name: state is field 3 of the manual, so index = field - 3.
         let ticks = (11..=14).map(number).sum::<Option<u64>>()?;
-        Some(Self {
-            parent: number(1)? as u32,
-            ticks,
-        })
+        Some(Self { parent: number(1)? as u32, ticks })
     }
 }
 
@@ -169,8 +136,7 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_move_the_fields() {
-        let stat = Stat::parse("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 0")
-            .unwrap();
+        let stat = Stat::parse("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 0").unwrap();
         assert_eq!((stat.parent, stat.ticks), (7, 124));
     }
 

@@ -84,13 +84,7 @@ pub struct ServerCpu {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
-    let request = Request::new(
-        "GET",
-        &arguments.run.path,
-        &arguments.target.name,
-        "Connection: close\r\n",
-        0,
-    );
+    let request = Request::new("GET", &arguments.run.path, &arguments.target.name, "Connection: close\r\n", 0);
     let plan = Plan {
         kind: Kind::NewConnections,
         connections: arguments.connections_in_flight,
@@ -98,13 +92,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         timeout: arguments.run.timeout,
         rate: arguments.run.rate,
     };
-    measure(
-        "handshakes",
-        &arguments.target,
-        arguments.resumed,
-        &arguments.run,
-        plan,
-    )
+    measure("handshakes", &arguments.target, arguments.resumed, &arguments.run, plan)
 }
 
 /// Warm up, measure, tell. Errors in the measured part are a failure of the command.
@@ -123,25 +111,16 @@ pub fn measure(
     let mut load = Load::new(&target_made, plan, &interrupt)?;
     let warmup = load.run(Until::Elapsed(run.warmup), "warm-up")?;
     if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
-        report::progress(format_args!(
-            "warm-up: no request succeeded; {}",
-            warmup.tally.first_error().unwrap_or("")
-        ));
+        report::progress(format_args!("warm-up: no request succeeded; {}", warmup.tally.first_error().unwrap_or("")));
     }
-    let until = run
-        .count
-        .map_or(Until::Elapsed(run.duration), Until::Finished);
+    let until = run.count.map_or(Until::Elapsed(run.duration), Until::Finished);
     let before = cpu::Reading::of(&run.server_pids)?;
     let measured = load.run(until, command)?;
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
     drop(load);
 
     // Without an answer there is nothing to divide by.
-    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 {
-        None
-    } else {
-        Some(usage)
-    };
+    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 { None } else { Some(usage) };
     let report = Report::new(command, &target.target, &measured, usage);
     report.print();
     report::save_json(run.json.as_deref(), &report)?;
@@ -149,27 +128,15 @@ pub fn measure(
 }
 
 impl Report {
-    fn new(
-        command: &'static str,
-        target: &str,
-        measured: &Measured,
-        usage: Option<cpu::Usage>,
-    ) -> Self {
+    fn new(command: &'static str, target: &str, measured: &Measured, usage: Option<cpu::Usage>) -> Self {
         let summary = measured.tally.summary();
         let server_cpu = usage.map(|usage| ServerCpu {
             nanoseconds_per_request: usage.cpu.as_nanos() as f64 / summary.done.max(1) as f64,
-            seconds_per_gigabyte: usage.cpu.as_secs_f64()
-                / (summary.body_bytes.max(1) as f64 / 1e9),
+            seconds_per_gigabyte: usage.cpu.as_secs_f64() / (summary.body_bytes.max(1) as f64 / 1e9),
             cores: usage.cpu.as_secs_f64() / summary.elapsed_seconds.max(1e-9),
             source: usage.source,
         });
-        Self {
-            command,
-            target: target.to_owned(),
-            summary,
-            load_busy: measured.load_busy,
-            server_cpu,
-        }
+        Self { command, target: target.to_owned(), summary, load_busy: measured.load_busy, server_cpu }
     }
 
     fn print(&self) {
@@ -177,64 +144,27 @@ impl Report {
         let megabytes = summary.body_bytes as f64 / 1e6 / summary.elapsed_seconds.max(1e-9);
         let mut table = Table::of_facts();
         table.row(["target", &self.target]);
-        table.row([
-            "done",
-            &format!("{} in {:.2} s", summary.done, summary.elapsed_seconds),
-        ]);
+        table.row(["done", &format!("{} in {:.2} s", summary.done, summary.elapsed_seconds)]);
         table.row([
             "per second",
-            &format!(
-                "{} ({} MB/s of bodies)",
-                show_number(summary.per_second),
-                show_number(megabytes)
-            ),
+            &format!("{} ({} MB/s of bodies)", show_number(summary.per_second), show_number(megabytes)),
         ]);
         table.row([
             "connections",
-            &format!(
-                "{} made, {} requests on resumed sessions",
-                summary.connections, summary.resumed
-            ),
+            &format!("{} made, {} requests on resumed sessions", summary.connections, summary.resumed),
         ]);
         table.row(["errors", &summary.show_errors()]);
         if summary.unanswered > 0 {
-            table.row([
-                "unanswered",
-                &format!(
-                    "{} at the end; their age is in the latency",
-                    summary.unanswered
-                ),
-            ]);
+            table.row(["unanswered", &format!("{} at the end; their age is in the latency", summary.unanswered)]);
         }
         table.row(["latency", &summary.latency.show()]);
-        table.row([
-            "load",
-            &format!(
-                "{:.0} % of its core{}",
-                self.load_busy * 100.0,
-                saturation(self.load_busy)
-            ),
-        ]);
+        table.row(["load", &format!("{:.0} % of its core{}", self.load_busy * 100.0, saturation(self.load_busy))]);
         if let Some(cpu) = &self.server_cpu {
             let bulk = format!(", {} CPU s/GB", show_number(cpu.seconds_per_gigabyte));
             let each = show_nanoseconds(cpu.nanoseconds_per_request);
-            let source = if cpu.source == cpu::Source::Schedstat {
-                "schedstat"
-            } else {
-                "stat, 10 ms ticks"
-            };
-            let bulk = if summary.body_bytes >= 100_000_000 {
-                bulk
-            } else {
-                String::new()
-            };
-            table.row([
-                "server CPU",
-                &format!(
-                    "{each} per request{bulk}; {:.2} cores ({source})",
-                    cpu.cores
-                ),
-            ]);
+            let source = if cpu.source == cpu::Source::Schedstat { "schedstat" } else { "stat, 10 ms ticks" };
+            let bulk = if summary.body_bytes >= 100_000_000 { bulk } else { String::new() };
+            table.row(["server CPU", &format!("{each} per request{bulk}; {:.2} cores ({source})", cpu.cores)]);
         }
         table.print();
     }
@@ -242,10 +172,7 @@ impl Report {
     fn verdict(&self) -> Outcome<()> {
         let errors = self.summary.errors_total();
         if errors > 0 {
-            return Err(Failure::new(format!(
-                "{errors} of {} requests failed",
-                errors + self.summary.done
-            )));
+            return Err(Failure::new(format!("{errors} of {} requests failed", errors + self.summary.done)));
         }
         if self.summary.done == 0 {
             return Err(Failure::new("no request was answered"));
@@ -258,11 +185,7 @@ impl Report {
 pub const LOAD_SATURATED: f64 = 0.95;
 
 fn saturation(busy: f64) -> &'static str {
-    if busy > LOAD_SATURATED {
-        ": saturated, the server could do more"
-    } else {
-        ""
-    }
+    if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {

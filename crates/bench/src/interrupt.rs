@@ -21,9 +21,7 @@ impl Interrupt {
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let Ok(runtime) = runtime else { return };
                 runtime.block_on(wait_for_signals(&flag, &ready));
             })
@@ -44,11 +42,7 @@ impl Interrupt {
 
     /// An error once the end was asked for: the way out of nested work.
     pub fn check(&self) -> Outcome<()> {
-        if self.is_raised() {
-            Err(Failure::new("interrupted"))
-        } else {
-            Ok(())
-        }
+        if self.is_raised() { Err(Failure::new("interrupted")) } else { Ok(()) }
     }
 
     /// Sleeps, unless and until interrupted.
@@ -67,10 +61,7 @@ impl Interrupt {
 
 async fn wait_for_signals(flag: &Interrupt, ready: &std::sync::mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut int), Ok(mut term)) = (
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::terminate()),
-    ) else {
+    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
         return;
     };
     let _ = ready.send(());

@@ -18,17 +18,13 @@ pub struct Request {
 impl Request {
     /// `headers` are whole lines, each with its CRLF.
     pub fn new(method: &str, path: &str, host: &str, headers: &str, body_bytes: usize) -> Self {
-        let mut bytes =
-            format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}").into_bytes();
+        let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}").into_bytes();
         if body_bytes > 0 || matches!(method, "POST" | "PUT" | "PATCH") {
             bytes.extend_from_slice(format!("Content-Length: {body_bytes}\r\n").as_bytes());
         }
         bytes.extend_from_slice(b"\r\n");
         bytes.resize(bytes.len() + body_bytes, b'x');
-        Self {
-            bytes,
-            is_head: method == "HEAD",
-        }
+        Self { bytes, is_head: method == "HEAD" }
     }
 }
 
@@ -51,19 +47,9 @@ pub struct Broken {
 impl Link {
     /// Starts to connect.
     pub fn open(target: &Target) -> Result<Self, Broken> {
-        let socket = target
-            .connect()
-            .map_err(|error| Broken::new(ErrorKind::Connect, error))?;
-        let tls = target
-            .tls_session()
-            .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        Ok(Self {
-            socket,
-            tls,
-            response: Response::default(),
-            sent: 0,
-            connected: false,
-        })
+        let socket = target.connect().map_err(|error| Broken::new(ErrorKind::Connect, error))?;
+        let tls = target.tls_session().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+        Ok(Self { socket, tls, response: Response::default(), sent: 0, connected: false })
     }
 
     /// Queues the request and sends what can be sent.
@@ -71,9 +57,7 @@ impl Link {
         self.response.begin(request.is_head);
         self.sent = 0;
         if let Some(tls) = &mut self.tls {
-            tls.writer()
-                .write_all(&request.bytes)
-                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            tls.writer().write_all(&request.bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
         }
         self.flush(request)
     }
@@ -81,12 +65,7 @@ impl Link {
     /// Reads and writes what can be read and written; true once the server has closed.
     ///
     /// `closing` is the poll's word that an end is due, so that a short read is not taken for the last.
-    pub fn advance(
-        &mut self,
-        request: &Request,
-        scratch: &mut [u8],
-        closing: bool,
-    ) -> Result<bool, Broken> {
+    pub fn advance(&mut self, request: &Request, scratch: &mut [u8], closing: bool) -> Result<bool, Broken> {
         self.flush(request)?;
         loop {
             let count = match self.socket.read(scratch) {
@@ -109,9 +88,7 @@ impl Link {
     }
 
     pub fn is_resumed(&self) -> bool {
-        self.tls
-            .as_ref()
-            .is_some_and(|tls| tls.handshake_kind() == Some(HandshakeKind::Resumed))
+        self.tls.as_ref().is_some_and(|tls| tls.handshake_kind() == Some(HandshakeKind::Resumed))
     }
 
     /// The kind of error that an end at this point is.
@@ -132,10 +109,9 @@ impl Link {
         loop {
             let result = match &mut self.tls {
                 Some(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
-                None if self.sent < request.bytes.len() => self
-                    .socket
-                    .write(&request.bytes[self.sent..])
-                    .inspect(|count| self.sent += count),
+                None if self.sent < request.bytes.len() => {
+                    self.socket.write(&request.bytes[self.sent..]).inspect(|count| self.sent += count)
+                }
                 _ => return Ok(()),
             };
             match result {
@@ -155,17 +131,12 @@ impl Link {
         };
         while !bytes.is_empty() {
             let before = bytes.len();
-            tls.read_tls(&mut bytes)
-                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-            let state = tls
-                .process_new_packets()
-                .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            tls.read_tls(&mut bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            let state = tls.process_new_packets().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
             let mut left = state.plaintext_bytes_to_read();
             while left > 0 {
                 let mut reader = tls.reader();
-                let plaintext = reader
-                    .fill_buf()
-                    .map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+                let plaintext = reader.fill_buf().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
                 let count = plaintext.len();
                 self.response.feed(plaintext).map_err(bad)?;
                 reader.consume(count);
@@ -180,20 +151,13 @@ impl Link {
     }
 
     fn broken(&self, error: io::Error) -> Broken {
-        let kind = if self.connected {
-            ErrorKind::Reset
-        } else {
-            ErrorKind::Connect
-        };
+        let kind = if self.connected { ErrorKind::Reset } else { ErrorKind::Connect };
         Broken::new(kind, error)
     }
 }
 
 impl Broken {
     pub fn new(kind: ErrorKind, detail: impl std::fmt::Display) -> Self {
-        Self {
-            kind,
-            detail: detail.to_string(),
-        }
+        Self { kind, detail: detail.to_string() }
     }
 }

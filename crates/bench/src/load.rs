@@ -101,12 +101,7 @@ impl<'t> Load<'t> {
             target,
             interrupt: interrupt.clone(),
             poll: Poll::new().when("epoll")?,
-            slots: (0..plan.connections)
-                .map(|_| Slot {
-                    link: None,
-                    asked: None,
-                })
-                .collect(),
+            slots: (0..plan.connections).map(|_| Slot { link: None, asked: None }).collect(),
             free: (0..plan.connections).collect(),
             resting: VecDeque::new(),
             arrivals,
@@ -155,20 +150,13 @@ impl<'t> Load<'t> {
         }
         self.tally.elapsed = begin.elapsed();
         self.charge_unanswered();
-        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64()
-            / self.tally.elapsed.as_secs_f64().max(1e-9);
-        Ok(Measured {
-            tally: std::mem::replace(&mut self.tally, Tally::new()),
-            load_busy,
-        })
+        let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
+        Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
     }
 
     /// Connections that are open and have nothing in progress.
     pub fn idle_connections(&self) -> usize {
-        self.slots
-            .iter()
-            .filter(|slot| slot.link.is_some() && slot.asked.is_none())
-            .count()
+        self.slots.iter().filter(|slot| slot.link.is_some() && slot.asked.is_none()).count()
     }
 
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
@@ -185,10 +173,7 @@ impl<'t> Load<'t> {
             wait = wait.min((begin + duration).saturating_duration_since(now));
         }
         if let Some((due, _)) = self.resting.front() {
-            wait = wait.min(
-                due.saturating_duration_since(now)
-                    .max(Duration::from_millis(1)),
-            );
+            wait = wait.min(due.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
             // Less than a millisecond becomes a look without a wait: an arrival must not be late on our account.
@@ -222,28 +207,17 @@ impl<'t> Load<'t> {
             }
             arrivals.next += arrivals.interval;
         }
-        while let (Some(&slot), Some(&due)) = (
-            self.free.front(),
-            self.arrivals
-                .as_ref()
-                .and_then(|arrivals| arrivals.backlog.front()),
-        ) {
+        while let (Some(&slot), Some(&due)) =
+            (self.free.front(), self.arrivals.as_ref().and_then(|arrivals| arrivals.backlog.front()))
+        {
             self.free.pop_front();
-            self.arrivals
-                .as_mut()
-                .expect("looked at above")
-                .backlog
-                .pop_front();
+            self.arrivals.as_mut().expect("looked at above").backlog.pop_front();
             self.start(slot, due);
         }
     }
 
     fn start_free_slots(&mut self, now: Instant) {
-        let at_once = if self.plan.kind == Kind::Idle {
-            OPENING_MAX
-        } else {
-            usize::MAX
-        };
+        let at_once = if self.plan.kind == Kind::Idle { OPENING_MAX } else { usize::MAX };
         while self.allowed > 0 && self.busy < at_once {
             let Some(slot) = self.free.pop_front() else {
                 return;
@@ -263,9 +237,7 @@ impl<'t> Load<'t> {
             None => Link::open(self.target).and_then(|link| {
                 self.tally.connections += 1;
                 let link = slot.link.insert(link);
-                self.poll
-                    .add(&link.socket, index as u64)
-                    .map_err(|error| Broken::new(ErrorKind::Connect, error))?;
+                self.poll.add(&link.socket, index as u64).map_err(|error| Broken::new(ErrorKind::Connect, error))?;
                 link.ask(&self.plan.request)
             }),
         };
@@ -287,10 +259,7 @@ impl<'t> Load<'t> {
             return self.finish_ended(index);
         }
         // A new connection per request is over when the server has closed it, not before.
-        if slot.asked.is_some()
-            && link.response.is_complete()
-            && self.plan.kind != Kind::NewConnections
-        {
+        if slot.asked.is_some() && link.response.is_complete() && self.plan.kind != Kind::NewConnections {
             let closes = link.response.closes();
             self.finish(index);
             if closes {
@@ -326,16 +295,12 @@ impl<'t> Load<'t> {
         let latency = due.elapsed();
         let status = link.response.status();
         if !(200..400).contains(&status) {
-            return self
-                .tally
-                .record_error(ErrorKind::BadStatus, || format!("status {status}"));
+            return self.tally.record_error(ErrorKind::BadStatus, || format!("status {status}"));
         }
         if link.is_resumed() {
             self.tally.resumed += 1;
         } else if self.target.wants_resumed() {
-            return self
-                .tally
-                .record_error(ErrorKind::NotResumed, || "a full handshake".to_owned());
+            return self.tally.record_error(ErrorKind::NotResumed, || "a full handshake".to_owned());
         }
         self.tally.done += 1;
         self.tally.body_bytes += link.response.body_bytes();
@@ -349,8 +314,7 @@ impl<'t> Load<'t> {
             self.tally.record_error(broken.kind, || broken.detail);
             if self.plan.kind != Kind::Idle {
                 if broken.kind == ErrorKind::Connect {
-                    self.resting
-                        .push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
+                    self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
                 } else {
                     self.free.push_back(index);
                 }
@@ -368,9 +332,7 @@ impl<'t> Load<'t> {
     fn drop_overdue(&mut self, now: Instant) {
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
-            let overdue = slot
-                .asked
-                .is_some_and(|due| now.saturating_duration_since(due) > self.plan.timeout);
+            let overdue = slot.asked.is_some_and(|due| now.saturating_duration_since(due) > self.plan.timeout);
             if overdue {
                 // Time spent waiting for a free connection counts too: that is what an open loop is for.
                 let detail = format!("no complete response within {:?}", self.plan.timeout);
@@ -388,8 +350,7 @@ impl<'t> Load<'t> {
         let outstanding = self.slots.iter().filter_map(|slot| slot.asked);
         for due in outstanding.chain(arrivals.backlog.iter().copied()) {
             self.tally.unanswered += 1;
-            self.tally
-                .record_latency(now.saturating_duration_since(due));
+            self.tally.record_latency(now.saturating_duration_since(due));
         }
     }
 }
@@ -408,28 +369,14 @@ mod tests {
     use crate::origin::tests::Running;
 
     fn plan(kind: Kind, connections: usize, path: &str) -> Plan {
-        let headers = if kind == Kind::NewConnections {
-            "Connection: close\r\n"
-        } else {
-            ""
-        };
+        let headers = if kind == Kind::NewConnections { "Connection: close\r\n" } else { "" };
         let request = Request::new("GET", path, "localhost", headers, 0);
-        Plan {
-            kind,
-            connections,
-            request,
-            timeout: Duration::from_secs(10),
-            rate: None,
-        }
+        Plan { kind, connections, request, timeout: Duration::from_secs(10), rate: None }
     }
 
     fn run(origin: &Running, plan: Plan, until: Until) -> Tally {
         let target = Target::new(origin.address, "localhost", None).unwrap();
-        Load::new(&target, plan, &Interrupt::default())
-            .unwrap()
-            .run(until, "")
-            .unwrap()
-            .tally
+        Load::new(&target, plan, &Interrupt::default()).unwrap().run(until, "").unwrap().tally
     }
 
     #[test]
@@ -440,10 +387,7 @@ mod tests {
         assert_eq!((summary.done, summary.errors_total()), (40, 0));
         let p50 = Duration::from_nanos(summary.latency.p50);
         // Three digits of precision below, a busy machine above.
-        assert!(
-            p50 >= Duration::from_micros(19_900) && p50 < Duration::from_millis(60),
-            "{p50:?}"
-        );
+        assert!(p50 >= Duration::from_micros(19_900) && p50 < Duration::from_millis(60), "{p50:?}");
     }
 
     #[test]
@@ -451,34 +395,15 @@ mod tests {
         let origin = Running::start(Duration::ZERO, Some(5));
         for kind in [Kind::KeepAlive, Kind::NewConnections] {
             let tally = run(&origin, plan(kind, 1, "/"), Until::Finished(100));
-            assert_eq!(
-                (
-                    tally.done,
-                    tally.errors(ErrorKind::BadStatus),
-                    tally.errors_total()
-                ),
-                (80, 20, 20)
-            );
+            assert_eq!((tally.done, tally.errors(ErrorKind::BadStatus), tally.errors_total()), (80, 20, 20));
         }
     }
 
     #[test]
     fn a_new_connection_is_made_for_each_request_or_once() {
         let origin = Running::start(Duration::ZERO, None);
-        assert_eq!(
-            run(
-                &origin,
-                plan(Kind::NewConnections, 4, "/bytes/9"),
-                Until::Finished(50)
-            )
-            .body_bytes,
-            450
-        );
-        let kept = run(
-            &origin,
-            plan(Kind::KeepAlive, 4, "/chunked/9"),
-            Until::Finished(50),
-        );
+        assert_eq!(run(&origin, plan(Kind::NewConnections, 4, "/bytes/9"), Until::Finished(50)).body_bytes, 450);
+        let kept = run(&origin, plan(Kind::KeepAlive, 4, "/chunked/9"), Until::Finished(50));
         assert_eq!((kept.connections, kept.done, kept.body_bytes), (4, 50, 450));
     }
 
@@ -486,45 +411,24 @@ mod tests {
     fn a_closed_port_is_a_connect_error() {
         let port = crate::machine::free_ports(1).unwrap()[0];
         let target = Target::new(([127, 0, 0, 1], port).into(), "localhost", None).unwrap();
-        let mut load = Load::new(
-            &target,
-            plan(Kind::NewConnections, 2, "/"),
-            &Interrupt::default(),
-        )
-        .unwrap();
+        let mut load = Load::new(&target, plan(Kind::NewConnections, 2, "/"), &Interrupt::default()).unwrap();
         let tally = load.run(Until::Finished(10), "").unwrap().tally;
-        assert_eq!(
-            (
-                tally.done,
-                tally.errors(ErrorKind::Connect),
-                tally.errors_total()
-            ),
-            (0, 10, 10)
-        );
+        assert_eq!((tally.done, tally.errors(ErrorKind::Connect), tally.errors_total()), (0, 10, 10));
     }
 
     #[test]
     fn a_silent_server_is_a_timeout() {
         let origin = Running::start(Duration::ZERO, None);
-        let plan = Plan {
-            timeout: Duration::from_millis(150),
-            ..plan(Kind::KeepAlive, 1, "/slow/60000")
-        };
+        let plan = Plan { timeout: Duration::from_millis(150), ..plan(Kind::KeepAlive, 1, "/slow/60000") };
         let tally = run(&origin, plan, Until::Finished(1));
-        assert_eq!(
-            (tally.errors(ErrorKind::Timeout), tally.errors_total()),
-            (1, 1)
-        );
+        assert_eq!((tally.errors(ErrorKind::Timeout), tally.errors_total()), (1, 1));
     }
 
     #[test]
     fn in_an_open_loop_a_slow_server_is_charged_for_the_queue() {
         // 100 arrivals a second, one connection, 50 ms each: four in five arrivals wait longer and longer.
         let origin = Running::start(Duration::from_millis(50), None);
-        let plan = Plan {
-            rate: Some(100.0),
-            ..plan(Kind::KeepAlive, 1, "/")
-        };
+        let plan = Plan { rate: Some(100.0), ..plan(Kind::KeepAlive, 1, "/") };
         let tally = run(&origin, plan, Until::Elapsed(Duration::from_millis(600)));
         let summary = tally.summary();
         assert!(summary.unanswered >= 30, "{summary:?}");
@@ -536,12 +440,10 @@ mod tests {
     fn idle_connections_stay_open_after_one_request_each() {
         let origin = Running::start(Duration::ZERO, None);
         let target = Target::new(origin.address, "localhost", None).unwrap();
-        let mut load =
-            Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
+        let mut load = Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
         let tally = load.run(Until::Finished(300), "").unwrap().tally;
         assert_eq!((tally.done, tally.connections), (300, 300));
-        load.run(Until::Elapsed(Duration::from_millis(50)), "")
-            .unwrap();
+        load.run(Until::Elapsed(Duration::from_millis(50)), "").unwrap();
         assert_eq!(load.idle_connections(), 300);
     }
 }

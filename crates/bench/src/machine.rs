@@ -9,9 +9,7 @@ use std::net::TcpListener;
 pub fn pin_to_core(core: usize) -> Outcome<()> {
     let mut cores = CpuSet::new();
     if core >= CpuSet::MAX_CPU {
-        return Err(Failure::new(format!(
-            "core {core}: this machine has no such core"
-        )));
+        return Err(Failure::new(format!("core {core}: this machine has no such core")));
     }
     cores.set(core);
     sched_setaffinity(None, &cores).when(format_args!("pinning to core {core}"))
@@ -31,22 +29,14 @@ pub fn cores_allowed() -> Vec<usize> {
     let Ok(cores) = sched_getaffinity(None) else {
         return vec![0];
     };
-    (0..CpuSet::MAX_CPU)
-        .filter(|&core| cores.is_set(core))
-        .collect()
+    (0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).collect()
 }
 
 /// Raises the soft limit of open files to the hard one and returns it.
 pub fn raise_open_files() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        let _ = setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: limit.maximum,
-                maximum: limit.maximum,
-            },
-        );
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
@@ -70,12 +60,5 @@ pub fn free_ports(count: usize) -> Outcome<Vec<u16>> {
     let held = (0..count)
         .map(|_| TcpListener::bind("127.0.0.1:0").when("looking for a free port"))
         .collect::<Outcome<Vec<_>>>()?;
-    held.iter()
-        .map(|listener| {
-            Ok(listener
-                .local_addr()
-                .when("looking for a free port")?
-                .port())
-        })
-        .collect()
+    held.iter().map(|listener| Ok(listener.local_addr().when("looking for a free port")?.port())).collect()
 }

@@ -29,11 +29,7 @@ pub struct Growth {
 impl Memory {
     /// Without roots, kernel memory only.
     pub fn of(roots: &[u32]) -> Outcome<Self> {
-        let mut memory = Self {
-            tcp_kib: tcp_kib()?,
-            slab_kib: slab_kib()?,
-            ..Self::default()
-        };
+        let mut memory = Self { tcp_kib: tcp_kib()?, slab_kib: slab_kib()?, ..Self::default() };
         for &root in roots {
             if !std::path::Path::new(&format!("/proc/{root}")).exists() {
                 return Err(Failure::new(format!("process {root} is not there")));
@@ -52,10 +48,7 @@ impl Memory {
         Growth {
             rss: per(self.rss_kib, earlier.rss_kib),
             pss: per(self.pss_kib, earlier.pss_kib),
-            kernel: per(
-                self.tcp_kib + self.slab_kib,
-                earlier.tcp_kib + earlier.slab_kib,
-            ),
+            kernel: per(self.tcp_kib + self.slab_kib, earlier.tcp_kib + earlier.slab_kib),
         }
     }
 }
@@ -74,13 +67,7 @@ fn tcp_kib() -> Outcome<u64> {
     let pages = text
         .lines()
         .find_map(|line| line.strip_prefix("TCP:"))
-        .and_then(|line| {
-            line.split_ascii_whitespace()
-                .skip_while(|word| *word != "mem")
-                .nth(1)?
-                .parse::<u64>()
-                .ok()
-        });
+        .and_then(|line| line.split_ascii_whitespace().skip_while(|word| *word != "mem").nth(1)?.parse::<u64>().ok());
     Ok(pages.unwrap_or(0) * (rustix::param::page_size() as u64 / 1024))
 }
 
@@ -92,8 +79,7 @@ fn slab_kib() -> Outcome<u64> {
 /// `Name:   123 kB`
 fn field_kib(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -26,37 +26,23 @@ pub struct Ready {
 
 impl Poll {
     pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            events: Vec::with_capacity(EVENTS_PER_WAIT),
-        })
+        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS_PER_WAIT) })
     }
 
     /// Tells of every change of `source`, in both directions, until it is closed.
     pub fn add(&self, source: impl AsFd, token: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(
-            &self.epoll,
-            source,
-            EventData::new_u64(token),
-            flags,
-        )?)
+        Ok(epoll::add(&self.epoll, source, EventData::new_u64(token), flags)?)
     }
 
     /// Waits for news and returns how many there are; `event` gives each. An interrupted wait is no news.
     ///
     /// The kernel counts milliseconds here: less than one is a look without a wait.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
-        let timeout = Timespec {
-            tv_sec: timeout.as_secs() as i64,
-            tv_nsec: i64::from(timeout.subsec_millis()) * 1_000_000,
-        };
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_millis()) * 1_000_000 };
         self.events.clear();
-        match epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.events),
-            Some(&timeout),
-        ) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout)) {
             Ok(_) => Ok(self.events.len()),
             Err(rustix::io::Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),
@@ -68,9 +54,6 @@ impl Poll {
         let flags = event.flags;
         let data = event.data;
         let closing = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        Ready {
-            token: data.u64(),
-            closing,
-        }
+        Ready { token: data.u64(), closing }
     }
 }

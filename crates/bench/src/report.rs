@@ -15,20 +15,14 @@ pub struct Table {
 impl Table {
     /// With a first row of column names.
     pub fn with_head<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        let mut table = Self {
-            rows: Vec::new(),
-            ruled: true,
-        };
+        let mut table = Self { rows: Vec::new(), ruled: true };
         table.row(head);
         table
     }
 
     /// Name and value, line by line.
     pub fn of_facts() -> Self {
-        Self {
-            rows: Vec::new(),
-            ruled: false,
-        }
+        Self { rows: Vec::new(), ruled: false }
     }
 
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
@@ -38,12 +32,7 @@ impl Table {
     pub fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-                .unwrap_or(0)
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
@@ -119,9 +108,6 @@ mod tests {
         let mut table = Table::with_head(["row", "µs"]);
         table.row(["ec13", "345"]);
         table.row(["plain", "8"]);
-        assert_eq!(
-            table.render(),
-            "row     µs\n----------\nec13   345\nplain    8\n"
-        );
+        assert_eq!(table.render(), "row     µs\n----------\nec13   345\nplain    8\n");
     }
 }

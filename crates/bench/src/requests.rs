@@ -34,11 +34,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
-    let headers: String = arguments
-        .headers
-        .iter()
-        .map(|line| format!("{line}\r\n"))
-        .collect();
+    let headers: String = arguments.headers.iter().map(|line| format!("{line}\r\n")).collect();
     let request = Request::new(
         &arguments.method,
         &arguments.run.path,

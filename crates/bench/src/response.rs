@@ -112,11 +112,7 @@ impl Response {
             // An interim response; the real one follows (RFC 9110 §15.2).
             return Ok(());
         }
-        let mut framing = Framing {
-            length: None,
-            chunked: false,
-            close: parsed.version == Some(0),
-        };
+        let mut framing = Framing { length: None, chunked: false, close: parsed.version == Some(0) };
         for header in parsed.headers.iter() {
             framing.see(header.name, header.value)?;
         }
@@ -154,23 +150,14 @@ mod tests {
         assert_eq!(of_whole, of_sliced);
         of_whole?;
         let seen = (whole.is_complete(), whole.status(), whole.body_bytes());
-        assert_eq!(
-            seen,
-            (sliced.is_complete(), sliced.status(), sliced.body_bytes())
-        );
+        assert_eq!(seen, (sliced.is_complete(), sliced.status(), sliced.body_bytes()));
         Ok(seen)
     }
 
     #[test]
     fn a_response_ends_where_its_framing_says() {
-        assert_eq!(
-            read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"),
-            Ok((true, 200, 3))
-        );
-        assert_eq!(
-            read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab"),
-            Ok((false, 200, 2))
-        );
+        assert_eq!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc"), Ok((true, 200, 3)));
+        assert_eq!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab"), Ok((false, 200, 2)));
         assert_eq!(read(b"HTTP/1.1 204 No Content\r\n\r\n"), Ok((true, 204, 0)));
         assert_eq!(
             read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nT: 1\r\n\r\n"),
@@ -186,12 +173,8 @@ mod tests {
     fn bytes_that_break_the_framing_are_an_error() {
         assert!(read(b"SSH-2.0-OpenSSH\r\n\r\n").is_err());
         assert!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcd").is_err());
-        assert!(
-            read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n").is_err()
-        );
-        assert!(
-            read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n").is_err()
-        );
+        assert!(read(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n").is_err());
+        assert!(read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n").is_err());
         assert!(read(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").is_err());
     }
 
@@ -199,9 +182,7 @@ mod tests {
     fn a_body_without_a_length_ends_with_the_connection() {
         let mut response = Response::default();
         response.begin(false);
-        response
-            .feed(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc")
-            .unwrap();
+        response.feed(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc").unwrap();
         assert!(!response.is_complete() && response.closes());
         assert!(response.end());
         assert_eq!(response.body_bytes(), 3);

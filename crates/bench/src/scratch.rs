@@ -15,8 +15,7 @@ impl ScratchDir {
     pub fn new() -> Outcome<Self> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let path =
-                std::env::temp_dir().join(format!("propylon-bench-{:016x}", fastrand::u64(..)));
+            let path = std::env::temp_dir().join(format!("propylon-bench-{:016x}", fastrand::u64(..)));
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) => last = Some((path, error)),

@@ -91,8 +91,7 @@ impl Tally {
     }
 
     pub fn record_latency(&mut self, latency: Duration) {
-        self.latency
-            .saturating_record(latency.as_nanos().max(1) as u64);
+        self.latency.saturating_record(latency.as_nanos().max(1) as u64);
     }
 
     pub fn record_error(&mut self, kind: ErrorKind, detail: impl FnOnce() -> String) {
@@ -133,9 +132,7 @@ impl Tally {
             resumed: self.resumed,
             unanswered: self.unanswered,
             body_bytes: self.body_bytes,
-            errors: errors
-                .map(|kind| (kind.name(), self.errors(*kind)))
-                .collect(),
+            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).collect(),
             first_error: self.first_error.clone(),
             latency: LatencySummary::of(&self.latency),
         }
@@ -206,11 +203,7 @@ impl Summary {
         if self.errors.is_empty() {
             return "none".to_owned();
         }
-        let kinds: Vec<String> = self
-            .errors
-            .iter()
-            .map(|(kind, count)| format!("{kind} {count}"))
-            .collect();
+        let kinds: Vec<String> = self.errors.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         let first = self.first_error.as_deref().unwrap_or_default();
         format!("{} (first: {first})", kinds.join(", "))
     }

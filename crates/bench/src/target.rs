@@ -4,14 +4,13 @@ use crate::failure::{Failure, Outcome, While};
 use clap::ValueEnum;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
-    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue,
-    WebPkiServerVerifier,
+    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue, WebPkiServerVerifier,
 };
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::{
-    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, RootCertStore,
-    SignatureScheme, SupportedCipherSuite,
+    CipherSuite, ClientConfig, ClientConnection, DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme,
+    SupportedCipherSuite,
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -144,13 +143,7 @@ impl TargetArguments {
 impl Target {
     pub fn new(address: SocketAddr, name: &str, offer: Option<&TlsOffer>) -> Outcome<Self> {
         let tls = offer.map(|offer| TlsClient::new(name, offer)).transpose()?;
-        Ok(Self {
-            address,
-            name: name.to_owned(),
-            tls,
-            sources: Vec::new(),
-            next_source: 0.into(),
-        })
+        Ok(Self { address, name: name.to_owned(), tls, sources: Vec::new(), next_source: 0.into() })
     }
 
     /// A full handshake is an error.
@@ -160,11 +153,7 @@ impl Target {
 
     /// A socket on its way to being connected; never waits.
     pub fn connect(&self) -> io::Result<TcpStream> {
-        let socket = Socket::new(
-            Domain::for_address(self.address),
-            Type::STREAM.nonblocking(),
-            None,
-        )?;
+        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM.nonblocking(), None)?;
         socket.set_tcp_nodelay(true)?;
         if !self.sources.is_empty() {
             let source = self.sources[self.next_source.get() % self.sources.len()];
@@ -173,8 +162,7 @@ impl Target {
         }
         match socket.connect(&self.address.into()) {
             Ok(()) => {}
-            Err(error)
-                if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => {}
             Err(error) => return Err(error),
         }
         Ok(socket.into())
@@ -194,12 +182,8 @@ impl Target {
 
 /// The first address that a name has.
 pub fn resolve(text: &str) -> Outcome<SocketAddr> {
-    let mut addresses = text
-        .to_socket_addrs()
-        .when(format_args!("--target {text}"))?;
-    addresses
-        .next()
-        .ok_or_else(|| Failure::new(format!("--target {text}: no address")))
+    let mut addresses = text.to_socket_addrs().when(format_args!("--target {text}"))?;
+    addresses.next().ok_or_else(|| Failure::new(format!("--target {text}: no address")))
 }
 
 /// Addresses to connect from, so that `count` processes on one machine do not share 28,000 local ports.
@@ -209,9 +193,7 @@ pub fn loopback_source(target: SocketAddr, process: usize) -> Option<IpAddr> {
         return None;
     };
     let last = u8::try_from(process + 2).ok()?;
-    address
-        .is_loopback()
-        .then_some(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)))
+    address.is_loopback().then_some(IpAddr::V4(Ipv4Addr::new(127, 0, 1, last)))
 }
 
 impl TlsClient {
@@ -229,18 +211,10 @@ impl TlsClient {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
-        config.resumption = if offer.resume {
-            Resumption::store(Arc::new(Tickets::default()))
-        } else {
-            Resumption::disabled()
-        };
-        let server_name =
-            ServerName::try_from(name.to_owned()).when(format_args!("--name {name}"))?;
-        Ok(Self {
-            config: Arc::new(config),
-            server_name,
-            resume: offer.resume,
-        })
+        config.resumption =
+            if offer.resume { Resumption::store(Arc::new(Tickets::default())) } else { Resumption::disabled() };
+        let server_name = ServerName::try_from(name.to_owned()).when(format_args!("--name {name}"))?;
+        Ok(Self { config: Arc::new(config), server_name, resume: offer.resume })
     }
 }
 
@@ -258,9 +232,7 @@ impl TlsOffer {
             }
         }
         if provider.cipher_suites.is_empty() {
-            return Err(Failure::new(
-                "no cipher suite fits --tls, --key and --suite together",
-            ));
+            return Err(Failure::new("no cipher suite fits --tls, --key and --suite together"));
         }
         Ok(provider)
     }
@@ -299,10 +271,9 @@ impl Key {
     fn signs(self, scheme: SignatureScheme) -> bool {
         use SignatureScheme as S;
         match self {
-            Self::Ec => matches!(
-                scheme,
-                S::ECDSA_NISTP256_SHA256 | S::ECDSA_NISTP384_SHA384 | S::ECDSA_NISTP521_SHA512
-            ),
+            Self::Ec => {
+                matches!(scheme, S::ECDSA_NISTP256_SHA256 | S::ECDSA_NISTP384_SHA384 | S::ECDSA_NISTP521_SHA512)
+            }
             Self::Rsa => matches!(
                 scheme,
                 S::RSA_PSS_SHA256
@@ -325,30 +296,21 @@ struct Verifier {
 
 impl Verifier {
     fn new(offer: &TlsOffer, provider: &Arc<CryptoProvider>) -> Outcome<Self> {
-        let mut schemes = provider
-            .signature_verification_algorithms
-            .supported_schemes();
+        let mut schemes = provider.signature_verification_algorithms.supported_schemes();
         if let Some(key) = offer.key {
             schemes.retain(|scheme| key.signs(*scheme));
         }
         let Some(ca) = &offer.ca else {
-            return Ok(Self {
-                schemes,
-                strict: None,
-            });
+            return Ok(Self { schemes, strict: None });
         };
         let doing = format!("reading {}", ca.display());
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_file_iter(ca).when(&doing)? {
             roots.add(certificate.when(&doing)?).when(&doing)?;
         }
-        let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-            .build()
-            .when(&doing)?;
-        Ok(Self {
-            schemes,
-            strict: Some(strict),
-        })
+        let strict =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build().when(&doing)?;
+        Ok(Self { schemes, strict: Some(strict) })
     }
 }
 
@@ -362,13 +324,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match &self.strict {
-            Some(strict) => strict.verify_server_cert(
-                end_entity,
-                intermediates,
-                server_name,
-                ocsp_response,
-                now,
-            ),
+            Some(strict) => strict.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
             None => Ok(ServerCertVerified::assertion()),
         }
     }

@@ -17,17 +17,10 @@ pub(crate) fn bind(text: &str) -> Result<SocketAddr, Complaint> {
         return checked_bind(text, address);
     }
     let what = format!("\"{}\" is not an address to listen on", shown(text));
-    if let Ok(port) = text
-        .trim_start_matches('*')
-        .strip_prefix(':')
-        .unwrap_or(text)
-        .parse::<u16>()
-    {
+    if let Ok(port) = text.trim_start_matches('*').strip_prefix(':').unwrap_or(text).parse::<u16>() {
         return Err((
             what,
-            format!(
-                "write \"0.0.0.0:{port}\" for IPv4, \"[::]:{port}\" for IPv6, or both in an array"
-            ),
+            format!("write \"0.0.0.0:{port}\" for IPv4, \"[::]:{port}\" for IPv6, or both in an array"),
         ));
     }
     if let Some(complaint) = without_port(text, "443") {
@@ -35,18 +28,14 @@ pub(crate) fn bind(text: &str) -> Result<SocketAddr, Complaint> {
     }
     match split_port(text) {
         Some((host, port)) if host.parse::<Ipv4Addr>().is_ok() || in_brackets(host).is_some() => {
-            Err(bad_port(text, port)
-                .unwrap_or((what, "write ADDRESS:PORT, such as \"0.0.0.0:443\"".into())))
+            Err(bad_port(text, port).unwrap_or((what, "write ADDRESS:PORT, such as \"0.0.0.0:443\"".into())))
         }
         Some(("localhost", port)) => Err((what, format!("write \"127.0.0.1:{}\"", shown(port)))),
         Some((host, _)) if host_name(host).is_ok() => Err((
             format!("\"{}\" is a name", shown(host)),
             "write the address of this machine that it stands for".into(),
         )),
-        _ => Err((
-            what,
-            "write ADDRESS:PORT, such as \"0.0.0.0:443\" or \"[::]:443\"".into(),
-        )),
+        _ => Err((what, "write ADDRESS:PORT, such as \"0.0.0.0:443\" or \"[::]:443\"".into())),
     }
 }
 
@@ -55,13 +44,7 @@ fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, Complaint
     match address.ip() {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_some() => {
             let ip = ip.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
-            Err((
-                what,
-                format!(
-                    "write \"{ip}:{}\"; IPv6 sockets are for IPv6 only",
-                    address.port()
-                ),
-            ))
+            Err((what, format!("write \"{ip}:{}\"; IPv6 sockets are for IPv6 only", address.port())))
         }
         ip if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) => {
             Err((what, "write an address of this machine".into()))
@@ -86,10 +69,7 @@ pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
     }
     let number: u16 = port.parse().unwrap_or_default();
     if number == 0 {
-        return Err((
-            format!("\"{}\": no server listens on port 0", shown(text)),
-            "write its port".into(),
-        ));
+        return Err((format!("\"{}\": no server listens on port 0", shown(text)), "write its port".into()));
     }
     if let Ok(address) = text.parse::<SocketAddr>() {
         return checked_server(address);
@@ -103,10 +83,7 @@ pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
     if host.contains(':') {
         return Err(without_port(text, "8080").unwrap_or_else(|| {
             let what = format!("\"{}\" is not HOST:PORT", shown(text));
-            (
-                what,
-                "write IPv6 addresses in brackets, such as \"[fd00::1]:8080\"".into(),
-            )
+            (what, "write IPv6 addresses in brackets, such as \"[fd00::1]:8080\"".into())
         }));
     }
     let host = host_name(host.strip_suffix('.').unwrap_or(host))?;
@@ -120,10 +97,7 @@ fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
         return Err((format!("{ip} is no address of a server"), fix));
     }
     if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        return Err((
-            format!("{ip} is the address of many machines"),
-            "write the address of one server".into(),
-        ));
+        return Err((format!("{ip} is the address of many machines"), "write the address of one server".into()));
     }
     Ok(ServerAddress::Ip(address))
 }
@@ -151,14 +125,8 @@ fn not_an_address(text: &str) -> Option<Complaint> {
         let what = format!("\"{}\" has a path, which an address cannot", shown(text));
         return Some((what, format!("write \"{}\"", shown(host))));
     }
-    if text
-        .chars()
-        .any(|character| character.is_whitespace() || character.is_control())
-    {
-        let what = format!(
-            "\"{}\" has white space or control characters in it",
-            shown(text)
-        );
+    if text.chars().any(|character| character.is_whitespace() || character.is_control()) {
+        let what = format!("\"{}\" has white space or control characters in it", shown(text));
         return Some((what, "remove them".into()));
     }
     None
@@ -169,19 +137,10 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     let bare = in_brackets(text).unwrap_or(text);
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
-        let hint = if bare == text && text.contains(':') {
-            "; IPv6 addresses need brackets before a port"
-        } else {
-            ""
-        };
-        return Some((
-            what,
-            format!("write \"[{bare}]:{example}\" or another port{hint}"),
-        ));
+        let hint = if bare == text && text.contains(':') { "; IPv6 addresses need brackets before a port" } else { "" };
+        return Some((what, format!("write \"[{bare}]:{example}\" or another port{hint}")));
     }
-    bare.parse::<Ipv4Addr>()
-        .is_ok()
-        .then(|| (what, format!("write \"{bare}:{example}\" or another port")))
+    bare.parse::<Ipv4Addr>().is_ok().then(|| (what, format!("write \"{bare}:{example}\" or another port")))
 }
 
 fn bad_port(text: &str, port: &str) -> Option<Complaint> {
@@ -190,10 +149,7 @@ fn bad_port(text: &str, port: &str) -> Option<Complaint> {
         return None;
     }
     let what = format!("\"{}\": \"{}\" is not a port", shown(text), shown(port));
-    Some((
-        what,
-        "write a number from 1 to 65535 after the colon".into(),
-    ))
+    Some((what, "write a number from 1 to 65535 after the colon".into()))
 }
 
 fn split_port(text: &str) -> Option<(&str, &str)> {
@@ -208,27 +164,18 @@ fn in_brackets(text: &str) -> Option<&str> {
 /// The host of a route: a name, an address, or a name whose first label is `*`.
 pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, Complaint> {
     if text == "*" {
-        return Err((
-            "`host` \"*\" is not needed".into(),
-            "leave `host` out: then the route is for any host".into(),
-        ));
+        return Err(("`host` \"*\" is not needed".into(), "leave `host` out: then the route is for any host".into()));
     }
     match text.strip_prefix("*.") {
         Some(rest) if !rest.contains('*') => {
             let name = host(rest)?;
             if name.parse::<Ipv4Addr>().is_ok() || name.starts_with('[') {
-                return Err((
-                    format!("\"{}\": an address has no labels", shown(text)),
-                    "remove the `*.`".into(),
-                ));
+                return Err((format!("\"{}\": an address has no labels", shown(text)), "remove the `*.`".into()));
             }
             Ok(HostPattern::Suffix(format!(".{name}")))
         }
         _ if text.contains('*') => {
-            let what = format!(
-                "\"{}\": `*` stands for whole labels at the beginning only",
-                shown(text)
-            );
+            let what = format!("\"{}\": `*` stands for whole labels at the beginning only", shown(text));
             Err((what, "write it as in \"*.example.com\"".into()))
         }
         _ => host(text).map(HostPattern::Exact),
@@ -239,10 +186,7 @@ pub(crate) fn host_pattern(text: &str) -> Result<HostPattern, Complaint> {
 pub(crate) fn host(text: &str) -> Result<String, Complaint> {
     if let Some((_, rest)) = text.split_once("://") {
         let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        return Err((
-            format!("\"{}\" is a URL", shown(text)),
-            format!("write \"{}\"", shown(host)),
-        ));
+        return Err((format!("\"{}\" is a URL", shown(text)), format!("write \"{}\"", shown(host))));
     }
     if let Some((host, _)) = text.split_once('/') {
         let fix = format!("write \"{}\", and the path under `path`", shown(host));
@@ -250,16 +194,11 @@ pub(crate) fn host(text: &str) -> Result<String, Complaint> {
     }
     if let Some(inside) = in_brackets(text) {
         let what = format!("\"{}\" is not an IPv6 address", shown(text));
-        let address: Ipv6Addr = inside
-            .parse()
-            .map_err(|_| (what, "write it as in \"[fd00::1]\"".to_string()))?;
+        let address: Ipv6Addr = inside.parse().map_err(|_| (what, "write it as in \"[fd00::1]\"".to_string()))?;
         return Ok(format!("[{address}]"));
     }
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err((
-            format!("\"{}\" needs brackets", shown(text)),
-            format!("write \"[{}]\"", shown(text)),
-        ));
+        return Err((format!("\"{}\" needs brackets", shown(text)), format!("write \"[{}]\"", shown(text))));
     }
     if let Some((host, _)) = split_port(text) {
         let fix = format!("write \"{}\"; the port is the listener's", shown(host));
@@ -282,15 +221,9 @@ fn host_name(text: &str) -> Result<String, Complaint> {
     }
     for label in text.split('.') {
         if label.is_empty() || label.len() > LABEL_BYTES_MAX {
-            return Err((
-                what(),
-                format!("write 1 to {LABEL_BYTES_MAX} characters before and after each dot"),
-            ));
+            return Err((what(), format!("write 1 to {LABEL_BYTES_MAX} characters before and after each dot")));
         }
-        if !label
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
-        {
+        if !label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_') {
             return Err((what(), "use letters, digits, `-` and `.`".into()));
         }
         if label.starts_with('-') || label.ends_with('-') {
@@ -300,10 +233,7 @@ fn host_name(text: &str) -> Result<String, Complaint> {
     // No top-level domain is a number, so this was meant to be an address.
     let last = text.rsplit('.').next().unwrap_or_default();
     if last.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<Ipv4Addr>().is_err() {
-        return Err((
-            format!("\"{}\" is not an IPv4 address", shown(text)),
-            "write four numbers from 0 to 255".into(),
-        ));
+        return Err((format!("\"{}\" is not an IPv4 address", shown(text)), "write four numbers from 0 to 255".into()));
     }
     Ok(text.to_ascii_lowercase())
 }
@@ -318,10 +248,7 @@ mod tests {
             assert_eq!(bind(text), Ok(text.parse().expect(text)));
         }
         for (text, part) in [
-            (
-                ":443",
-                "write \"0.0.0.0:443\" for IPv4, \"[::]:443\" for IPv6",
-            ),
+            (":443", "write \"0.0.0.0:443\" for IPv4, \"[::]:443\" for IPv6"),
             ("443", "write \"0.0.0.0:443\""),
             ("*:443", "write \"0.0.0.0:443\""),
             ("0.0.0.0", "write \"0.0.0.0:443\" or another port"),
@@ -345,22 +272,9 @@ mod tests {
 
     #[test]
     fn servers_are_names_or_addresses_with_a_port() {
-        assert_eq!(
-            server("10.0.0.1:80"),
-            Ok(ServerAddress::Ip(
-                "10.0.0.1:80".parse().expect("an address")
-            ))
-        );
-        assert_eq!(
-            server("[fd00::1]:80"),
-            Ok(ServerAddress::Ip(
-                "[fd00::1]:80".parse().expect("an address")
-            ))
-        );
-        let name = ServerAddress::Name {
-            host: "app_1.internal".into(),
-            port: 80,
-        };
+        assert_eq!(server("10.0.0.1:80"), Ok(ServerAddress::Ip("10.0.0.1:80".parse().expect("an address"))));
+        assert_eq!(server("[fd00::1]:80"), Ok(ServerAddress::Ip("[fd00::1]:80".parse().expect("an address"))));
+        let name = ServerAddress::Name { host: "app_1.internal".into(), port: 80 };
         assert_eq!(server("App_1.internal.:80"), Ok(name));
         for (text, part) in [
             ("http://10.0.0.1:8080/x", "write \"10.0.0.1:8080\""),
@@ -385,22 +299,10 @@ mod tests {
 
     #[test]
     fn hosts_of_routes_are_in_lower_case_and_without_a_port() {
-        assert_eq!(
-            host_pattern("Shop.Example."),
-            Ok(HostPattern::Exact("shop.example".into()))
-        );
-        assert_eq!(
-            host_pattern("*.Shop.Example"),
-            Ok(HostPattern::Suffix(".shop.example".into()))
-        );
-        assert_eq!(
-            host_pattern("[FD00::1]"),
-            Ok(HostPattern::Exact("[fd00::1]".into()))
-        );
-        assert_eq!(
-            host_pattern("10.0.0.1"),
-            Ok(HostPattern::Exact("10.0.0.1".into()))
-        );
+        assert_eq!(host_pattern("Shop.Example."), Ok(HostPattern::Exact("shop.example".into())));
+        assert_eq!(host_pattern("*.Shop.Example"), Ok(HostPattern::Suffix(".shop.example".into())));
+        assert_eq!(host_pattern("[FD00::1]"), Ok(HostPattern::Exact("[fd00::1]".into())));
+        assert_eq!(host_pattern("10.0.0.1"), Ok(HostPattern::Exact("10.0.0.1".into())));
         for (text, part) in [
             ("*", "leave `host` out"),
             ("*example", "as in \"*.example.com\""),

@@ -8,15 +8,8 @@ const PATH_BYTES_MAX: usize = 4096;
 /// A path without a query.
 pub(crate) fn check(path: &str) -> Result<(), Complaint> {
     if let Some(index) = path.find(['?', '#']) {
-        let what = format!(
-            "the path \"{}\" has a `{}` in it",
-            shown(path),
-            &path[index..=index]
-        );
-        return Err((
-            what,
-            "remove it and what follows; routes look at the path only".into(),
-        ));
+        let what = format!("the path \"{}\" has a `{}` in it", shown(path), &path[index..=index]);
+        return Err((what, "remove it and what follows; routes look at the path only".into()));
     }
     if path.ends_with("/*") {
         let what = format!("the path \"{}\" ends in `/*`", shown(path));
@@ -29,24 +22,15 @@ pub(crate) fn check(path: &str) -> Result<(), Complaint> {
 pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
     if !path.starts_with('/') {
-        return Err((
-            what("does not begin with `/`"),
-            format!("write \"/{}\"", shown(path)),
-        ));
+        return Err((what("does not begin with `/`"), format!("write \"/{}\"", shown(path))));
     }
     if path.len() > PATH_BYTES_MAX {
-        return Err((
-            what("is too long"),
-            format!("write at most {PATH_BYTES_MAX} bytes"),
-        ));
+        return Err((what("is too long"), format!("write at most {PATH_BYTES_MAX} bytes")));
     }
     if path.chars().any(|character| character.is_control()) {
         return Err((what("has control characters in it"), "remove them".into()));
     }
-    if path
-        .chars()
-        .any(|character| character == ' ' || !character.is_ascii())
-    {
+    if path.chars().any(|character| character == ' ' || !character.is_ascii()) {
         let fix = format!("write it as it is sent: \"{}\"", shown(&encoded(path)));
         return Err((what("has spaces or letters beyond ASCII in it"), fix));
     }
@@ -56,10 +40,7 @@ pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
 /// Why hardly any request will ever have this path, and what to do. The path has passed `check`.
 pub(crate) fn never_sent(path: &str) -> Option<Complaint> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
-    if path
-        .split('/')
-        .any(|segment| segment == "." || segment == "..")
-    {
+    if path.split('/').any(|segment| segment == "." || segment == "..") {
         return Some((
             what("has `.` or `..` in it, which clients resolve before they send"),
             "write it resolved".into(),
@@ -68,44 +49,22 @@ pub(crate) fn never_sent(path: &str) -> Option<Complaint> {
     let bytes = path.as_bytes();
     for (index, _) in path.match_indices('%') {
         let digits = bytes.get(index + 1..index + 3).unwrap_or_default();
-        let decoded = std::str::from_utf8(digits)
-            .ok()
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let Some(decoded) =
-            decoded.filter(|_| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit))
-        else {
-            return Some((
-                what("has a `%` without two hexadecimal digits"),
-                "write \"%25\" for a `%`".into(),
-            ));
+        let decoded = std::str::from_utf8(digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let Some(decoded) = decoded.filter(|_| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)) else {
+            return Some((what("has a `%` without two hexadecimal digits"), "write \"%25\" for a `%`".into()));
         };
         if decoded.is_ascii_alphanumeric() || b"-._~".contains(&decoded) {
-            let fix = format!(
-                "write `{}`; paths are compared as they are sent",
-                decoded as char
-            );
-            return Some((
-                what("has an escape for a character that clients send as it is"),
-                fix,
-            ));
+            let fix = format!("write `{}`; paths are compared as they are sent", decoded as char);
+            return Some((what("has an escape for a character that clients send as it is"), fix));
         }
         if digits.iter().any(u8::is_ascii_lowercase) {
             let fix = format!("write `%{decoded:02X}`; paths are compared as they are sent");
-            return Some((
-                what("has an escape in lower case, and clients write them in upper case"),
-                fix,
-            ));
+            return Some((what("has an escape in lower case, and clients write them in upper case"), fix));
         }
     }
-    if let Some(character) = path
-        .chars()
-        .find(|character| "\"<>\\^`{}".contains(*character))
-    {
+    if let Some(character) = path.chars().find(|character| "\"<>\\^`{}".contains(*character)) {
         let wrong = format!("has a `{character}` in it, which clients send as an escape");
-        return Some((
-            what(&wrong),
-            format!("write `%{:02X}`", u32::from(character)),
-        ));
+        return Some((what(&wrong), format!("write `%{:02X}`", u32::from(character))));
     }
     None
 }

@@ -33,32 +33,13 @@ pub struct Problem {
 
 impl Problem {
     /// A problem that makes the configuration unusable.
-    pub fn error(
-        file: &str,
-        at: Option<At>,
-        what: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Problem {
-        Problem {
-            severity: Severity::Error,
-            file: file.to_string(),
-            at,
-            what: what.into(),
-            fix: fix.into(),
-        }
+    pub fn error(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
+        Problem { severity: Severity::Error, file: file.to_string(), at, what: what.into(), fix: fix.into() }
     }
 
     /// A problem that the configuration can be used with.
-    pub fn warning(
-        file: &str,
-        at: Option<At>,
-        what: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Problem {
-        Problem {
-            severity: Severity::Warning,
-            ..Problem::error(file, at, what, fix)
-        }
+    pub fn warning(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
+        Problem { severity: Severity::Warning, ..Problem::error(file, at, what, fix) }
     }
 }
 
@@ -102,11 +83,7 @@ pub fn render(problems: &[Problem], text: &str) -> String {
 fn excerpt(out: &mut String, lines: &Lines<'_>, at: At) {
     let (line, column) = (at.line as usize, (at.column as usize).max(1));
     let total = lines.length(line);
-    let first = if total > WINDOW {
-        column.saturating_sub(WINDOW_BEFORE).max(1)
-    } else {
-        1
-    };
+    let first = if total > WINDOW { column.saturating_sub(WINDOW_BEFORE).max(1) } else { 1 };
     let part = lines.part(line, first, WINDOW);
     let cut_before = if first > 1 { "…" } else { "" };
     let cut_after = if first + WINDOW <= total { "…" } else { "" };
@@ -117,11 +94,7 @@ fn excerpt(out: &mut String, lines: &Lines<'_>, at: At) {
     for character in part.chars() {
         let before = source.chars().count();
         push_harmless(&mut source, character);
-        let mark = if (column..end).contains(&shown) {
-            "^"
-        } else {
-            " "
-        };
+        let mark = if (column..end).contains(&shown) { "^" } else { " " };
         carets.push_str(&mark.repeat(source.chars().count() - before));
         shown += 1;
     }
@@ -198,22 +171,14 @@ mod tests {
     use super::*;
 
     fn at(line: u32, column: u32, length: u32) -> Option<At> {
-        Some(At {
-            line,
-            column,
-            length,
-        })
+        Some(At { line, column, length })
     }
 
     #[test]
     fn a_problem_is_printed_with_its_line_and_a_caret_under_each_character() {
         let text = "[[route]]\nhost = \"a\"\nbackend = \"apii\"\n";
-        let problem = Problem::error(
-            "propylon.toml",
-            at(3, 11, 6),
-            "no backend named \"apii\"",
-            "did you mean \"api\"?",
-        );
+        let problem =
+            Problem::error("propylon.toml", at(3, 11, 6), "no backend named \"apii\"", "did you mean \"api\"?");
         assert_eq!(
             render(&[problem], text),
             "propylon.toml:3:11: no backend named \"apii\"; did you mean \"api\"?\n  \
@@ -237,10 +202,7 @@ mod tests {
     #[test]
     fn tabs_are_widened_in_the_line_and_below_it() {
         let problem = Problem::error("a.toml", at(1, 4, 2), "w", "f");
-        assert_eq!(
-            render(&[problem], "\ta\tbc"),
-            "a.toml:1:4: w; f\n  1 |     a    bc\n    |          ^^\n"
-        );
+        assert_eq!(render(&[problem], "\ta\tbc"), "a.toml:1:4: w; f\n  1 |     a    bc\n    |          ^^\n");
     }
 
     #[test]
@@ -258,20 +220,14 @@ mod tests {
         let text = format!("{}HERE{}", "a".repeat(500), "b".repeat(500));
         let out = render(&[Problem::error("a", at(1, 501, 4), "w", "f")], &text);
         let lines: Vec<&str> = out.lines().collect();
-        assert_eq!(
-            lines[1],
-            format!("  1 | …{}HERE{}…", "a".repeat(30), "b".repeat(66))
-        );
+        assert_eq!(lines[1], format!("  1 | …{}HERE{}…", "a".repeat(30), "b".repeat(66)));
         assert_eq!(lines[2], format!("    | {}^^^^", " ".repeat(31)));
     }
 
     #[test]
     fn positions_outside_of_the_text_are_harmless() {
         for (line, column) in [(0, 0), (1, 7), (9, 9), (u32::MAX, u32::MAX)] {
-            let out = render(
-                &[Problem::error("a", at(line, column, u32::MAX), "w", "f")],
-                "x\n",
-            );
+            let out = render(&[Problem::error("a", at(line, column, u32::MAX), "w", "f")], "x\n");
             assert_eq!(out.lines().count(), 3);
             assert!(out.len() < 500);
         }
@@ -279,10 +235,7 @@ mod tests {
 
     #[test]
     fn machines_get_every_field() {
-        let problems = [
-            Problem::warning("a.toml", at(3, 4, 5), "w\"", "f"),
-            Problem::error("a.toml", None, "x", "y"),
-        ];
+        let problems = [Problem::warning("a.toml", at(3, 4, 5), "w\"", "f"), Problem::error("a.toml", None, "x", "y")];
         assert_eq!(
             to_json(&problems),
             "[{\"column\":4,\"file\":\"a.toml\",\"fix\":\"f\",\"length\":5,\"line\":3,\"severity\":\"warning\",\"what\":\"w\\\"\"},\

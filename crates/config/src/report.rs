@@ -63,11 +63,7 @@ impl<'t> Report<'t> {
 
     /// Refuses what is valid and will have its effect later.
     pub fn unsupported(&self, span: Span, key: &str, alternative: &str) {
-        let fix = if alternative.is_empty() {
-            "remove it".to_string()
-        } else {
-            format!("remove it, {alternative}")
-        };
+        let fix = if alternative.is_empty() { "remove it".to_string() } else { format!("remove it, {alternative}") };
         self.error(span, format!("`{key}` is not supported yet"), fix);
     }
 
@@ -94,18 +90,11 @@ impl<'t> Report<'t> {
 
     /// The text as written.
     pub fn written(&self, span: Span) -> &'t str {
-        self.lines
-            .text()
-            .get(span.start..span.end)
-            .unwrap_or_default()
+        self.lines.text().get(span.start..span.end).unwrap_or_default()
     }
 
     /// The candidate that is most likely meant.
-    pub fn closest<'c>(
-        &self,
-        name: &str,
-        candidates: impl IntoIterator<Item = &'c str>,
-    ) -> Option<&'c str> {
+    pub fn closest<'c>(&self, name: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
         const NAME_BYTES_MAX: usize = 64;
         const PREFIX_BYTES_MIN: usize = 3;
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -115,10 +104,7 @@ impl<'t> Report<'t> {
         let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
         let name = plain(name);
         let mut best: Option<(usize, &str)> = None;
-        for candidate in candidates
-            .into_iter()
-            .filter(|candidate| candidate.len() <= NAME_BYTES_MAX)
-        {
+        for candidate in candidates.into_iter().filter(|candidate| candidate.len() <= NAME_BYTES_MAX) {
             let made = self.comparisons.get();
             if made >= COMPARISONS_MAX {
                 break;
@@ -142,8 +128,7 @@ impl<'t> Report<'t> {
     /// All problems, in the order of their positions.
     pub fn finish(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
-        problems
-            .sort_by_key(|problem| (problem.at.map(|at| (at.line, at.column)), problem.severity));
+        problems.sort_by_key(|problem| (problem.at.map(|at| (at.line, at.column)), problem.severity));
         if self.left_out.get() > 0 {
             let what = format!("{} more problems are not shown", self.left_out.get());
             problems.push(Problem::error(self.file, None, what, "correct these first"));
@@ -152,13 +137,8 @@ impl<'t> Report<'t> {
     }
 
     fn push(&self, problem: Problem, at: At) {
-        let index = self
-            .damage
-            .partition_point(|damage| damage.start <= at.line);
-        if index
-            .checked_sub(1)
-            .is_none_or(|index| at.line >= self.damage[index].end)
-        {
+        let index = self.damage.partition_point(|damage| damage.start <= at.line);
+        if index.checked_sub(1).is_none_or(|index| at.line >= self.damage[index].end) {
             self.keep(problem);
         }
     }
@@ -180,23 +160,16 @@ impl<'t> Report<'t> {
 /// wrong section.
 fn damage(lines: &Lines<'_>, faults: &[Fault]) -> Vec<Range<u32>> {
     let line_at = |offset| lines.at(Span::new(offset, offset)).line;
-    let mut parts: Vec<(u32, u32)> = faults
-        .iter()
-        .filter_map(|fault| fault.damage)
-        .map(|span| (line_at(span.start), line_at(span.end)))
-        .collect();
+    let mut parts: Vec<(u32, u32)> =
+        faults.iter().filter_map(|fault| fault.damage).map(|span| (line_at(span.start), line_at(span.end))).collect();
     parts.sort_unstable();
     let mut damage: Vec<Range<u32>> = Vec::new();
     for (first, last) in parts {
         if damage.last().is_some_and(|known| last < known.end) {
             continue;
         }
-        let rest = lines.text()[lines.start_of(last as usize)..]
-            .split('\n')
-            .skip(1);
-        let length = rest
-            .take_while(|line| !line.trim_start().starts_with('['))
-            .count();
+        let rest = lines.text()[lines.start_of(last as usize)..].split('\n').skip(1);
+        let length = rest.take_while(|line| !line.trim_start().starts_with('[')).count();
         let end = last.saturating_add(1 + u32::try_from(length).unwrap_or(u32::MAX));
         match damage.last_mut() {
             Some(known) if first < known.end => known.end = end,
@@ -228,11 +201,7 @@ pub(crate) fn shown(text: &str) -> String {
 pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const NAMES_MAX: usize = 12;
     let mut names = names.into_iter();
-    let mut shown: Vec<String> = names
-        .by_ref()
-        .take(NAMES_MAX)
-        .map(|name| format!("\"{}\"", shown(name)))
-        .collect();
+    let mut shown: Vec<String> = names.by_ref().take(NAMES_MAX).map(|name| format!("\"{}\"", shown(name))).collect();
     if names.next().is_some() {
         shown.push("another".into());
     }

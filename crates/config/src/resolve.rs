@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use crate::model::{
-    Action, At, Config, HostPattern, Listener, ListenerId, PathPattern, Redirect, Route,
-};
+use crate::model::{Action, At, Config, HostPattern, Listener, ListenerId, PathPattern, Redirect, Route};
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};
 use crate::text::Span;
@@ -36,11 +34,7 @@ struct Taken<'c> {
 impl Taken<'_> {
     fn owner(&self) -> String {
         match self.listener {
-            Some(listener) => format!(
-                "[listener.{}] in line {}",
-                shown(&listener.name),
-                self.at.line
-            ),
+            Some(listener) => format!("[listener.{}] in line {}", shown(&listener.name), self.at.line),
             None => format!("[admin] in line {}", self.at.line),
         }
     }
@@ -55,26 +49,12 @@ impl Taken<'_> {
 /// and IPv6 do not meet, since IPv6 sockets are for IPv6 only.
 fn binds(report: &Report<'_>, config: &Config) {
     let listeners = config.listeners.iter().flat_map(|listener| {
-        let taken = |address, at| Taken {
-            listener: Some(listener),
-            address,
-            at,
-        };
-        listener
-            .bind
-            .iter()
-            .map(move |bind| taken(bind.address, bind.at))
+        let taken = |address, at| Taken { listener: Some(listener), address, at };
+        listener.bind.iter().map(move |bind| taken(bind.address, bind.at))
     });
-    let admin = config.admin.iter().map(|admin| Taken {
-        listener: None,
-        address: admin.bind,
-        at: admin.at,
-    });
+    let admin = config.admin.iter().map(|admin| Taken { listener: None, address: admin.bind, at: admin.at });
     // With port 0 each socket gets a port of its own.
-    let mut all: Vec<Taken<'_>> = listeners
-        .chain(admin)
-        .filter(|taken| taken.address.port() != 0)
-        .collect();
+    let mut all: Vec<Taken<'_>> = listeners.chain(admin).filter(|taken| taken.address.port() != 0).collect();
     all.sort_by_key(|taken| taken.at);
 
     let mut exact: HashMap<SocketAddr, Taken<'_>> = HashMap::new();
@@ -82,11 +62,7 @@ fn binds(report: &Report<'_>, config: &Config) {
     for taken in &all {
         if let Some(first) = exact.get(&taken.address) {
             let what = format!("{} is taken by {}", taken.address, first.owner());
-            report.error_at(
-                taken.at,
-                what,
-                "choose another address or port, or remove one of the two",
-            );
+            report.error_at(taken.at, what, "choose another address or port, or remove one of the two");
             continue;
         }
         exact.insert(taken.address, *taken);
@@ -94,16 +70,8 @@ fn binds(report: &Report<'_>, config: &Config) {
             wildcards.insert((taken.address.is_ipv6(), taken.address.port()), *taken);
         }
     }
-    let first = |taken: &&Taken<'_>| {
-        exact
-            .get(&taken.address)
-            .is_some_and(|first| first.at == taken.at)
-    };
-    for taken in all
-        .iter()
-        .filter(first)
-        .filter(|taken| !taken.is_wildcard())
-    {
+    let first = |taken: &&Taken<'_>| exact.get(&taken.address).is_some_and(|first| first.at == taken.at);
+    for taken in all.iter().filter(first).filter(|taken| !taken.is_wildcard()) {
         if let Some(wildcard) = wildcards.get(&(taken.address.is_ipv6(), taken.address.port())) {
             overlap(report, taken, wildcard);
         }
@@ -111,26 +79,14 @@ fn binds(report: &Report<'_>, config: &Config) {
 }
 
 fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
-    let what = format!(
-        "{} is covered by {} of {}",
-        taken.address,
-        wildcard.address,
-        wildcard.owner()
-    );
+    let what = format!("{} is covered by {} of {}", taken.address, wildcard.address, wildcard.owner());
     match (taken.listener, wildcard.listener) {
         (Some(one), Some(other)) if std::ptr::eq(one, other) => {
             report.warning_at(taken.at, what, "remove it");
         }
         (Some(_), Some(_)) => {
-            let what = format!(
-                "{what}; connections to {} come here only",
-                taken.address.ip()
-            );
-            report.warning_at(
-                taken.at,
-                what,
-                "nothing, if that is meant; else choose another port",
-            );
+            let what = format!("{what}; connections to {} come here only", taken.address.ip());
+            report.warning_at(taken.at, what, "nothing, if that is meant; else choose another port");
         }
         // The admin API does not share its port.
         _ => report.error_at(taken.at, what, "choose another port"),
@@ -151,11 +107,7 @@ fn ambiguous_routes<'c>(report: &Report<'_>, routes: &'c [RouteDraft]) -> HashSe
         if let Some(earlier) = first.get(&pattern(&draft.route)) {
             let line = report.line(*earlier);
             let what = format!("this route stands for the same requests as the one in line {line}");
-            report.error(
-                draft.span,
-                what,
-                "change its listener, host or path, or remove one of the two",
-            );
+            report.error(draft.span, what, "change its listener, host or path, or remove one of the two");
         } else {
             first.insert(pattern(&draft.route), draft.span);
         }
@@ -168,12 +120,7 @@ fn ambiguous_routes<'c>(report: &Report<'_>, routes: &'c [RouteDraft]) -> HashSe
 const LOOP_STEPS_MAX: usize = 1_000_000;
 
 /// A redirect loops where some listener sends a request back to the very URL that it came for.
-fn redirect_loops(
-    report: &Report<'_>,
-    config: &Config,
-    routes: &[RouteDraft],
-    patterns: &HashSet<Pattern<'_>>,
-) {
+fn redirect_loops(report: &Report<'_>, config: &Config, routes: &[RouteDraft], patterns: &HashSet<Pattern<'_>>) {
     let mut steps = 0;
     for draft in routes.iter().filter(|draft| draft.complete) {
         let Action::Redirect(redirect) = &draft.route.action else {
@@ -193,8 +140,7 @@ fn redirect_loops(
         }
         if let Some((_, listener)) = loops {
             let name = shown(&listener.name);
-            let what =
-                format!("on [listener.{name}] this redirect leads to where the request came from");
+            let what = format!("on [listener.{name}] this redirect leads to where the request came from");
             let fix = "name the `listener` that the route is for, or change where it leads";
             report.warning(draft.span, what, fix);
         }
@@ -214,31 +160,20 @@ fn keeps_url(route: &Route, redirect: &Redirect) -> bool {
         (Some(to), PathPattern::Exact(from) | PathPattern::Prefix(from)) => to == from,
     };
     // Without any of them it is refused already.
-    let empty = redirect.scheme.is_none()
-        && redirect.host.is_none()
-        && redirect.port.is_none()
-        && redirect.path.is_none();
+    let empty =
+        redirect.scheme.is_none() && redirect.host.is_none() && redirect.port.is_none() && redirect.path.is_none();
     host && path && !empty
 }
 
 /// Whether the redirect leaves scheme and port as they are on this listener.
 fn keeps_origin(listener: &Listener, redirect: &Redirect) -> bool {
-    let scheme = if listener.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = if listener.tls.is_some() { "https" } else { "http" };
     let same_scheme = redirect.scheme.as_deref().is_none_or(|to| to == scheme);
-    let same_port = redirect
-        .port
-        .is_none_or(|to| listener.bind.iter().any(|bind| bind.address.port() == to));
+    let same_port = redirect.port.is_none_or(|to| listener.bind.iter().any(|bind| bind.address.port() == to));
     same_scheme && same_port
 }
 
-fn reached<'c>(
-    config: &'c Config,
-    route: &Route,
-) -> impl Iterator<Item = (ListenerId, &'c Listener)> {
+fn reached<'c>(config: &'c Config, route: &Route) -> impl Iterator<Item = (ListenerId, &'c Listener)> {
     let only = route.listener;
     let range = match only {
         Some(ListenerId(id)) => id..(id + 1).min(config.listeners.len()),
@@ -262,35 +197,24 @@ fn monitor_paths(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let Some(listeners) = monitors.get(path.as_str()) else {
             continue;
         };
-        let hit = listeners
-            .iter()
-            .find(|id| draft.route.listener.is_none_or(|only| only == **id));
+        let hit = listeners.iter().find(|id| draft.route.listener.is_none_or(|only| only == **id));
         if let Some(ListenerId(id)) = hit {
             let name = shown(&config.listeners[*id].name);
-            let what = format!(
-                "requests for this path are answered by `monitor_path` of [listener.{name}]"
-            );
+            let what = format!("requests for this path are answered by `monitor_path` of [listener.{name}]");
             report.warning(draft.span, what, "choose another path for one of the two");
         }
     }
 }
 
 fn reach(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
-    if routes
-        .iter()
-        .any(|draft| !draft.complete || draft.route.listener.is_none())
-    {
+    if routes.iter().any(|draft| !draft.complete || draft.route.listener.is_none()) {
         return;
     }
-    let reached: HashSet<ListenerId> = routes
-        .iter()
-        .filter_map(|draft| draft.route.listener)
-        .collect();
+    let reached: HashSet<ListenerId> = routes.iter().filter_map(|draft| draft.route.listener).collect();
     for (id, listener) in config.listeners.iter().enumerate() {
         if !reached.contains(&ListenerId(id)) {
             let name = shown(&listener.name);
-            let what =
-                format!("no route is for [listener.{name}]: it answers every request with 404");
+            let what = format!("no route is for [listener.{name}]: it answers every request with 404");
             report.warning_at(listener.at, what, "add a [[route]], or remove the listener");
         }
     }
@@ -307,29 +231,14 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
         .collect();
     // Stands for a backend that is not known: any of them may be the one that was meant.
     if !backends.contains(&usize::MAX) {
-        for (_, backend) in config
-            .backends
-            .iter()
-            .enumerate()
-            .filter(|(id, _)| !backends.contains(id))
-        {
+        for (_, backend) in config.backends.iter().enumerate().filter(|(id, _)| !backends.contains(id)) {
             let what = format!("no route leads to [backend.{}]", shown(&backend.name));
             report.warning_at(backend.at, what, "add a [[route]] to it, or remove it");
         }
     }
-    let profiles: HashSet<usize> = config
-        .listeners
-        .iter()
-        .filter_map(|listener| listener.tls)
-        .map(|id| id.0)
-        .collect();
+    let profiles: HashSet<usize> = config.listeners.iter().filter_map(|listener| listener.tls).map(|id| id.0).collect();
     if !context.tls.missed() {
-        for (_, profile) in config
-            .tls
-            .iter()
-            .enumerate()
-            .filter(|(id, _)| !profiles.contains(id))
-        {
+        for (_, profile) in config.tls.iter().enumerate().filter(|(id, _)| !profiles.contains(id)) {
             let what = format!("no listener uses [tls.{}]", shown(&profile.name));
             report.warning_at(profile.at, what, "name it in a listener, or remove it");
         }

@@ -27,8 +27,7 @@ impl Source {
     pub fn read(path: impl AsRef<Path>) -> Result<Source, Problem> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        let bytes =
-            read_bytes(path).map_err(|(what, fix)| Problem::error(&name, None, what, fix))?;
+        let bytes = read_bytes(path).map_err(|(what, fix)| Problem::error(&name, None, what, fix))?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let valid = error.utf8_error().valid_up_to();
             not_utf8(&name, error.as_bytes(), valid)
@@ -49,25 +48,17 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, (String, String)> {
         use std::io::ErrorKind::{IsADirectory, NotFound, PermissionDenied};
         let (what, fix) = match error.kind() {
             NotFound => ("there is no such file", "check the path"),
-            PermissionDenied => (
-                "this account may not read the file",
-                "change its owner or its mode",
-            ),
+            PermissionDenied => ("this account may not read the file", "change its owner or its mode"),
             IsADirectory => ("this is a directory", "name the configuration file in it"),
             _ => {
-                return (
-                    format!("the file cannot be read: {error}"),
-                    "check the path and the disk".into(),
-                );
+                return (format!("the file cannot be read: {error}"), "check the path and the disk".into());
             }
         };
         (what.to_string(), fix.to_string())
     };
     let file = File::open(path).map_err(failed)?;
     let mut bytes = Vec::new();
-    file.take(SOURCE_BYTES_MAX as u64 + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    file.take(SOURCE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() > SOURCE_BYTES_MAX {
         return Err(too_large());
     }
@@ -77,10 +68,7 @@ fn read_bytes(path: &Path) -> Result<Vec<u8>, (String, String)> {
 /// What and fix for a text above the limit.
 pub(crate) fn too_large() -> (String, String) {
     let mebibytes = SOURCE_BYTES_MAX >> 20;
-    (
-        format!("the file is larger than {mebibytes} MiB"),
-        "check that it is a configuration file".into(),
-    )
+    (format!("the file is larger than {mebibytes} MiB"), "check that it is a configuration file".into())
 }
 
 fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Problem {
@@ -90,10 +78,7 @@ fn not_utf8(name: &str, bytes: &[u8], valid: usize) -> Problem {
     let text = String::from_utf8_lossy(&bytes[..valid]);
     let mut at = Lines::new(&text).at(Span::new(valid, valid));
     at = At { length: 1, ..at };
-    let what = format!(
-        "byte 0x{:02x} is not UTF-8",
-        bytes.get(valid).copied().unwrap_or_default()
-    );
+    let what = format!("byte 0x{:02x} is not UTF-8", bytes.get(valid).copied().unwrap_or_default());
     Problem::error(name, Some(at), what, "save the file as UTF-8")
 }
 
@@ -121,23 +106,8 @@ mod tests {
 
     #[test]
     fn what_is_not_utf_8_is_refused_with_its_position() {
-        let problem = written(
-            "a = 1\nä = \""
-                .bytes()
-                .chain([0xff])
-                .collect::<Vec<_>>()
-                .as_slice(),
-        )
-        .1
-        .unwrap_err();
-        assert_eq!(
-            problem.at,
-            Some(At {
-                line: 2,
-                column: 6,
-                length: 1
-            })
-        );
+        let problem = written("a = 1\nä = \"".bytes().chain([0xff]).collect::<Vec<_>>().as_slice()).1.unwrap_err();
+        assert_eq!(problem.at, Some(At { line: 2, column: 6, length: 1 }));
         assert_eq!(problem.what, "byte 0xff is not UTF-8");
         let problem = written(&[0xff, 0xfe, b'a', 0]).1.unwrap_err();
         assert_eq!(problem.what, "the file is in UTF-16");
@@ -146,16 +116,10 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_with_the_reason() {
         assert_eq!(Source::read("/").unwrap_err().what, "this is a directory");
-        assert_eq!(
-            Source::read("/nowhere/x.toml").unwrap_err().what,
-            "there is no such file"
-        );
+        assert_eq!(Source::read("/nowhere/x.toml").unwrap_err().what, "there is no such file");
         let problem = written(&vec![b'#'; SOURCE_BYTES_MAX + 1]).1.unwrap_err();
         assert_eq!(problem.what, "the file is larger than 4 MiB");
         #[cfg(target_os = "linux")]
-        assert_eq!(
-            Source::read("/dev/zero").unwrap_err().what,
-            "the file is larger than 4 MiB"
-        );
+        assert_eq!(Source::read("/dev/zero").unwrap_err().what, "the file is larger than 4 MiB");
     }
 }

@@ -42,19 +42,10 @@ impl<'t> Lines<'t> {
         let mut characters = vec![0];
         let mut count = 0;
         for chunk in text.as_bytes().chunks(STRIDE) {
-            count += if chunk.is_ascii() {
-                chunk.len()
-            } else {
-                count_characters(chunk)
-            };
+            count += if chunk.is_ascii() { chunk.len() } else { count_characters(chunk) };
             characters.push(count);
         }
-        Lines {
-            text,
-            starts,
-            characters,
-            is_ascii: text.is_ascii(),
-        }
+        Lines { text, starts, characters, is_ascii: text.is_ascii() }
     }
 
     pub fn text(&self) -> &'t str {
@@ -66,9 +57,7 @@ impl<'t> Lines<'t> {
         let start = self.floor(span.start);
         let line = self.line_of(start);
         let begin = self.starts[line];
-        let end = self
-            .floor(span.end)
-            .clamp(start, self.line_end(line).max(start));
+        let end = self.floor(span.end).clamp(start, self.line_end(line).max(start));
         At {
             line: number(line + 1),
             column: number(self.characters_before(start) - self.characters_before(begin) + 1),
@@ -78,18 +67,13 @@ impl<'t> Lines<'t> {
 
     /// Offset of the beginning of a line that counts from 1; the end of the text for a line that is not there.
     pub fn start_of(&self, line: usize) -> usize {
-        self.starts
-            .get(line.saturating_sub(1))
-            .copied()
-            .unwrap_or(self.text.len())
+        self.starts.get(line.saturating_sub(1)).copied().unwrap_or(self.text.len())
     }
 
     /// The text of a line that counts from 1, without its end.
     pub fn line(&self, line: usize) -> &'t str {
         match line.checked_sub(1) {
-            Some(index) if index < self.starts.len() => {
-                &self.text[self.starts[index]..self.line_end(index)]
-            }
+            Some(index) if index < self.starts.len() => &self.text[self.starts[index]..self.line_end(index)],
             _ => "",
         }
     }
@@ -101,26 +85,18 @@ impl<'t> Lines<'t> {
         };
         let end = self.line_end(line - 1);
         let wanted = self.characters_before(*begin) + column.saturating_sub(1);
-        let stride = self
-            .characters
-            .partition_point(|before| *before <= wanted)
-            .saturating_sub(1);
+        let stride = self.characters.partition_point(|before| *before <= wanted).saturating_sub(1);
         let near = (stride * STRIDE).clamp(*begin, end);
         let near = self.floor(near);
         let skip = wanted.saturating_sub(self.characters_before(near));
-        self.text[near..end]
-            .chars()
-            .skip(skip)
-            .take(count)
-            .collect()
+        self.text[near..end].chars().skip(skip).take(count).collect()
     }
 
     /// Characters in a line that counts from 1.
     pub fn length(&self, line: usize) -> usize {
         match line.checked_sub(1) {
             Some(index) if index < self.starts.len() => {
-                self.characters_before(self.line_end(index))
-                    - self.characters_before(self.starts[index])
+                self.characters_before(self.line_end(index)) - self.characters_before(self.starts[index])
             }
             _ => 0,
         }
@@ -128,9 +104,7 @@ impl<'t> Lines<'t> {
 
     /// Index of the line that holds an offset.
     fn line_of(&self, offset: usize) -> usize {
-        self.starts
-            .partition_point(|start| *start <= offset)
-            .saturating_sub(1)
+        self.starts.partition_point(|start| *start <= offset).saturating_sub(1)
     }
 
     /// Offset of a line's end, before its newline.
@@ -139,11 +113,7 @@ impl<'t> Lines<'t> {
             return self.text.len();
         };
         let end = next - 1;
-        if end > self.starts[index] && self.text.as_bytes()[end - 1] == b'\r' {
-            end - 1
-        } else {
-            end
-        }
+        if end > self.starts[index] && self.text.as_bytes()[end - 1] == b'\r' { end - 1 } else { end }
     }
 
     /// The last character boundary at or before an offset.
@@ -180,47 +150,17 @@ mod tests {
     #[test]
     fn columns_count_characters_and_lengths_end_with_the_line() {
         let lines = Lines::new("a = 1\r\nbé = \"ü\"\nlast");
-        assert_eq!(
-            lines.at(Span::new(0, 1)),
-            At {
-                line: 1,
-                column: 1,
-                length: 1
-            }
-        );
-        assert_eq!(
-            lines.at(Span::new(4, 99)),
-            At {
-                line: 1,
-                column: 5,
-                length: 1
-            }
-        );
-        assert_eq!(
-            lines.at(Span::new(13, 17)),
-            At {
-                line: 2,
-                column: 6,
-                length: 3
-            }
-        );
-        assert_eq!(
-            lines.at(Span::new(999, 999)),
-            At {
-                line: 3,
-                column: 5,
-                length: 1
-            }
-        );
+        assert_eq!(lines.at(Span::new(0, 1)), At { line: 1, column: 1, length: 1 });
+        assert_eq!(lines.at(Span::new(4, 99)), At { line: 1, column: 5, length: 1 });
+        assert_eq!(lines.at(Span::new(13, 17)), At { line: 2, column: 6, length: 3 });
+        assert_eq!(lines.at(Span::new(999, 999)), At { line: 3, column: 5, length: 1 });
         assert_eq!(lines.line(1), "a = 1");
         assert_eq!(lines.line(9), "");
     }
 
     #[test]
     fn any_offset_agrees_with_counting_from_the_start() {
-        let text: String = (0..3000)
-            .map(|i| ["a", "é", "漢", "🦀", "\n", "\r\n"][(i * i + i / 7) % 6])
-            .collect();
+        let text: String = (0..3000).map(|i| ["a", "é", "漢", "🦀", "\n", "\r\n"][(i * i + i / 7) % 6]).collect();
         let lines = Lines::new(&text);
         for (offset, _) in text.char_indices() {
             let before = &text[..offset];

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 const DURATION_FORM: &str = "write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"";
-const SIZE_FORM: &str =
-    "write a whole number and B, kB, KiB, MB, MiB, GB or GiB, such as \"16KiB\"";
+const SIZE_FORM: &str = "write a whole number and B, kB, KiB, MB, MiB, GB or GiB, such as \"16KiB\"";
 
 /// A duration such as `250ms`, or what to do instead.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -21,10 +20,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3_600_000,
         _ => return Err(duration_advice(number, unit)),
     };
-    number
-        .checked_mul(factor)
-        .map(Duration::from_millis)
-        .ok_or_else(|| "write a smaller number".to_string())
+    number.checked_mul(factor).map(Duration::from_millis).ok_or_else(|| "write a smaller number".to_string())
 }
 
 fn duration_advice(number: u64, unit: &str) -> String {
@@ -71,9 +67,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "GiB" => 1 << 30,
         _ => return Err(size_advice(number, unit)),
     };
-    number
-        .checked_mul(factor)
-        .ok_or_else(|| "write a smaller number".to_string())
+    number.checked_mul(factor).ok_or_else(|| "write a smaller number".to_string())
 }
 
 fn size_advice(number: u64, unit: &str) -> String {
@@ -101,10 +95,7 @@ pub(crate) fn write_size(bytes: &u64) -> String {
 }
 
 fn split(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.find(|character: char| !character.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 #[cfg(test)]
@@ -137,18 +128,9 @@ mod tests {
         assert_eq!(size("16KiB"), Ok(16384));
         assert_eq!(size("64kB"), Ok(64000));
         assert_eq!(size("7B"), Ok(7));
-        assert_eq!(
-            size("16K").unwrap_err(),
-            "write \"16KiB\" for 1024s or \"16kB\" for 1000s"
-        );
-        assert_eq!(
-            size("16").unwrap_err(),
-            "write 16 without quotes, or a unit such as \"16KiB\""
-        );
-        assert_eq!(
-            size("99999999999GiB").unwrap_err(),
-            "write a smaller number"
-        );
+        assert_eq!(size("16K").unwrap_err(), "write \"16KiB\" for 1024s or \"16kB\" for 1000s");
+        assert_eq!(size("16").unwrap_err(), "write 16 without quotes, or a unit such as \"16KiB\"");
+        assert_eq!(size("99999999999GiB").unwrap_err(), "write a smaller number");
     }
 
     #[test]

@@ -39,30 +39,15 @@ pub(crate) struct Named<'r, 't> {
 
 impl<'r, 't> Section<'r, 't> {
     pub fn root(report: &'r Report<'t>, entries: &'r [Entry<'t>]) -> Section<'r, 't> {
-        Section {
-            report,
-            title: String::new(),
-            span: Span::default(),
-            entries,
-            known: Vec::new(),
-        }
+        Section { report, title: String::new(), span: Span::default(), entries, known: Vec::new() }
     }
 
     /// A table in a list, or one that a key holds; `None`, and a problem, if it is none.
-    pub fn of(
-        report: &'r Report<'t>,
-        node: &'r Node<'t>,
-        title: &str,
-        span: Span,
-    ) -> Option<Section<'r, 't>> {
+    pub fn of(report: &'r Report<'t>, node: &'r Node<'t>, title: &str, span: Span) -> Option<Section<'r, 't>> {
         match &node.value {
-            Value::Table(entries) => Some(Section {
-                report,
-                title: title.to_string(),
-                span,
-                entries,
-                known: Vec::new(),
-            }),
+            Value::Table(entries) => {
+                Some(Section { report, title: title.to_string(), span, entries, known: Vec::new() })
+            }
             _ => mismatch(report, title, "a table", node),
         }
     }
@@ -87,51 +72,29 @@ impl<'r, 't> Section<'r, 't> {
     pub fn boolean(&mut self, key: &'static str) -> Option<Found<bool>> {
         let node = self.node(key)?;
         match &node.value {
-            Value::Boolean(value) => Some(Found {
-                value: *value,
-                span: node.span,
-            }),
+            Value::Boolean(value) => Some(Found { value: *value, span: node.span }),
             _ => mismatch(self.report, key, "a boolean", node),
         }
     }
 
-    pub fn integer<T: TryFrom<i128>>(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<i128>,
-    ) -> Option<Found<T>> {
+    pub fn integer<T: TryFrom<i128>>(&mut self, key: &'static str, range: RangeInclusive<i128>) -> Option<Found<T>> {
         let node = self.node(key)?;
         integer(self.report, key, node, range)
     }
 
-    pub fn duration(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<Duration>,
-    ) -> Option<Found<Duration>> {
+    pub fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Found<Duration>> {
         let node = self.node(key)?;
         let text = match &node.value {
             Value::String(text) => text,
             Value::Integer(number) => {
                 let what = format!("`{key}` has no unit");
-                self.report.error(
-                    node.span,
-                    what,
-                    format!("write \"{number}s\" or \"{number}ms\""),
-                );
+                self.report.error(node.span, what, format!("write \"{number}s\" or \"{number}ms\""));
                 return None;
             }
             _ => return mismatch(self.report, key, "a duration such as \"30s\"", node),
         };
         match units::duration(text) {
-            Ok(value) => within(
-                self.report,
-                key,
-                node.span,
-                value,
-                range,
-                units::write_duration,
-            ),
+            Ok(value) => within(self.report, key, node.span, value, range, units::write_duration),
             Err(fix) => {
                 let what = format!("`{key}`: \"{}\" is not a duration", shown(text));
                 self.report.error(node.span, what, fix);
@@ -144,9 +107,7 @@ impl<'r, 't> Section<'r, 't> {
     pub fn size(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<Found<u64>> {
         let node = self.node(key)?;
         let value = match &node.value {
-            Value::Integer(number) => {
-                u64::try_from(*number).unwrap_or(if *number < 0 { 0 } else { u64::MAX })
-            }
+            Value::Integer(number) => u64::try_from(*number).unwrap_or(if *number < 0 { 0 } else { u64::MAX }),
             Value::String(text) => match units::size(text) {
                 Ok(value) => value,
                 Err(fix) => {
@@ -160,11 +121,7 @@ impl<'r, 't> Section<'r, 't> {
         within(self.report, key, node.span, value, range, units::write_size)
     }
 
-    pub fn choice<T: Copy>(
-        &mut self,
-        key: &'static str,
-        choices: &[(&'static str, T)],
-    ) -> Option<Found<T>> {
+    pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)]) -> Option<Found<T>> {
         let node = self.node(key)?;
         choice(self.report, key, node, choices)
     }
@@ -172,22 +129,14 @@ impl<'r, 't> Section<'r, 't> {
     pub fn list(&mut self, key: &'static str) -> Option<Found<&'r [Node<'t>]>> {
         let node = self.node(key)?;
         match &node.value {
-            Value::Array(items) => Some(Found {
-                value: items,
-                span: node.span,
-            }),
+            Value::Array(items) => Some(Found { value: items, span: node.span }),
             _ => mismatch(self.report, key, "an array", node),
         }
     }
 
     pub fn table(&mut self, key: &'static str) -> Option<Section<'r, 't>> {
         let entry = self.entry(key)?;
-        Section::of(
-            self.report,
-            &entry.node,
-            &format!("`{key}`"),
-            entry.key_span,
-        )
+        Section::of(self.report, &entry.node, &format!("`{key}`"), entry.key_span)
     }
 
     /// A section of which there is at most one, `[process]`.
@@ -195,19 +144,10 @@ impl<'r, 't> Section<'r, 't> {
         let entry = self.entry(key)?;
         if let Value::Array(_) = entry.node.value {
             let what = format!("there can be only one [{key}]");
-            self.report.error(
-                entry.key_span,
-                what,
-                format!("write [{key}] in single brackets"),
-            );
+            self.report.error(entry.key_span, what, format!("write [{key}] in single brackets"));
             return None;
         }
-        Section::of(
-            self.report,
-            &entry.node,
-            &format!("[{key}]"),
-            entry.key_span,
-        )
+        Section::of(self.report, &entry.node, &format!("[{key}]"), entry.key_span)
     }
 
     /// All `[KIND.NAME]`, in file order. What is no table is reported and left out.
@@ -218,49 +158,26 @@ impl<'r, 't> Section<'r, 't> {
         let report = self.report;
         let Value::Table(entries) = &entry.node.value else {
             let what = format!("`{kind}` has no name");
-            report.error(
-                entry.key_span,
-                what,
-                format!("write [{kind}.NAME] with a name of your choice"),
-            );
+            report.error(entry.key_span, what, format!("write [{kind}.NAME] with a name of your choice"));
             return Vec::new();
         };
         let mut all = Vec::new();
         for entry in entries {
             let title = format!("[{kind}.{}]", shown(&entry.key));
             let Value::Table(inner) = &entry.node.value else {
-                let what = format!(
-                    "{title}: expected a table, found {}",
-                    entry.node.value.kind()
-                );
+                let what = format!("{title}: expected a table, found {}", entry.node.value.kind());
                 let fix = match entry.node.value {
-                    Value::Array(ref items)
-                        if items
-                            .iter()
-                            .any(|item| matches!(item.value, Value::Table(_))) =>
-                    {
+                    Value::Array(ref items) if items.iter().any(|item| matches!(item.value, Value::Table(_))) => {
                         format!("write {title} in single brackets")
                     }
-                    _ => format!(
-                        "put the keys of a {kind} below [{kind}.NAME], with a name of your choice"
-                    ),
+                    _ => format!("put the keys of a {kind} below [{kind}.NAME], with a name of your choice"),
                 };
                 report.error(entry.key_span, what, fix);
                 continue;
             };
             check_name(report, kind, &entry.key, entry.key_span);
-            let section = Section {
-                report,
-                title,
-                span: entry.key_span,
-                entries: inner,
-                known: Vec::new(),
-            };
-            all.push(Named {
-                name: &entry.key,
-                span: entry.key_span,
-                section,
-            });
+            let section = Section { report, title, span: entry.key_span, entries: inner, known: Vec::new() };
+            all.push(Named { name: &entry.key, span: entry.key_span, section });
         }
         all
     }
@@ -269,36 +186,20 @@ impl<'r, 't> Section<'r, 't> {
     pub fn missing(&self, key: &str, fix: &str) {
         let misspelt = |entry: &Entry<'_>| self.report.closest(&entry.key, [key]).is_some();
         if self.report.is_whole() && !self.entries.iter().any(misspelt) {
-            self.report
-                .error(self.span, format!("{} has no `{key}`", self.title), fix);
+            self.report.error(self.span, format!("{} has no `{key}`", self.title), fix);
         }
     }
 
     /// Reports the keys that nobody asked for, and says whether there were any.
     pub fn close(self) -> bool {
         let mut any = false;
-        let place = if self.title.is_empty() {
-            String::new()
-        } else {
-            format!(" in {}", self.title)
-        };
-        let kind = if self.title.is_empty() {
-            "section"
-        } else {
-            "key"
-        };
-        for entry in self
-            .entries
-            .iter()
-            .filter(|entry| !self.known.contains(&entry.key.as_ref()))
-        {
+        let place = if self.title.is_empty() { String::new() } else { format!(" in {}", self.title) };
+        let kind = if self.title.is_empty() { "section" } else { "key" };
+        for entry in self.entries.iter().filter(|entry| !self.known.contains(&entry.key.as_ref())) {
             let what = format!("unknown {kind} `{}`{place}", shown(&entry.key));
             let fix = match self.report.closest(&entry.key, self.known.iter().copied()) {
                 Some(close) => format!("did you mean `{close}`?"),
-                None => format!(
-                    "use {}",
-                    one_of(self.known.iter().copied()).replace('"', "`")
-                ),
+                None => format!("use {}", one_of(self.known.iter().copied()).replace('"', "`")),
             };
             self.report.error(entry.key_span, what, fix);
             any = true;
@@ -320,17 +221,8 @@ pub(crate) struct Names<'r> {
 impl<'r> Names<'r> {
     pub fn new(kind: &'static str, all: &[Named<'r, '_>]) -> Names<'r> {
         let order: Vec<&str> = all.iter().map(|named| named.name).collect();
-        let ids = order
-            .iter()
-            .enumerate()
-            .map(|(id, name)| (*name, id))
-            .collect();
-        Names {
-            kind,
-            ids,
-            order,
-            missed: Cell::new(false),
-        }
+        let ids = order.iter().enumerate().map(|(id, name)| (*name, id)).collect();
+        Names { kind, ids, order, missed: Cell::new(false) }
     }
 
     pub fn resolve(&self, report: &Report<'_>, name: Found<&str>) -> Option<usize> {
@@ -343,16 +235,9 @@ impl<'r> Names<'r> {
                 None if self.order.is_empty() => {
                     format!("add a section [{kind}.{}]", shown(name.value))
                 }
-                None => format!(
-                    "use {}, or add a section [{kind}.NAME]",
-                    one_of(self.order.iter().copied())
-                ),
+                None => format!("use {}, or add a section [{kind}.NAME]", one_of(self.order.iter().copied())),
             };
-            report.error(
-                name.span,
-                format!("no {kind} named \"{}\"", shown(name.value)),
-                fix,
-            );
+            report.error(name.span, format!("no {kind} named \"{}\"", shown(name.value)), fix);
         }
         id
     }
@@ -362,16 +247,9 @@ impl<'r> Names<'r> {
     }
 }
 
-pub(crate) fn string<'r>(
-    report: &Report<'_>,
-    key: &str,
-    node: &'r Node<'_>,
-) -> Option<Found<&'r str>> {
+pub(crate) fn string<'r>(report: &Report<'_>, key: &str, node: &'r Node<'_>) -> Option<Found<&'r str>> {
     match &node.value {
-        Value::String(text) => Some(Found {
-            value: text,
-            span: node.span,
-        }),
+        Value::String(text) => Some(Found { value: text, span: node.span }),
         _ => mismatch(report, key, "a string", node),
     }
 }
@@ -385,14 +263,9 @@ pub(crate) fn integer<T: TryFrom<i128>>(
     let Value::Integer(value) = node.value else {
         return mismatch(report, key, "an integer", node);
     };
-    let found = within(report, key, node.span, value, range, |number| {
-        number.to_string()
-    })?;
+    let found = within(report, key, node.span, value, range, |number| number.to_string())?;
     let value = T::try_from(found.value).ok()?;
-    Some(Found {
-        value,
-        span: found.span,
-    })
+    Some(Found { value, span: found.span })
 }
 
 pub(crate) fn choice<T: Copy>(
@@ -403,21 +276,14 @@ pub(crate) fn choice<T: Copy>(
 ) -> Option<Found<T>> {
     let text = string(report, key, node)?;
     if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text.value) {
-        return Some(Found {
-            value: *value,
-            span: text.span,
-        });
+        return Some(Found { value: *value, span: text.span });
     }
     let names = choices.iter().map(|(name, _)| *name);
     let fix = match report.closest(text.value, names.clone()) {
         Some(close) => format!("did you mean \"{close}\"?"),
         None => format!("use {}", one_of(names)),
     };
-    report.error(
-        text.span,
-        format!("`{key}` cannot be \"{}\"", shown(text.value)),
-        fix,
-    );
+    report.error(text.span, format!("`{key}` cannot be \"{}\"", shown(text.value)), fix);
     None
 }
 
@@ -433,40 +299,23 @@ fn within<T: PartialOrd>(
         return Some(Found { value, span });
     }
     let (what, fix) = if value < *range.start() {
-        (
-            format!("`{key}` is too small"),
-            format!("use {} or more", write(range.start())),
-        )
+        (format!("`{key}` is too small"), format!("use {} or more", write(range.start())))
     } else {
-        (
-            format!("`{key}` is too large"),
-            format!("use {} or less", write(range.end())),
-        )
+        (format!("`{key}` is too large"), format!("use {} or less", write(range.end())))
     };
     report.error(span, what, fix);
     None
 }
 
 /// Reports a value of the wrong type, and says how to write it if that can be guessed.
-pub(crate) fn mismatch<T>(
-    report: &Report<'_>,
-    key: &str,
-    expected: &str,
-    node: &Node<'_>,
-) -> Option<T> {
+pub(crate) fn mismatch<T>(report: &Report<'_>, key: &str, expected: &str, node: &Node<'_>) -> Option<T> {
     // Titles of sections bring their own marks.
-    let key = if key.contains(['`', '[', ' ']) {
-        key.to_string()
-    } else {
-        format!("`{key}`")
-    };
+    let key = if key.contains(['`', '[', ' ']) { key.to_string() } else { format!("`{key}`") };
     let what = format!("{key}: expected {expected}, found {}", node.value.kind());
     let written = report.written(node.span);
     let short = written.len() <= 60 && !written.contains('\n');
     let fix = match &node.value {
-        Value::Integer(_) | Value::Float | Value::Boolean(_) | Value::Datetime
-            if expected == "a string" && short =>
-        {
+        Value::Integer(_) | Value::Float | Value::Boolean(_) | Value::Datetime if expected == "a string" && short => {
             format!("write \"{}\"", shown(written))
         }
         Value::String(_) if expected == "an array" && short => {
@@ -498,14 +347,7 @@ fn check_name(report: &Report<'_>, kind: &str, name: &str, span: Span) {
             format!("the name of this {kind} is too long"),
             format!("use at most {NAME_BYTES_MAX} characters"),
         );
-    } else if !name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    {
-        report.error(
-            span,
-            format!("\"{}\" cannot be the name of a {kind}", shown(name)),
-            fix,
-        );
+    } else if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        report.error(span, format!("\"{}\" cannot be the name of a {kind}", shown(name)), fix);
     }
 }

@@ -7,11 +7,7 @@ use std::time::Duration;
 use propylon_config::*;
 
 fn source(name: &str, text: &str) -> Source {
-    Source {
-        name: name.into(),
-        base: PathBuf::from("/etc/propylon"),
-        text: text.into(),
-    }
+    Source { name: name.into(), base: PathBuf::from("/etc/propylon"), text: text.into() }
 }
 
 fn lines(problems: &[Problem]) -> Vec<String> {
@@ -22,8 +18,7 @@ fn lines(problems: &[Problem]) -> Vec<String> {
 fn the_example_has_nothing_wrong_with_it() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/propylon.toml");
     let source = Source::read(&path).expect("the example is there");
-    let (config, warnings) =
-        parse(&source).unwrap_or_else(|problems| panic!("{}", render(&problems, &source.text)));
+    let (config, warnings) = parse(&source).unwrap_or_else(|problems| panic!("{}", render(&problems, &source.text)));
     assert_eq!(lines(&warnings), [""; 0]);
     assert_eq!(config.routes.len(), 5);
     assert_eq!(config.tls[0].certificates.len(), 2);
@@ -31,8 +26,7 @@ fn the_example_has_nothing_wrong_with_it() {
 
 #[test]
 fn the_design_is_refused_only_for_what_is_not_supported_yet() {
-    let problems = parse(&source("design.toml", include_str!("design.toml")))
-        .expect_err("not all is supported");
+    let problems = parse(&source("design.toml", include_str!("design.toml"))).expect_err("not all is supported");
     assert_eq!(
         lines(&problems),
         [
@@ -52,149 +46,58 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
 
 #[test]
 fn every_key_reaches_the_model() {
-    let (config, warnings) =
-        parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
+    let (config, warnings) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
     assert_eq!(lines(&warnings), [""; 0]);
-    assert_eq!(
-        config.process.workers,
-        Workers::Count(NonZeroU16::new(4).expect("not zero"))
-    );
+    assert_eq!(config.process.workers, Workers::Count(NonZeroU16::new(4).expect("not zero")));
     assert_eq!(config.process.user.as_deref(), Some("propylon"));
     assert_eq!(config.process.drain_timeout, Duration::ZERO);
     assert_eq!(config.process.max_connections, Some(100_000));
-    assert_eq!(
-        config.admin.map(|admin| admin.bind.to_string()).as_deref(),
-        Some("[::1]:9900")
-    );
-    assert_eq!(
-        config.log.access,
-        AccessLog::File("/etc/propylon/logs/access.log".into())
-    );
+    assert_eq!(config.admin.map(|admin| admin.bind.to_string()).as_deref(), Some("[::1]:9900"));
+    assert_eq!(config.log.access, AccessLog::File("/etc/propylon/logs/access.log".into()));
     assert_eq!(config.log.level, Level::Debug);
 
-    let [web, plain] = config.listeners.as_slice() else {
-        panic!("two listeners")
-    };
+    let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(
-        web.at,
-        At {
-            line: 15,
-            column: 11,
-            length: 3
-        }
-    );
+    assert_eq!(web.at, At { line: 15, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
-    assert_eq!(
-        web.bind[1].at,
-        At {
-            line: 16,
-            column: 24,
-            length: 10
-        }
-    );
+    assert_eq!(web.bind[1].at, At { line: 16, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
-    assert_eq!(
-        (web.forwarded, plain.forwarded),
-        (Forwarded::Append, Forwarded::Remove)
-    );
+    assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
     let seconds = Duration::from_secs;
     let t = web.timeouts;
-    assert_eq!(
-        [t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle],
-        [1, 2, 3, 4, 300].map(seconds)
-    );
-    assert_eq!(
-        (
-            web.limits.head_bytes,
-            web.limits.headers,
-            web.limits.body_rate_min
-        ),
-        (65536, 50, 1000)
-    );
+    assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [1, 2, 3, 4, 300].map(seconds));
+    assert_eq!((web.limits.head_bytes, web.limits.headers, web.limits.body_rate_min), (65536, 50, 1000));
     let t = plain.timeouts;
-    assert_eq!(
-        [t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle],
-        [10, 10, 30, 75, 3600].map(seconds)
-    );
-    assert_eq!(
-        (
-            plain.limits.head_bytes,
-            plain.limits.headers,
-            plain.limits.body_rate_min
-        ),
-        (16384, 100, 240)
-    );
+    assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [10, 10, 30, 75, 3600].map(seconds));
+    assert_eq!((plain.limits.head_bytes, plain.limits.headers, plain.limits.body_rate_min), (16384, 100, 240));
 
     let tls = &config.tls[0];
-    assert_eq!(
-        tls.certificates[0].source,
-        CertificateSource::Path("/etc/propylon/shop.pem".into())
-    );
-    let pair = CertificateSource::Pair {
-        chain: "/etc/chain.pem".into(),
-        key: "/etc/propylon/key.pem".into(),
-    };
+    assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/propylon/shop.pem".into()));
+    let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
     assert_eq!(tls.certificates[1].source, pair);
-    assert_eq!(
-        (tls.policy, tls.prefer.as_slice()),
-        (TlsPolicy::Modern, [KeyType::Rsa].as_slice())
-    );
+    assert_eq!((tls.policy, tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
 
     let app = &config.backends[0];
-    assert_eq!(
-        (app.balance, app.reuse, app.retries, app.max_idle),
-        (Balance::Random, Reuse::Never, 0, 0)
-    );
-    assert_eq!(
-        app.servers[1].address,
-        ServerAddress::Name {
-            host: "app.internal".into(),
-            port: 80
-        }
-    );
-    assert_eq!(
-        app.servers
-            .iter()
-            .map(|server| server.weight.get())
-            .collect::<Vec<_>>(),
-        [1, 256, 1]
-    );
+    assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
+    assert_eq!(app.servers[1].address, ServerAddress::Name { host: "app.internal".into(), port: 80 });
+    assert_eq!(app.servers.iter().map(|server| server.weight.get()).collect::<Vec<_>>(), [1, 256, 1]);
     let t = app.timeouts;
-    assert_eq!(
-        [t.connect, t.first_byte, t.body, t.idle],
-        [10, 20_000, 30_000, 40_000].map(Duration::from_millis)
-    );
+    assert_eq!([t.connect, t.first_byte, t.body, t.idle], [10, 20_000, 30_000, 40_000].map(Duration::from_millis));
 
-    let [api, old, rest] = config.routes.as_slice() else {
-        panic!("three routes")
-    };
+    let [api, old, rest] = config.routes.as_slice() else { panic!("three routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
     assert_eq!(api.action, Action::Backend(BackendId(0)));
     assert_eq!(old.host, HostPattern::Suffix(".shop.example".into()));
     assert_eq!(old.path, PathPattern::Exact("/old".into()));
-    let Action::Redirect(redirect) = &old.action else {
-        panic!("a redirect")
-    };
+    let Action::Redirect(redirect) = &old.action else { panic!("a redirect") };
     assert_eq!((redirect.status, redirect.port), (301, Some(8443)));
-    assert_eq!(
-        (redirect.scheme.as_deref(), redirect.path.as_deref()),
-        (Some("https"), Some("/new?x=1"))
-    );
-    assert_eq!(
-        (&rest.host, &rest.path),
-        (&HostPattern::Any, &PathPattern::Prefix("/".into()))
-    );
-    let Action::Respond(respond) = &rest.action else {
-        panic!("a response")
-    };
-    assert_eq!(
-        (respond.status, respond.content_type.as_str()),
-        (503, "text/html")
-    );
+    assert_eq!((redirect.scheme.as_deref(), redirect.path.as_deref()), (Some("https"), Some("/new?x=1")));
+    assert_eq!((&rest.host, &rest.path), (&HostPattern::Any, &PathPattern::Prefix("/".into())));
+    let Action::Respond(respond) = &rest.action else { panic!("a response") };
+    assert_eq!((respond.status, respond.content_type.as_str()), (503, "text/html"));
 }
 
 #[test]
@@ -205,34 +108,15 @@ fn what_is_left_out_has_its_default() {
         lines(&warnings),
         ["a.toml:3:6: warning: no listener uses [tls.t]; name it in a listener, or remove it"]
     );
-    assert_eq!(
-        (config.process.workers, config.process.drain_timeout),
-        (Workers::Auto, Duration::from_secs(30))
-    );
-    assert!(
-        config.admin.is_none()
-            && config.process.max_connections.is_none()
-            && config.process.user.is_none()
-    );
-    assert_eq!(
-        (&config.log.access, config.log.level),
-        (&AccessLog::Off, Level::Info)
-    );
+    assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
+    assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
+    assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];
-    assert_eq!(
-        (backend.balance, backend.reuse),
-        (Balance::RoundRobin, Reuse::Always)
-    );
+    assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Always));
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;
-    assert_eq!(
-        [t.connect, t.first_byte, t.body, t.idle],
-        [3, 60, 60, 50].map(Duration::from_secs)
-    );
-    assert_eq!(
-        (config.tls[0].policy, config.tls[0].prefer.len()),
-        (TlsPolicy::Intermediate, 2)
-    );
+    assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
+    assert_eq!((config.tls[0].policy, config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
     assert_eq!(config.routes[0].path, PathPattern::Prefix("/".into()));
 }
 
@@ -251,25 +135,15 @@ fn without_positions(config: &Config) -> String {
 #[test]
 fn the_json_twin_means_the_same() {
     let (toml, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("good TOML");
-    let (json, warnings) =
-        parse(&source("full.json", include_str!("full.json"))).expect("good JSON");
+    let (json, warnings) = parse(&source("full.json", include_str!("full.json"))).expect("good JSON");
     assert_eq!(lines(&warnings), [""; 0]);
     assert_eq!(without_positions(&toml), without_positions(&json));
-    assert_eq!(
-        json.listeners[0].bind[1].at,
-        At {
-            line: 7,
-            column: 31,
-            length: 10
-        }
-    );
+    assert_eq!(json.listeners[0].bind[1].at, At { line: 7, column: 31, length: 10 });
 }
 
 #[test]
 fn problems_in_json_have_their_position() {
-    let text = include_str!("full.json")
-        .replace("\"listener\": \"web\"", "\"listener\": \"wep\"")
-        .replace("4s", "4x");
+    let text = include_str!("full.json").replace("\"listener\": \"web\"", "\"listener\": \"wep\"").replace("4s", "4x");
     let problems = parse(&source("full.json", &text)).expect_err("two errors");
     assert_eq!(
         lines(&problems),

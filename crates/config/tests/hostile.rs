@@ -12,11 +12,7 @@ const MUTANTS: usize = 20_000;
 const MUTATION_TIME_MAX: Duration = Duration::from_secs(5);
 
 fn source(name: &str, text: String) -> Source {
-    Source {
-        name: name.into(),
-        base: PathBuf::new(),
-        text,
-    }
+    Source { name: name.into(), base: PathBuf::new(), text }
 }
 
 fn problems_of(source: &Source) -> Vec<Problem> {
@@ -126,38 +122,20 @@ fn check(source: &Source, problems: &[Problem]) {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
     let lines: Vec<&str> = text.split('\n').collect();
     for problem in problems {
-        assert!(
-            !problem.what.is_empty() && !problem.fix.is_empty(),
-            "{problem}"
-        );
-        assert!(
-            !problem.what.contains("not its fault"),
-            "the reader panicked"
-        );
+        assert!(!problem.what.is_empty() && !problem.fix.is_empty(), "{problem}");
+        assert!(!problem.what.contains("not its fault"), "the reader panicked");
         let Some(at) = problem.at else { continue };
-        let line = lines
-            .get(at.line as usize - 1)
-            .unwrap_or_else(|| panic!("no such line: {problem}"));
+        let line = lines.get(at.line as usize - 1).unwrap_or_else(|| panic!("no such line: {problem}"));
         let columns = line.chars().count() as u32 + 1;
-        assert!(
-            at.column >= 1 && at.column <= columns && at.length >= 1,
-            "no such column: {problem}"
-        );
-        assert!(
-            at.column + at.length - 1 <= columns,
-            "longer than the line: {problem}"
-        );
+        assert!(at.column >= 1 && at.column <= columns && at.length >= 1, "no such column: {problem}");
+        assert!(at.column + at.length - 1 <= columns, "longer than the line: {problem}");
     }
     assert!(problems.windows(2).all(|pair| {
         let place = |problem: &Problem| problem.at.map(|at| (at.line, at.column));
         place(&pair[1]).is_none() || place(&pair[0]) <= place(&pair[1])
     }));
     let rendered = render(problems, &source.text);
-    assert!(
-        rendered
-            .chars()
-            .all(|character| character == '\n' || !character.is_control())
-    );
+    assert!(rendered.chars().all(|character| character == '\n' || !character.is_control()));
     serde_json::from_str::<serde_json::Value>(&to_json(problems)).expect("valid JSON");
 }
 
@@ -181,9 +159,7 @@ fn no_mutant_of_a_configuration_panics() {
         let outcome = std::panic::catch_unwind(|| {
             let problems = problems_of(&source);
             check(&source, &problems);
-            problems
-                .iter()
-                .all(|problem| problem.severity == Severity::Warning)
+            problems.iter().all(|problem| problem.severity == Severity::Warning)
         });
         match outcome {
             Ok(is_good) => good += usize::from(is_good),
@@ -194,10 +170,7 @@ fn no_mutant_of_a_configuration_panics() {
         }
     }
     // If nearly nothing survived, or nearly everything, the mutations would not be testing the schema.
-    println!(
-        "{made} mutants in {:?}, {good} of them good",
-        start.elapsed()
-    );
+    println!("{made} mutants in {:?}, {good} of them good", start.elapsed());
     assert!(good > 0 && good < made);
 }
 
@@ -215,14 +188,8 @@ fn routes(count: usize) -> String {
 #[test]
 fn ten_thousand_routes_are_one_good_configuration() {
     let (config, warnings) = parse(&source("a.toml", routes(10_000))).expect("a good file");
-    assert_eq!(
-        (config.routes.len(), config.backends.len(), warnings.len()),
-        (10_000, 10_000, 0)
-    );
-    assert_eq!(
-        config.routes[9_999].action,
-        Action::Backend(BackendId(9_999))
-    );
+    assert_eq!((config.routes.len(), config.backends.len(), warnings.len()), (10_000, 10_000, 0));
+    assert_eq!(config.routes[9_999].action, Action::Backend(BackendId(9_999)));
 }
 
 #[test]
@@ -230,35 +197,18 @@ fn no_input_takes_more_than_its_share_of_time() {
     type Make = fn(usize) -> String;
     let makers: &[(&str, &str, Make)] = &[
         ("routes", "a.toml", routes),
-        ("unknown names", "a.toml", |n| {
-            routes(n).replace("backend = 'b", "backend = 'c")
-        }),
-        ("equal routes", "a.toml", |n| {
-            routes(n).replace("host = 'h", "#")
-        }),
-        ("unknown keys", "a.toml", |n| {
-            (0..n * 4).map(|i| format!("key{i} = 1\n")).collect()
-        }),
-        ("one long line", "a.toml", |n| {
-            format!("[backend.a]\nservers = [{}]", "'é',".repeat(n * 4))
-        }),
+        ("unknown names", "a.toml", |n| routes(n).replace("backend = 'b", "backend = 'c")),
+        ("equal routes", "a.toml", |n| routes(n).replace("host = 'h", "#")),
+        ("unknown keys", "a.toml", |n| (0..n * 4).map(|i| format!("key{i} = 1\n")).collect()),
+        ("one long line", "a.toml", |n| format!("[backend.a]\nservers = [{}]", "'é',".repeat(n * 4))),
         ("one long line of JSON", "a.json", |n| {
-            format!(
-                "{{\"backend\":{{\"a\":{{\"servers\":[{}\"\"]}}}}}}",
-                "\"é\",".repeat(n * 4)
-            )
+            format!("{{\"backend\":{{\"a\":{{\"servers\":[{}\"\"]}}}}}}", "\"é\",".repeat(n * 4))
         }),
         ("syntax errors", "a.toml", |n| "a = [1=2]\n".repeat(n * 4)),
         ("signs", "a.toml", |n| "=".repeat(n * 16)),
-        ("escapes", "a.toml", |n| {
-            format!("a=\"{}\"", "\\q".repeat(n * 16))
-        }),
-        ("open brackets", "a.toml", |n| {
-            format!("a={}", "[".repeat(n * 16))
-        }),
-        ("open brackets of JSON", "a.json", |n| {
-            format!("{{\"a\":{}{}}}", "[".repeat(n * 8), "]".repeat(n * 8))
-        }),
+        ("escapes", "a.toml", |n| format!("a=\"{}\"", "\\q".repeat(n * 16))),
+        ("open brackets", "a.toml", |n| format!("a={}", "[".repeat(n * 16))),
+        ("open brackets of JSON", "a.json", |n| format!("{{\"a\":{}{}}}", "[".repeat(n * 8), "]".repeat(n * 8))),
         ("dots", "a.toml", |n| format!("{}a=1", "a.".repeat(n * 16))),
         ("redirects", "a.toml", |n| {
             let listener = |i| {
@@ -279,40 +229,27 @@ fn no_input_takes_more_than_its_share_of_time() {
                 render(&problems, &source.text);
                 start.elapsed()
             };
-            (0..3)
-                .map(|_| once())
-                .min()
-                .expect("three times")
-                .max(Duration::from_micros(500))
+            (0..3).map(|_| once()).min().expect("three times").max(Duration::from_micros(500))
         };
         let (few, many) = (time(250), time(4_000));
         // Sixteen times as much: linear time would be 16 times as long, quadratic 256 times.
         let ratio = many.as_secs_f64() / few.as_secs_f64();
         println!("{what}: {few:?} {many:?} {ratio:.1}");
-        assert!(
-            ratio < 100.0,
-            "{what}: sixteen times the input took {ratio:.0} times as long"
-        );
+        assert!(ratio < 100.0, "{what}: sixteen times the input took {ratio:.0} times as long");
     }
 }
 
 #[test]
 fn a_text_above_the_limit_is_refused_unread() {
-    let problems =
-        parse(&source("a.toml", "#".repeat(SOURCE_BYTES_MAX + 1))).expect_err("too large");
+    let problems = parse(&source("a.toml", "#".repeat(SOURCE_BYTES_MAX + 1))).expect_err("too large");
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].what, "the file is larger than 4 MiB");
 }
 
 #[test]
 fn of_very_many_problems_only_the_first_are_kept() {
-    let text: String = (0..5_000)
-        .map(|index| format!("key{index} = 1\n"))
-        .collect();
+    let text: String = (0..5_000).map(|index| format!("key{index} = 1\n")).collect();
     let problems = parse(&source("a.toml", text)).expect_err("too many");
     assert_eq!(problems.len(), 1001);
-    assert_eq!(
-        problems[1000].to_string(),
-        "a.toml: 4000 more problems are not shown; correct these first"
-    );
+    assert_eq!(problems[1000].to_string(), "a.toml: 4000 more problems are not shown; correct these first");
 }

@@ -5,15 +5,12 @@ use std::path::PathBuf;
 use propylon_config::*;
 
 fn source(name: &str, text: &str) -> Source {
-    Source {
-        name: name.into(),
-        base: PathBuf::from("/etc/propylon"),
-        text: text.into(),
-    }
+    Source { name: name.into(), base: PathBuf::from("/etc/propylon"), text: text.into() }
 }
 
 /// A good configuration, below which a snippet can be put.
-const GOOD: &str = "[listener.web]\nbind = '0.0.0.0:80'\n[backend.app]\nservers = ['a:1']\n[[route]]\nbackend = 'app'\n";
+const GOOD: &str =
+    "[listener.web]\nbind = '0.0.0.0:80'\n[backend.app]\nservers = ['a:1']\n[[route]]\nbackend = 'app'\n";
 const GOOD_LINES: u32 = 6;
 
 /// Problems and warnings of a text, as they are printed.
@@ -31,10 +28,7 @@ fn expect_below_good(table: &[(&str, u32, u32, &str)]) {
         let found = all(&format!("{GOOD}{snippet}"));
         let place = format!("f:{}:{column}: ", GOOD_LINES + line);
         let fits = found.len() == 1 && found[0].starts_with(&place) && found[0].contains(part);
-        assert!(
-            fits,
-            "{snippet}\nexpected {place}…{part}…\nfound {found:#?}"
-        );
+        assert!(fits, "{snippet}\nexpected {place}…{part}…\nfound {found:#?}");
     }
 }
 
@@ -322,10 +316,7 @@ fn after_a_syntax_error_the_rest_is_still_checked_as_far_as_it_can_be_relied_on(
 #[test]
 fn an_array_that_does_not_end_is_one_problem_and_not_many() {
     let text = "[tls.a]\ncertificates = ['a',\n# next\n[backend.x]\nservers = ['a:1']\n[[route]]\nbackend = 'x'\n";
-    assert_eq!(
-        all(text),
-        ["f:5:9: there is a `=` inside an array; close the array with `]` before it"]
-    );
+    assert_eq!(all(text), ["f:5:9: there is a `=` inside an array; close the array with `]` before it"]);
 }
 
 #[test]
@@ -348,10 +339,7 @@ path = \"x\"
 backend = \"apq\"
 [[route]]
 ";
-    let rendered = render(
-        &parse(&source("p.toml", text)).expect_err("many errors"),
-        text,
-    );
+    let rendered = render(&parse(&source("p.toml", text)).expect_err("many errors"), text);
     assert_eq!(
         rendered,
         "\
@@ -397,22 +385,10 @@ p.toml:16:1: this route leads nowhere; give it exactly one of `backend`, `redire
 
 #[test]
 fn a_byte_order_mark_and_windows_line_ends_shift_no_position() {
-    let text = format!(
-        "\u{feff}{}[log]\r\nlevel = 'é'\r\n",
-        GOOD.replace('\n', "\r\n")
-    );
+    let text = format!("\u{feff}{}[log]\r\nlevel = 'é'\r\n", GOOD.replace('\n', "\r\n"));
     let problems = parse(&source("f", &text)).expect_err("one error");
-    assert_eq!(
-        problems[0].at,
-        Some(At {
-            line: 8,
-            column: 9,
-            length: 3
-        })
-    );
+    assert_eq!(problems[0].at, Some(At { line: 8, column: 9, length: 3 }));
     assert!(render(&problems, &text).ends_with("  8 | level = 'é'\n    |         ^^^\n"));
-    let warnings = parse(&source("f", &format!("\u{feff}{}", GOOD)))
-        .expect("a good file")
-        .1;
+    let warnings = parse(&source("f", &format!("\u{feff}{}", GOOD))).expect("a good file").1;
     assert_eq!(warnings, []);
 }

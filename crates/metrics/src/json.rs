@@ -52,9 +52,7 @@ impl Store {
     }
 
     fn cores_json(&self, out: &mut String, member: &Member, signed: fn(u64) -> i128) {
-        let cores: Vec<u64> = (0..self.columns())
-            .map(|column| self.load(column, member.place))
-            .collect();
+        let cores: Vec<u64> = (0..self.columns()).map(|column| self.load(column, member.place)).collect();
         let sum = cores.iter().copied().fold(0, u64::wrapping_add);
         let _ = write!(out, "\"value\":{},\"cores\":[", signed(sum));
         for (index, value) in cores.into_iter().enumerate() {
@@ -66,18 +64,12 @@ impl Store {
     fn histogram_json(&self, out: &mut String, member: &Member) {
         let scale = &self.scales[member.place as usize];
         let distribution = self.scale_distribution(scale);
-        let _ = write!(
-            out,
-            "\"count\":{},\"sum\":{},\"buckets\":[",
-            distribution.count,
-            scale.shown(distribution.sum)
-        );
+        let _ = write!(out, "\"count\":{},\"sum\":{},\"buckets\":[", distribution.count, scale.shown(distribution.sum));
         let mut below = 0;
         for (index, (bound, count)) in distribution.buckets.iter().enumerate() {
             below += count;
             let comma = if index > 0 { "," } else { "" };
-            let bound =
-                bound.map_or_else(|| "null".to_owned(), |bound| scale.shown(bound).to_string());
+            let bound = bound.map_or_else(|| "null".to_owned(), |bound| scale.shown(bound).to_string());
             let _ = write!(out, "{comma}[{bound},{below}]");
         }
         out.push(']');

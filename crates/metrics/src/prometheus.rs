@@ -17,22 +17,8 @@ impl Store {
         header(out, family);
         for member in &family.members {
             match family.kind {
-                Kind::Counter => line(
-                    out,
-                    &family.name,
-                    "",
-                    member,
-                    None,
-                    Value::Whole(self.sum(member.place)),
-                ),
-                Kind::Gauge => line(
-                    out,
-                    &family.name,
-                    "",
-                    member,
-                    None,
-                    Value::Signed(self.sum(member.place) as i64),
-                ),
+                Kind::Counter => line(out, &family.name, "", member, None, Value::Whole(self.sum(member.place))),
+                Kind::Gauge => line(out, &family.name, "", member, None, Value::Signed(self.sum(member.place) as i64)),
                 Kind::Histogram => self.histogram(out, &family.name, member),
             }
         }
@@ -44,33 +30,11 @@ impl Store {
         let mut below = 0;
         for (bound, count) in &distribution.buckets {
             below += count;
-            let bound =
-                bound.map_or_else(|| "+Inf".to_owned(), |bound| scale.shown(bound).to_string());
-            line(
-                out,
-                name,
-                "_bucket",
-                member,
-                Some(&bound),
-                Value::Whole(below),
-            );
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| scale.shown(bound).to_string());
+            line(out, name, "_bucket", member, Some(&bound), Value::Whole(below));
         }
-        line(
-            out,
-            name,
-            "_sum",
-            member,
-            None,
-            Value::Real(scale.shown(distribution.sum)),
-        );
-        line(
-            out,
-            name,
-            "_count",
-            member,
-            None,
-            Value::Whole(distribution.count),
-        );
+        line(out, name, "_sum", member, None, Value::Real(scale.shown(distribution.sum)));
+        line(out, name, "_count", member, None, Value::Whole(distribution.count));
     }
 }
 
@@ -97,20 +61,10 @@ fn header(out: &mut String, family: &Family) {
     out.push('\n');
 }
 
-fn line(
-    out: &mut String,
-    name: &str,
-    suffix: &str,
-    member: &Member,
-    bound: Option<&str>,
-    value: Value,
-) {
+fn line(out: &mut String, name: &str, suffix: &str, member: &Member, bound: Option<&str>, value: Value) {
     out.push_str(name);
     out.push_str(suffix);
-    let labels = member
-        .labels
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.as_str()));
+    let labels = member.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     let mut separator = '{';
     for (key, value) in labels.chain(bound.map(|bound| ("le", bound))) {
         out.push(separator);
@@ -151,24 +105,10 @@ mod tests {
     #[test]
     fn a_scrape_reads_as_the_format_says() {
         let mut registry = Registry::new();
-        let web = registry.counter(
-            "requests_total",
-            "Requests.",
-            &[("listener", "web"), ("class", "2xx")],
-        );
+        let web = registry.counter("requests_total", "Requests.", &[("listener", "web"), ("class", "2xx")]);
         let open = registry.gauge("open", "Open now.", &[]);
-        let api = registry.counter(
-            "requests_total",
-            "Requests.",
-            &[("listener", "api"), ("class", "2xx")],
-        );
-        let time = registry.histogram(
-            "time_seconds",
-            "Time.",
-            &[("listener", "web")],
-            &[3, 500, 1_000_000],
-            1e-6,
-        );
+        let api = registry.counter("requests_total", "Requests.", &[("listener", "api"), ("class", "2xx")]);
+        let time = registry.histogram("time_seconds", "Time.", &[("listener", "web")], &[3, 500, 1_000_000], 1e-6);
         let store = registry.build(2);
         let (a, b) = (Store::column(&store, 0), Store::column(&store, 1));
         a.add(web, 3);
@@ -200,11 +140,7 @@ time_seconds_count{listener="web"} 3
     #[test]
     fn label_values_and_help_are_escaped() {
         let mut registry = Registry::new();
-        registry.counter(
-            "x_total",
-            "A \"back\\slash\"\nand a line.",
-            &[("path", "C:\\a\n\"b\"é")],
-        );
+        registry.counter("x_total", "A \"back\\slash\"\nand a line.", &[("path", "C:\\a\n\"b\"é")]);
         let expected = concat!(
             "# HELP x_total A \"back\\\\slash\"\\nand a line.\n",
             "# TYPE x_total counter\n",

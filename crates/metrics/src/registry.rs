@@ -95,18 +95,9 @@ impl Registry {
         unit_scale: f64,
     ) -> Histogram {
         assert!(!bounds.is_empty(), "histogram {name} has no bounds");
-        assert!(
-            bounds.is_sorted_by(|a, b| a < b),
-            "the bounds of histogram {name} do not rise"
-        );
-        assert!(
-            unit_scale.is_finite() && unit_scale > 0.0,
-            "histogram {name} has the unit scale {unit_scale}"
-        );
-        if let Some(family) = self
-            .families
-            .iter()
-            .find(|family| family.name == name && family.kind == Kind::Histogram)
+        assert!(bounds.is_sorted_by(|a, b| a < b), "the bounds of histogram {name} do not rise");
+        assert!(unit_scale.is_finite() && unit_scale > 0.0, "histogram {name} has the unit scale {unit_scale}");
+        if let Some(family) = self.families.iter().find(|family| family.name == name && family.kind == Kind::Histogram)
         {
             let scale = &self.scales[family.members[0].place as usize];
             assert!(
@@ -114,18 +105,11 @@ impl Registry {
                 "histogram {name} has different bounds for different labels"
             );
         }
-        assert!(
-            labels.iter().all(|(key, _)| *key != "le"),
-            "histogram {name}: the label le is the bound's"
-        );
+        assert!(labels.iter().all(|(key, _)| *key != "le"), "histogram {name}: the label le is the bound's");
         let index = self.scales.len() as u32;
         self.register(name, help, Kind::Histogram, labels, index);
         let first_slot = self.slots(bounds.len() as u32 + 2);
-        self.scales.push(Scale {
-            bounds: bounds.into(),
-            unit_scale,
-            first_slot,
-        });
+        self.scales.push(Scale { bounds: bounds.into(), unit_scale, first_slot });
         Histogram { index }
     }
 
@@ -140,22 +124,10 @@ impl Registry {
         first
     }
 
-    fn register(
-        &mut self,
-        name: &str,
-        help: &str,
-        kind: Kind,
-        labels: &[(&str, &str)],
-        place: u32,
-    ) {
+    fn register(&mut self, name: &str, help: &str, kind: Kind, labels: &[(&str, &str)], place: u32) {
         assert_names(name, labels);
-        let member = Member {
-            labels: labels
-                .iter()
-                .map(|(key, value)| (key.to_string(), value.to_string()))
-                .collect(),
-            place,
-        };
+        let member =
+            Member { labels: labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(), place };
         if let Some(family) = self.families.iter_mut().find(|family| family.name == name) {
             family.extend(kind, help, member);
             return;
@@ -167,29 +139,16 @@ impl Registry {
                 family.name
             );
         }
-        self.families.push(Family {
-            name: name.to_owned(),
-            help: help.to_owned(),
-            kind,
-            members: vec![member],
-        });
+        self.families.push(Family { name: name.to_owned(), help: help.to_owned(), kind, members: vec![member] });
     }
 }
 
 impl Family {
     fn extend(&mut self, kind: Kind, help: &str, member: Member) {
-        assert!(
-            self.kind == kind,
-            "{} is registered as a {:?} and as a {kind:?}",
-            self.name,
-            self.kind
-        );
+        assert!(self.kind == kind, "{} is registered as a {:?} and as a {kind:?}", self.name, self.kind);
         assert!(self.help == help, "{} has two help texts", self.name);
         assert!(
-            !self
-                .members
-                .iter()
-                .any(|other| same_labels(&other.labels, &member.labels)),
+            !self.members.iter().any(|other| same_labels(&other.labels, &member.labels)),
             "{} is registered twice with the labels {:?}",
             self.name,
             member.labels
@@ -201,35 +160,22 @@ impl Family {
 /// Whether the output of `family` has lines that begin with `name`, although that is not its own name.
 fn writes_as(family: &str, kind: Kind, name: &str) -> bool {
     kind == Kind::Histogram
-        && name
-            .strip_prefix(family)
-            .is_some_and(|rest| matches!(rest, "_bucket" | "_sum" | "_count"))
+        && name.strip_prefix(family).is_some_and(|rest| matches!(rest, "_bucket" | "_sum" | "_count"))
 }
 
 /// Names as the text format 0.0.4 allows them.
 fn assert_names(name: &str, labels: &[(&str, &str)]) {
-    assert!(
-        is_name(name, true),
-        "{name:?} is not a metric name: letters, digits, _ and : only"
-    );
+    assert!(is_name(name, true), "{name:?} is not a metric name: letters, digits, _ and : only");
     for (index, (key, _)) in labels.iter().enumerate() {
-        assert!(
-            is_name(key, false) && !key.starts_with("__"),
-            "{name}: {key:?} is not a label name"
-        );
-        assert!(
-            labels[..index].iter().all(|(other, _)| other != key),
-            "{name}: the label {key} is given twice"
-        );
+        assert!(is_name(key, false) && !key.starts_with("__"), "{name}: {key:?} is not a label name");
+        assert!(labels[..index].iter().all(|(other, _)| other != key), "{name}: the label {key} is given twice");
     }
 }
 
 fn is_name(text: &str, colons: bool) -> bool {
     !text.is_empty()
         && !text.starts_with(|first: char| first.is_ascii_digit())
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (colons && byte == b':'))
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (colons && byte == b':'))
 }
 
 /// Labels are a set; their order is only how they are shown.

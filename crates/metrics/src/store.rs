@@ -91,10 +91,7 @@ impl Column {
     fn bump(&self, slot: u32, amount: u64) {
         let slot = self.slot(slot);
         // Not fetch_add: the only writer is here, and a locked instruction costs twenty times a plain one.
-        slot.store(
-            slot.load(Ordering::Relaxed).wrapping_add(amount),
-            Ordering::Relaxed,
-        );
+        slot.store(slot.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
     fn slot(&self, slot: u32) -> &AtomicU64 {
@@ -104,10 +101,7 @@ impl Column {
 
 impl fmt::Debug for Column {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Column")
-            .field("column", &self.column)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Column").field("column", &self.column).finish_non_exhaustive()
     }
 }
 
@@ -125,16 +119,8 @@ impl Store {
 
     /// The writer of column `index`. Panics if there is no such column.
     pub fn column(store: &Arc<Self>, index: usize) -> Column {
-        assert!(
-            index < store.columns.len(),
-            "column {index} of {}",
-            store.columns.len()
-        );
-        Column {
-            store: Arc::clone(store),
-            column: index,
-            _one_thread: PhantomData,
-        }
+        assert!(index < store.columns.len(), "column {index} of {}", store.columns.len());
+        Column { store: Arc::clone(store), column: index, _one_thread: PhantomData }
     }
 
     /// How many columns there are.
@@ -164,24 +150,15 @@ impl Store {
 
     pub(crate) fn scale_distribution(&self, scale: &Scale) -> Distribution {
         let bounds = scale.bounds.iter().map(|bound| Some(*bound)).chain([None]);
-        let buckets: Vec<_> = bounds
-            .zip(scale.first_slot..)
-            .map(|(bound, slot)| (bound, self.sum(slot)))
-            .collect();
+        let buckets: Vec<_> = bounds.zip(scale.first_slot..).map(|(bound, slot)| (bound, self.sum(slot))).collect();
         // Counted from the buckets: a count of its own could be read between two writes and contradict them.
         let count = buckets.iter().map(|(_, count)| count).sum();
-        Distribution {
-            buckets,
-            count,
-            sum: self.sum(scale.sum_slot()),
-        }
+        Distribution { buckets, count, sum: self.sum(scale.sum_slot()) }
     }
 
     /// The sum over all columns. It wraps, which is what makes it right for gauges.
     pub(crate) fn sum(&self, slot: u32) -> u64 {
-        (0..self.columns.len())
-            .map(|column| self.load(column, slot))
-            .fold(0, u64::wrapping_add)
+        (0..self.columns.len()).map(|column| self.load(column, slot)).fold(0, u64::wrapping_add)
     }
 
     pub(crate) fn load(&self, column: usize, slot: u32) -> u64 {
@@ -196,10 +173,7 @@ impl Store {
 
 impl fmt::Debug for Store {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Store")
-            .field("columns", &self.columns.len())
-            .finish_non_exhaustive()
+        formatter.debug_struct("Store").field("columns", &self.columns.len()).finish_non_exhaustive()
     }
 }
 
@@ -275,11 +249,7 @@ mod tests {
         b.observe(sizes, 101);
         assert_eq!(
             store.distribution(sizes),
-            Distribution {
-                buckets: vec![(Some(10), 2), (Some(100), 2), (None, 1)],
-                count: 5,
-                sum: 222
-            }
+            Distribution { buckets: vec![(Some(10), 2), (Some(100), 2), (None, 1)], count: 5, sum: 222 }
         );
         assert_eq!(store.count(after), 0);
     }

@@ -53,19 +53,9 @@ impl Balancer {
 
 impl RoundRobin {
     fn new(weights: &[u16], seed: u64) -> Self {
-        let divisor = weights
-            .iter()
-            .map(|weight| u64::from(*weight))
-            .fold(0, greatest_common_divisor)
-            .max(1);
-        let weights: Box<[i64]> = weights
-            .iter()
-            .map(|weight| i64::from(*weight) / divisor as i64)
-            .collect();
-        let mut round = Self {
-            credits: vec![0; weights.len()].into(),
-            weights,
-        };
+        let divisor = weights.iter().map(|weight| u64::from(*weight)).fold(0, greatest_common_divisor).max(1);
+        let weights: Box<[i64]> = weights.iter().map(|weight| i64::from(*weight) / divisor as i64).collect();
+        let mut round = Self { credits: vec![0; weights.len()].into(), weights };
         // The offset is walked, not computed: only states that turns lead to keep the promise of exact shares.
         let period = round.weights.iter().sum::<i64>() as u64;
         let turns_max = OFFSET_STEPS_MAX / (round.weights.len() as u64).max(1);
@@ -78,9 +68,7 @@ impl RoundRobin {
     fn pick(&mut self, eligible: impl Fn(usize) -> bool) -> Option<usize> {
         let mut given = 0;
         let mut best: Option<usize> = None;
-        for server in
-            (0..self.weights.len()).filter(|server| self.weights[*server] > 0 && eligible(*server))
-        {
+        for server in (0..self.weights.len()).filter(|server| self.weights[*server] > 0 && eligible(*server)) {
             given += self.weights[server];
             self.credits[server] += self.weights[server];
             if best.is_none_or(|best| self.credits[server] > self.credits[best]) {
@@ -98,9 +86,7 @@ impl Random {
             *sum += u64::from(*weight);
             Some(*sum)
         });
-        Self {
-            sums: sums.collect(),
-        }
+        Self { sums: sums.collect() }
     }
 
     fn pick(&self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
@@ -114,8 +100,7 @@ impl Random {
     }
 
     fn pick_among_eligible(&self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
-        let servers =
-            || (0..self.sums.len()).filter(|server| self.weight(*server) > 0 && eligible(*server));
+        let servers = || (0..self.sums.len()).filter(|server| self.weight(*server) > 0 && eligible(*server));
         let total: u64 = servers().map(|server| self.weight(server)).sum();
         let mut target = below(random, total);
         servers().find(|server| {
@@ -145,23 +130,14 @@ fn mix(bits: u64) -> u64 {
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 {
-        a
-    } else {
-        greatest_common_divisor(b, a % b)
-    }
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shares(
-        balancer: &mut Balancer,
-        servers: usize,
-        turns: usize,
-        random: &mut fastrand::Rng,
-    ) -> Vec<usize> {
+    fn shares(balancer: &mut Balancer, servers: usize, turns: usize, random: &mut fastrand::Rng) -> Vec<usize> {
         let mut shares = vec![0; servers];
         for _ in 0..turns {
             shares[balancer.pick(|_| true, random.u64(..)).unwrap()] += 1;
@@ -172,9 +148,7 @@ mod tests {
     #[test]
     fn round_robin_is_smooth() {
         let mut balancer = Balancer::round_robin(&[5, 1, 1], 0);
-        let picks: Vec<_> = (0..7)
-            .map(|_| balancer.pick(|_| true, 0).unwrap())
-            .collect();
+        let picks: Vec<_> = (0..7).map(|_| balancer.pick(|_| true, 0).unwrap()).collect();
         assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
     }
 
@@ -182,33 +156,20 @@ mod tests {
     fn over_a_period_every_server_gets_exactly_its_weight() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let weights: Vec<u16> = (0..random.usize(1..20))
-                .map(|_| random.u16(1..=256))
-                .collect();
+            let weights: Vec<u16> = (0..random.usize(1..20)).map(|_| random.u16(1..=256)).collect();
             let mut balancer = Balancer::round_robin(&weights, random.u64(..));
             let period = weights.iter().map(|weight| usize::from(*weight)).sum();
             let expected: Vec<usize> = weights.iter().map(|weight| usize::from(*weight)).collect();
             for _ in 0..2 {
-                assert_eq!(
-                    shares(&mut balancer, weights.len(), period, &mut random),
-                    expected,
-                    "seed {seed}"
-                );
+                assert_eq!(shares(&mut balancer, weights.len(), period, &mut random), expected, "seed {seed}");
             }
         }
     }
 
     #[test]
     fn cores_begin_with_different_servers() {
-        let first = |core| {
-            Balancer::round_robin(&[3, 3, 3, 3], core)
-                .pick(|_| true, 0)
-                .unwrap()
-        };
-        assert_eq!(
-            (0..8).map(first).collect::<Vec<_>>(),
-            [0, 1, 2, 3, 0, 1, 2, 3]
-        );
+        let first = |core| Balancer::round_robin(&[3, 3, 3, 3], core).pick(|_| true, 0).unwrap();
+        assert_eq!((0..8).map(first).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
     }
 
     #[test]
@@ -226,24 +187,15 @@ mod tests {
         for out in [None, Some(0), Some(3)] {
             let mut shares = [0.0; 4];
             for _ in 0..100_000 {
-                shares[balancer
-                    .pick(|server| Some(server) != out, random.u64(..))
-                    .unwrap()] += 1.0 / 100_000.0;
+                shares[balancer.pick(|server| Some(server) != out, random.u64(..)).unwrap()] += 1.0 / 100_000.0;
             }
             let share = |server| {
-                if Some(server) == out {
-                    0.0
-                } else {
-                    f64::from(weights[server])
-                }
+                if Some(server) == out { 0.0 } else { f64::from(weights[server]) }
             };
             let total: f64 = (0..4).map(share).sum();
             for server in 0..4 {
                 let expected = share(server) / total;
-                assert!(
-                    (shares[server] - expected).abs() < 0.01,
-                    "without {out:?}: {shares:?}"
-                );
+                assert!((shares[server] - expected).abs() < 0.01, "without {out:?}: {shares:?}");
             }
         }
     }
@@ -252,14 +204,9 @@ mod tests {
     fn an_ineligible_server_is_never_picked_and_none_is_picked_when_none_is_eligible() {
         for seed in 0..100 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let weights: Vec<u16> = (0..random.usize(0..12))
-                .map(|_| random.u16(1..=256))
-                .collect();
+            let weights: Vec<u16> = (0..random.usize(0..12)).map(|_| random.u16(1..=256)).collect();
             let seed_of_round = random.u64(..);
-            for mut balancer in [
-                Balancer::round_robin(&weights, seed_of_round),
-                Balancer::random(&weights),
-            ] {
+            for mut balancer in [Balancer::round_robin(&weights, seed_of_round), Balancer::random(&weights)] {
                 for _ in 0..200 {
                     let up: Vec<bool> = weights.iter().map(|_| random.u8(0..4) == 0).collect();
                     match balancer.pick(|server| up[server], random.u64(..)) {
@@ -287,9 +234,7 @@ mod tests {
         for _ in 0..1_000 {
             balancer.pick(|server| server == 0, 0);
         }
-        let picks: Vec<_> = (0..4)
-            .map(|_| balancer.pick(|_| true, 0).unwrap())
-            .collect();
+        let picks: Vec<_> = (0..4).map(|_| balancer.pick(|_| true, 0).unwrap()).collect();
         assert_eq!(picks.iter().filter(|server| **server == 1).count(), 2);
     }
 

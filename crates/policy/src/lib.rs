@@ -4,7 +4,7 @@
 //! reproduces any run. Everything belongs to one core and is neither shared nor locked.
 
 pub mod balance;
+pub mod budget;
 pub mod patience;
 pub mod route;
 pub mod suspect;
-pub mod budget;

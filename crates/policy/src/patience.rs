@@ -24,11 +24,7 @@ impl Patience {
     /// `grace` is the patience at the start and the most there can be. With a `rate_min` of 0 bytes per second any
     /// progress restores all of it: a plain idle timeout.
     pub fn new(grace: Duration, rate_min: u32) -> Self {
-        Self {
-            grace,
-            rate_min,
-            credit: grace,
-        }
+        Self { grace, rate_min, credit: grace }
     }
 
     /// How long the next wait may be.
@@ -52,9 +48,7 @@ impl Patience {
             0 => self.grace,
             rate => {
                 let nanoseconds = (bytes as u64).saturating_mul(1_000_000_000) / u64::from(rate);
-                self.credit
-                    .saturating_add(Duration::from_nanos(nanoseconds))
-                    .min(self.grace)
+                self.credit.saturating_add(Duration::from_nanos(nanoseconds)).min(self.grace)
             }
         };
     }
@@ -84,10 +78,7 @@ mod tests {
     #[test]
     fn a_peer_at_one_byte_per_second_is_cut_after_the_grace() {
         let cut = cut_at(Patience::new(GRACE, 240), 1, Duration::from_secs(1)).unwrap();
-        assert!(
-            cut >= GRACE && cut < GRACE + Duration::from_millis(200),
-            "{cut:?}"
-        );
+        assert!(cut >= GRACE && cut < GRACE + Duration::from_millis(200), "{cut:?}");
     }
 
     #[test]
@@ -98,14 +89,8 @@ mod tests {
 
     #[test]
     fn a_peer_at_the_rate_or_above_is_never_cut() {
-        assert_eq!(
-            cut_at(Patience::new(GRACE, 240), 240, Duration::from_secs(1)),
-            None
-        );
-        assert_eq!(
-            cut_at(Patience::new(GRACE, 240), 10_000, Duration::from_secs(1)),
-            None
-        );
+        assert_eq!(cut_at(Patience::new(GRACE, 240), 240, Duration::from_secs(1)), None);
+        assert_eq!(cut_at(Patience::new(GRACE, 240), 10_000, Duration::from_secs(1)), None);
     }
 
     #[test]
@@ -118,18 +103,9 @@ mod tests {
 
     #[test]
     fn without_a_rate_any_byte_restores_the_grace() {
-        assert_eq!(
-            cut_at(Patience::new(GRACE, 0), 1, Duration::from_secs(29)),
-            None
-        );
-        assert_eq!(
-            cut_at(Patience::new(GRACE, 0), 1, Duration::from_secs(31)),
-            Some(GRACE)
-        );
-        assert_eq!(
-            cut_at(Patience::new(GRACE, 0), 0, Duration::from_secs(1)),
-            Some(GRACE)
-        );
+        assert_eq!(cut_at(Patience::new(GRACE, 0), 1, Duration::from_secs(29)), None);
+        assert_eq!(cut_at(Patience::new(GRACE, 0), 1, Duration::from_secs(31)), Some(GRACE));
+        assert_eq!(cut_at(Patience::new(GRACE, 0), 0, Duration::from_secs(1)), Some(GRACE));
     }
 
     #[test]

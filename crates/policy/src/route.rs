@@ -85,15 +85,10 @@ impl Router {
     pub fn new(rules: Vec<Rule>) -> Self {
         let mut router = Self::default();
         for (index, rule) in rules.into_iter().enumerate() {
-            router
-                .paths_of(rule.host)
-                .add(rule.path, rule.listener, index as u32);
+            router.paths_of(rule.host).add(rule.path, rule.listener, index as u32);
         }
         let exact = router.exact.values_mut();
-        for paths in exact
-            .chain(router.suffixes.values_mut())
-            .chain([&mut router.any])
-        {
+        for paths in exact.chain(router.suffixes.values_mut()).chain([&mut router.any]) {
             paths.arrange();
         }
         router
@@ -104,20 +99,11 @@ impl Router {
     /// `host` is lower-case, without port and trailing dot, and empty if the request names none; `path` is without
     /// query and fragment. Dot segments and escapes are the caller's to settle: what is compared here must be what
     /// the server will be asked for.
-    pub fn find(
-        &self,
-        listener: usize,
-        host: impl AsRef<[u8]>,
-        path: impl AsRef<[u8]>,
-    ) -> Option<usize> {
+    pub fn find(&self, listener: usize, host: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Option<usize> {
         let (host, path) = (host.as_ref(), path.as_ref());
-        let exact = self
-            .exact
-            .get(host)
-            .and_then(|paths| paths.find(listener, path));
-        let found = exact
-            .or_else(|| self.find_by_suffix(listener, host, path))
-            .or_else(|| self.any.find(listener, path));
+        let exact = self.exact.get(host).and_then(|paths| paths.find(listener, path));
+        let found =
+            exact.or_else(|| self.find_by_suffix(listener, host, path)).or_else(|| self.any.find(listener, path));
         found.map(|index| index as usize)
     }
 
@@ -126,9 +112,7 @@ impl Router {
         // or a host of nothing but dots would be hashed once for each of them.
         let first = host.len().saturating_sub(self.suffix_bytes_max).max(1);
         let starts = (first..host.len()).filter(|start| host[*start] == b'.');
-        starts
-            .filter_map(|start| self.suffixes.get(&host[start..]))
-            .find_map(|paths| paths.find(listener, path))
+        starts.filter_map(|start| self.suffixes.get(&host[start..])).find_map(|paths| paths.find(listener, path))
     }
 
     fn paths_of(&mut self, host: Host) -> &mut Paths {
@@ -136,10 +120,7 @@ impl Router {
             Host::Any => &mut self.any,
             Host::Exact(name) => self.exact.entry(name.into_bytes().into()).or_default(),
             Host::Suffix(suffix) => {
-                assert!(
-                    suffix.starts_with('.'),
-                    "a suffix begins with its dot: {suffix:?}"
-                );
+                assert!(suffix.starts_with('.'), "a suffix begins with its dot: {suffix:?}");
                 self.suffix_bytes_max = self.suffix_bytes_max.max(suffix.len());
                 self.suffixes.entry(suffix.into_bytes().into()).or_default()
             }
@@ -183,9 +164,7 @@ impl Paths {
         let mut open: Vec<u32> = Vec::new();
         for index in 0..self.entries.len() {
             while let Some(top) = open.last()
-                && !self.entries[index]
-                    .path
-                    .starts_with(&self.entries[*top as usize].path)
+                && !self.entries[index].path.starts_with(&self.entries[*top as usize].path)
             {
                 open.pop();
             }
@@ -265,20 +244,11 @@ mod tests {
             Some(exact) => Path::Exact(exact.to_owned()),
             None => Path::Prefix(path.to_owned()),
         };
-        Rule {
-            listener,
-            host,
-            path,
-        }
+        Rule { listener, host, path }
     }
 
     fn router(rules: &[(&str, &str)]) -> Router {
-        Router::new(
-            rules
-                .iter()
-                .map(|(host, path)| rule(None, host, path))
-                .collect(),
-        )
+        Router::new(rules.iter().map(|(host, path)| rule(None, host, path)).collect())
     }
 
     #[test]
@@ -310,14 +280,7 @@ mod tests {
 
     #[test]
     fn an_exact_path_wins_over_any_prefix_and_a_long_prefix_over_a_short_one() {
-        let router = router(&[
-            ("", "/"),
-            ("", "/a"),
-            ("", "/a/"),
-            ("", "/a/b"),
-            ("", "=/a/b"),
-            ("", "=/a"),
-        ]);
+        let router = router(&[("", "/"), ("", "/a"), ("", "/a/"), ("", "/a/b"), ("", "=/a/b"), ("", "=/a")]);
         assert_eq!(router.find(0, "h", "/a/b"), Some(4));
         assert_eq!(router.find(0, "h", "/a/b/"), Some(3));
         assert_eq!(router.find(0, "h", "/a/bc"), Some(2));
@@ -327,22 +290,13 @@ mod tests {
 
     #[test]
     fn an_exact_host_wins_over_suffixes_and_a_long_suffix_over_a_short_one() {
-        let router = router(&[
-            ("", "/"),
-            (".example", "/"),
-            (".shop.example", "/"),
-            ("a.shop.example", "/"),
-        ]);
+        let router = router(&[("", "/"), (".example", "/"), (".shop.example", "/"), ("a.shop.example", "/")]);
         assert_eq!(router.find(0, "a.shop.example", "/"), Some(3));
         assert_eq!(router.find(0, "b.shop.example", "/"), Some(2));
         assert_eq!(router.find(0, "x.b.shop.example", "/"), Some(2));
         assert_eq!(router.find(0, "shop.example", "/"), Some(1));
         assert_eq!(router.find(0, "example", "/"), Some(0));
-        assert_eq!(
-            router.find(0, ".example", "/"),
-            Some(0),
-            "no label before the suffix"
-        );
+        assert_eq!(router.find(0, ".example", "/"), Some(0), "no label before the suffix");
         assert_eq!(router.find(0, "", "/"), Some(0));
     }
 
@@ -372,11 +326,7 @@ mod tests {
 
     #[test]
     fn a_rule_of_another_listener_does_not_hide_a_shorter_prefix() {
-        let router = Router::new(vec![
-            rule(Some(1), "h", "/a/b"),
-            rule(None, "h", "/a"),
-            rule(Some(1), "h", "=/a/b"),
-        ]);
+        let router = Router::new(vec![rule(Some(1), "h", "/a/b"), rule(None, "h", "/a"), rule(Some(1), "h", "=/a/b")]);
         assert_eq!(router.find(0, "h", "/a/b"), Some(1));
         assert_eq!(router.find(1, "h", "/a/b"), Some(2));
     }
@@ -408,31 +358,20 @@ mod tests {
             };
             let host_rank = match &rule.host {
                 Host::Any => (0, 0),
-                Host::Suffix(suffix) if host.len() > suffix.len() && host.ends_with(suffix) => {
-                    (1, suffix.len())
-                }
+                Host::Suffix(suffix) if host.len() > suffix.len() && host.ends_with(suffix) => (1, suffix.len()),
                 Host::Exact(name) if name == host => (2, 0),
                 _ => return None,
             };
             let path_rank = match &rule.path {
                 Path::Exact(exact) if exact == path => (1, 0),
                 Path::Prefix(prefix) if prefix == "/" => (0, 0),
-                Path::Prefix(prefix) if prefix.ends_with('/') && path.starts_with(prefix) => {
-                    (0, prefix.len())
-                }
-                Path::Prefix(prefix)
-                    if path == prefix || path.starts_with(&format!("{prefix}/")) =>
-                {
-                    (0, prefix.len())
-                }
+                Path::Prefix(prefix) if prefix.ends_with('/') && path.starts_with(prefix) => (0, prefix.len()),
+                Path::Prefix(prefix) if path == prefix || path.starts_with(&format!("{prefix}/")) => (0, prefix.len()),
                 _ => return None,
             };
             Some((host_rank, path_rank, listener_rank))
         };
-        let ranked = rules
-            .iter()
-            .enumerate()
-            .filter_map(|(index, rule)| Some((rank(rule)?, std::cmp::Reverse(index))));
+        let ranked = rules.iter().enumerate().filter_map(|(index, rule)| Some((rank(rule)?, std::cmp::Reverse(index))));
         ranked.max().map(|(_, index)| index.0)
     }
 
@@ -442,14 +381,12 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             // Few letters, so that names and paths collide, nest and share beginnings.
             let path = |random: &mut fastrand::Rng| {
-                let bytes =
-                    (0..random.usize(0..6)).map(|_| *random.choice(b"//ab-").unwrap() as char);
+                let bytes = (0..random.usize(0..6)).map(|_| *random.choice(b"//ab-").unwrap() as char);
                 format!("/{}", bytes.collect::<String>())
             };
             let host = |random: &mut fastrand::Rng| {
-                let labels: Vec<_> = (0..random.usize(1..4))
-                    .map(|_| *random.choice(&["a", "b", "aa"]).unwrap())
-                    .collect();
+                let labels: Vec<_> =
+                    (0..random.usize(1..4)).map(|_| *random.choice(&["a", "b", "aa"]).unwrap()).collect();
                 labels.join(".")
             };
             let rules: Vec<Rule> = (0..random.usize(0..40))
@@ -460,17 +397,12 @@ mod tests {
                         1 => Host::Exact(host(&mut random)),
                         _ => Host::Suffix(format!(".{}", host(&mut random))),
                     },
-                    path: if random.bool() {
-                        Path::Exact(path(&mut random))
-                    } else {
-                        Path::Prefix(path(&mut random))
-                    },
+                    path: if random.bool() { Path::Exact(path(&mut random)) } else { Path::Prefix(path(&mut random)) },
                 })
                 .collect();
             let router = Router::new(rules.clone());
             for _ in 0..200 {
-                let (listener, host, path) =
-                    (random.usize(0..3), host(&mut random), path(&mut random));
+                let (listener, host, path) = (random.usize(0..3), host(&mut random), path(&mut random));
                 assert_eq!(
                     router.find(listener, &host, &path),
                     find_naively(&rules, listener, &host, &path),

@@ -43,10 +43,7 @@ enum Standing {
 
 impl Suspects {
     pub fn new(servers: usize) -> Self {
-        Self {
-            servers: vec![Standing::Trusted; servers].into(),
-            suspects: 0,
-        }
+        Self { servers: vec![Standing::Trusted; servers].into(), suspects: 0 }
     }
 
     /// Whether a request may go to this server.
@@ -66,16 +63,10 @@ impl Suspects {
         let standing = &mut self.servers[server];
         match *standing {
             Standing::PassedOver { until, failures } if now >= until => {
-                *standing = Standing::OnTrial {
-                    since: now,
-                    failures,
-                };
+                *standing = Standing::OnTrial { since: now, failures };
             }
             Standing::OnTrial { since, failures } if now >= since + TRIAL_WAIT_MAX => {
-                *standing = Standing::OnTrial {
-                    since: now,
-                    failures,
-                };
+                *standing = Standing::OnTrial { since: now, failures };
             }
             Standing::Trusted | Standing::PassedOver { .. } | Standing::OnTrial { .. } => {}
         }
@@ -91,14 +82,9 @@ impl Suspects {
             Standing::Trusted => 1,
             // Requests that were on their way together fail together, and that is one failure and not many.
             Standing::PassedOver { until, .. } if now < until => return false,
-            Standing::PassedOver { failures, .. } | Standing::OnTrial { failures, .. } => {
-                failures.saturating_add(1)
-            }
+            Standing::PassedOver { failures, .. } | Standing::OnTrial { failures, .. } => failures.saturating_add(1),
         };
-        self.servers[server] = Standing::PassedOver {
-            until: now + backoff(failures),
-            failures,
-        };
+        self.servers[server] = Standing::PassedOver { until: now + backoff(failures), failures };
         let news = standing == Standing::Trusted;
         self.suspects += usize::from(news);
         news
@@ -156,10 +142,7 @@ mod tests {
             suspects.tried(0, now);
             assert!(!suspects.failed(0, now));
         }
-        assert_eq!(
-            waits[..7],
-            [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
-        );
+        assert_eq!(waits[..7], [1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]);
         assert_eq!(waits[39], BACKOFF_MAX);
     }
 
@@ -232,10 +215,7 @@ mod tests {
                         // Shorter than the first wait, so that what was out before the first failure is home by then.
                         trials_out.push(now + random.u64(1..BACKOFF_MIN));
                         let out = trials_out.len();
-                        assert!(
-                            out == 1 || !suspects.is_suspect(0),
-                            "seed {seed}: {out} trials at once"
-                        );
+                        assert!(out == 1 || !suspects.is_suspect(0), "seed {seed}: {out} trials at once");
                     }
                 }
             }

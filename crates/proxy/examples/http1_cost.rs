@@ -23,18 +23,14 @@ const BROWSER: &[u8] = b"GET /catalogue/shoes/running?colour=blue&size=43&sort=p
     Accept-Language: en-GB,en;q=0.9,de;q=0.8\r\n\
     Cookie: session=5f0c1e7b2a9d4c3e8f6a; theme=dark; basket=17,23,42; seen=1720000000\r\n\r\n";
 
-const CURL: &[u8] =
-    b"GET / HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n";
+const CURL: &[u8] = b"GET / HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\n\r\n";
 
 const NGINX: &[u8] = b"HTTP/1.1 200 OK\r\nServer: nginx/1.26.1\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
     Content-Type: text/html; charset=utf-8\r\nContent-Length: 5120\r\nConnection: keep-alive\r\n\
     Last-Modified: Sat, 05 Nov 1994 08:49:37 GMT\r\nETag: \"6543210f-1400\"\r\nCache-Control: max-age=600\r\n\
     Vary: Accept-Encoding\r\nAccept-Ranges: bytes\r\n\r\n";
 
-const LIMITS: Limits = Limits {
-    head_bytes: 16384,
-    headers: 100,
-};
+const LIMITS: Limits = Limits { head_bytes: 16384, headers: 100 };
 
 /// The best of several runs: the others were disturbed.
 fn cost(mut once: impl FnMut()) -> f64 {
@@ -83,10 +79,7 @@ fn request(name: &str, text: &[u8]) {
 }
 
 fn response(name: &str, text: &[u8]) {
-    let asked = Asked {
-        method: Method::Get,
-        upgrade: false,
-    };
+    let asked = Asked { method: Method::Get, upgrade: false };
     let mut head = ResponseHead::default();
     let parse = cost(|| {
         let verdict = parse_response(black_box(text), asked, &LIMITS, &mut head);
@@ -103,11 +96,7 @@ fn response(name: &str, text: &[u8]) {
         out.clear();
         write_response(black_box(&head), black_box(text), &context, &mut out);
     });
-    println!(
-        "{name}: {} bytes, {} fields: parse {parse:.0} ns, rewrite {write:.0} ns",
-        text.len(),
-        head.fields.len()
-    );
+    println!("{name}: {} bytes, {} fields: parse {parse:.0} ns, rewrite {write:.0} ns", text.len(), head.fields.len());
 }
 
 fn main() {

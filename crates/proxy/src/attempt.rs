@@ -68,16 +68,20 @@ pub async fn forward(
         tried.insert(server);
         let failed = match open(connection, request, snapshot, backend, server, fresh).await {
             Err(failed) => failed,
-            Ok(opened) => match Transfer::run(connection, request, snapshot, backend, server, opened, &mut upload).await {
-                Ended::Over(after) => {
-                    if request.note.status != 0 {
-                        state.suspects.borrow_mut().succeeded(server);
+            Ok(opened) => {
+                match Transfer::run(connection, request, snapshot, backend, server, opened, &mut upload).await {
+                    Ended::Over(after) => {
+                        if request.note.status != 0 {
+                            state.suspects.borrow_mut().succeeded(server);
+                        }
+                        return after;
                     }
-                    return after;
+                    Ended::Switched(switched) => {
+                        return tunnel::run(connection, request, snapshot, backend, switched).await;
+                    }
+                    Ended::Failed(failed) => failed,
                 }
-                Ended::Switched(switched) => return tunnel::run(connection, request, snapshot, backend, switched).await,
-                Ended::Failed(failed) => failed,
-            },
+            }
         };
         core.metrics.increment(metrics.faults.of(failed.reason));
         request.note.fault = Some(failed.reason);

@@ -223,12 +223,7 @@ impl Connection {
         arrival
     }
 
-    fn poll_head(
-        &mut self,
-        context: &mut Context<'_>,
-        request: &mut Request,
-        limits: &http1::Limits,
-    ) -> Poll<Arrival> {
+    fn poll_head(&mut self, context: &mut Context<'_>, request: &mut Request, limits: &http1::Limits) -> Poll<Arrival> {
         loop {
             if !self.inbox.is_empty() {
                 match http1::parse_request(self.inbox.readable(), limits, &mut request.head) {

@@ -123,7 +123,9 @@ impl Core {
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
-            backend.pool.sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            backend
+                .pool
+                .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
         }
     }
 

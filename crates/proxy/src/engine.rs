@@ -187,7 +187,11 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop(watched);
-    log::info!("propylon {} runs with {workers} worker{}", env!("CARGO_PKG_VERSION"), if workers == 1 { "" } else { "s" });
+    log::info!(
+        "propylon {} runs with {workers} worker{}",
+        env!("CARGO_PKG_VERSION"),
+        if workers == 1 { "" } else { "s" }
+    );
     let main = Main { snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);

@@ -120,7 +120,8 @@ enum Decision {
 fn decide(connection: &mut Connection, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
     let head = &request.head;
     if head.method == Method::Options && head.max_forwards == Some(0) {
-        let answer = Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
+        let answer =
+            Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
         return Decision::Answered(answer_here(connection, request, &answer));
     }
     let listener = snapshot.listener(connection.listener);
@@ -286,7 +287,9 @@ fn redirect_location(connection: &Connection, request: &Request, redirect: &Redi
     match &redirect.path {
         Some(path) => location.push_str(path),
         // Targets are visible ASCII: anything else was refused with the head.
-        None => request.head.target(&request.text).iter().for_each(|part| location.push_str(&String::from_utf8_lossy(part))),
+        None => {
+            request.head.target(&request.text).iter().for_each(|part| location.push_str(&String::from_utf8_lossy(part)))
+        }
     }
     Some(location)
 }

@@ -104,7 +104,8 @@ pub struct Handshakes {
 
 impl Handshakes {
     fn new(registry: &mut Registry, listener: &str) -> Handshakes {
-        let help = "TLS handshakes finished, by version, type of the certificate shown and whether a session was resumed.";
+        let help =
+            "TLS handshakes finished, by version, type of the certificate shown and whether a session was resumed.";
         let mut slot = |version: &str, certificate: &str, resumed: &str| {
             let labels =
                 [("listener", listener), ("version", version), ("certificate", certificate), ("resumed", resumed)];
@@ -363,7 +364,11 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
     ServerMetrics {
-        requests: r.counter("propylon_server_requests_total", "Attempts to send a request to a server, those whose connect failed among them.", by),
+        requests: r.counter(
+            "propylon_server_requests_total",
+            "Attempts to send a request to a server, those whose connect failed among them.",
+            by,
+        ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),

@@ -57,8 +57,14 @@ pub struct Switched {
 pub enum Upload {
     /// All of it lies at the inbox's front, in so many bytes, and stays there until a response has begun.
     Whole(usize),
-    Length { remaining: u64, begun: bool },
-    Chunked { decoder: Box<Decoder>, begun: bool },
+    Length {
+        remaining: u64,
+        begun: bool,
+    },
+    Chunked {
+        decoder: Box<Decoder>,
+        begun: bool,
+    },
 }
 
 impl Upload {
@@ -227,7 +233,9 @@ impl<'a> Transfer<'a> {
         let client = ClientAddress::new(self.connection.peer.ip());
         let label;
         let host = if head.host.is_empty() {
-            label = &snapshot.shared.servers[self.request.note.backend.unwrap_or(0)][self.request.note.server.unwrap_or(0)].label;
+            label = &snapshot.shared.servers[self.request.note.backend.unwrap_or(0)]
+                [self.request.note.server.unwrap_or(0)]
+            .label;
             Some(label.as_bytes())
         } else {
             None
@@ -325,10 +333,8 @@ impl<'a> Transfer<'a> {
                 self.core.stock.give_back(&mut self.outbox);
                 return Poll::Ready(Ok(()));
             }
-            let slices = [
-                IoSlice::new(self.outbox.readable()),
-                IoSlice::new(&self.connection.inbox.readable()[..direct]),
-            ];
+            let slices =
+                [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.connection.inbox.readable()[..direct])];
             let slices = match (head, direct) {
                 (0, _) => &slices[1..],
                 (_, 0) => &slices[..1],
@@ -381,7 +387,9 @@ impl<'a> Transfer<'a> {
     fn poll_client_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let connection = &mut *self.connection;
         let before = connection.inbox.len();
-        let Poll::Ready(filled) = connection.stream.poll_fill(context, &self.core.stock, &mut connection.inbox, &mut connection.wire) else {
+        let Poll::Ready(filled) =
+            connection.stream.poll_fill(context, &self.core.stock, &mut connection.inbox, &mut connection.wire)
+        else {
             // A response may be waiting for these to go first (a key update's answer).
             wait_for(&mut self.upload_wait, Side::Client, &self.core);
             return Poll::Pending;
@@ -407,7 +415,8 @@ impl<'a> Transfer<'a> {
         loop {
             if !self.answer.is_empty() {
                 self.answered = true;
-                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response) {
+                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response)
+                {
                     Ok(Parsed::Complete) if self.request.response.is_informational() => {
                         self.pass_informational()?;
                         continue;
@@ -426,7 +435,9 @@ impl<'a> Transfer<'a> {
             }
             if !self.connection.wire.is_empty() && self.informational > 0 {
                 let connection = &mut *self.connection;
-                if let Poll::Ready(Err(_)) = connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire) {
+                if let Poll::Ready(Err(_)) =
+                    connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire)
+                {
                     return Poll::Ready(Err(Stop::Client("client-reset")));
                 }
             }
@@ -706,7 +717,11 @@ impl<'a> Transfer<'a> {
             match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
                 Event::NeedMore { consumed } => at += consumed,
                 Event::Data { start, end } => {
-                    self.connection.stream.stage(&bytes[at + start..at + end], &self.core.stock, &mut self.connection.wire);
+                    self.connection.stream.stage(
+                        &bytes[at + start..at + end],
+                        &self.core.stock,
+                        &mut self.connection.wire,
+                    );
                     self.request.note.bytes_sent += (end - start) as u64;
                     at += end;
                 }
@@ -813,7 +828,14 @@ impl<'a> Transfer<'a> {
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
-    fn settle(mut self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId, server: usize, never: bool) -> Ended {
+    fn settle(
+        mut self,
+        ended: Ended,
+        snapshot: &CoreSnapshot,
+        backend: BackendId,
+        server: usize,
+        never: bool,
+    ) -> Ended {
         self.core.stock.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;

@@ -102,7 +102,8 @@ impl Tunnel<'_> {
         let server = &mut self.switched.server.socket;
         loop {
             while !connection.inbox.is_empty() {
-                let count = ready!(server.poll_write(context, connection.inbox.readable())).map_err(|_| "write-failed")?;
+                let count =
+                    ready!(server.poll_write(context, connection.inbox.readable())).map_err(|_| "write-failed")?;
                 connection.inbox.consume(count);
                 self.up += count as u64;
             }

@@ -103,7 +103,10 @@ async fn work(assignment: Assignment) -> io::Result<()> {
 }
 
 /// A listener whose accepts we make ourselves: tokio's own would register every connection with the event loop at once.
-#[expect(deprecated, reason = "deprecated for types that may close their file behind its back; std's listener does not")]
+#[expect(
+    deprecated,
+    reason = "deprecated for types that may close their file behind its back; std's listener does not"
+)]
 fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
     AsyncFd::new(socket)
 }

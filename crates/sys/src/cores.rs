@@ -14,9 +14,7 @@ pub fn allowed_cores() -> Vec<usize> {
         // The kernel has more cores than its mask has bits here; it still knows how many of them are ours.
         return (0..thread::available_parallelism().map_or(1, NonZeroUsize::get)).collect();
     };
-    (0..CpuSet::MAX_CPU)
-        .filter(|core| set.is_set(*core))
-        .collect()
+    (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
 /// Keeps the calling thread, and threads that it starts later, on one core.
@@ -39,9 +37,7 @@ mod tests {
     #[test]
     fn a_pinned_thread_is_allowed_one_core() {
         for core in allowed_cores() {
-            let seen = thread::spawn(move || pin_to_core(core).map(|()| allowed_cores()))
-                .join()
-                .unwrap();
+            let seen = thread::spawn(move || pin_to_core(core).map(|()| allowed_cores())).join().unwrap();
             assert_eq!(seen.unwrap(), [core]);
         }
     }
@@ -50,10 +46,7 @@ mod tests {
     fn pinning_leaves_other_threads_alone() {
         let before = allowed_cores();
         let first = before[0];
-        thread::spawn(move || pin_to_core(first))
-            .join()
-            .unwrap()
-            .unwrap();
+        thread::spawn(move || pin_to_core(first)).join().unwrap().unwrap();
         assert_eq!(allowed_cores(), before);
     }
 

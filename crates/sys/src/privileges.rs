@@ -55,22 +55,16 @@ pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
 
 impl Account {
     fn find(user: &str) -> Result<Self, PrivilegesError> {
-        let passwd = fs::read_to_string("/etc/passwd")
-            .map_err(|error| PrivilegesError::Accounts("/etc/passwd", error))?;
+        let passwd =
+            fs::read_to_string("/etc/passwd").map_err(|error| PrivilegesError::Accounts("/etc/passwd", error))?;
         // A machine without /etc/group has nobody in further groups.
         let group = fs::read_to_string("/etc/group").unwrap_or_default();
-        parse_account(user, &passwd, &group)
-            .ok_or_else(|| PrivilegesError::UnknownUser(user.to_owned()))
+        parse_account(user, &passwd, &group).ok_or_else(|| PrivilegesError::UnknownUser(user.to_owned()))
     }
 
     fn become_it(&self) -> Result<(), PrivilegesError> {
-        let refused =
-            |call| move |error: rustix::io::Errno| PrivilegesError::Refused(call, error.into());
-        let groups: Vec<Gid> = [self.gid]
-            .iter()
-            .chain(&self.groups)
-            .map(|gid| Gid::from_raw(*gid))
-            .collect();
+        let refused = |call| move |error: rustix::io::Errno| PrivilegesError::Refused(call, error.into());
+        let groups: Vec<Gid> = [self.gid].iter().chain(&self.groups).map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         // The user comes last: without root the others would be refused. All three of the kernel's user ids are set,
         // because a saved one would be the way back.
@@ -89,9 +83,7 @@ impl Account {
             return Ok(());
         }
         let root = Uid::ROOT;
-        if set_thread_res_uid(None, root, None).is_ok()
-            || set_thread_res_uid(root, root, root).is_ok()
-        {
+        if set_thread_res_uid(None, root, None).is_ok() || set_thread_res_uid(root, root, root).is_ok() {
             return Err(PrivilegesError::StillPrivileged);
         }
         if self.gid != 0 && !self.groups.contains(&0) {
@@ -106,25 +98,16 @@ impl Account {
 
 /// passwd(5) and group(5): fields between colons; lines that are not of that shape are passed over.
 fn parse_account(user: &str, passwd: &str, group: &str) -> Option<Account> {
-    let fields = passwd
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>());
+    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let (uid, gid) = fields
         .filter(|fields| fields.len() >= 4 && fields[0] == user)
         .find_map(|fields| Some((parse_id(fields[2])?, parse_id(fields[3])?)))?;
-    let groups = group
-        .lines()
-        .map(|line| line.split(':').collect::<Vec<_>>());
+    let groups = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let groups = groups
         .filter(|fields| fields.len() >= 4 && fields[3].split(',').any(|member| member == user))
         .filter_map(|fields| parse_id(fields[2]))
         .filter(|other| *other != gid);
-    Some(Account {
-        user: user.to_owned(),
-        uid,
-        gid,
-        groups: groups.collect(),
-    })
+    Some(Account { user: user.to_owned(), uid, gid, groups: groups.collect() })
 }
 
 /// The largest number means "leave as it is" to the kernel and can be nobody's id.
@@ -133,31 +116,28 @@ fn parse_id(text: &str) -> Option<u32> {
 }
 
 fn threads() -> Result<usize, PrivilegesError> {
-    let entries = fs::read_dir("/proc/self/task")
-        .map_err(|error| PrivilegesError::Accounts("/proc/self/task", error))?;
+    let entries =
+        fs::read_dir("/proc/self/task").map_err(|error| PrivilegesError::Accounts("/proc/self/task", error))?;
     Ok(entries.count())
 }
 
 impl fmt::Display for PrivilegesError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownUser(user) => write!(
-                formatter,
-                "no user named {user:?} in /etc/passwd; create it or name another"
-            ),
+            Self::UnknownUser(user) => {
+                write!(formatter, "no user named {user:?} in /etc/passwd; create it or name another")
+            }
             Self::Accounts(file, error) => write!(formatter, "{file} cannot be read: {error}"),
             Self::OtherThreads(count) => write!(
                 formatter,
                 "{count} other threads are running and would stay privileged; this is a bug in Propylon"
             ),
-            Self::Refused(call, error) => write!(
-                formatter,
-                "{call} was refused: {error}; start as root, or as the user itself"
-            ),
-            Self::StillPrivileged => write!(
-                formatter,
-                "root can be had back after dropping it; do not serve like this"
-            ),
+            Self::Refused(call, error) => {
+                write!(formatter, "{call} was refused: {error}; start as root, or as the user itself")
+            }
+            Self::StillPrivileged => {
+                write!(formatter, "root can be had back after dropping it; do not serve like this")
+            }
         }
     }
 }
@@ -189,10 +169,7 @@ mod tests {
     #[test]
     fn an_account_is_found_with_its_groups() {
         let account = parse_account("propylon", PASSWD, GROUP).unwrap();
-        assert_eq!(
-            (account.uid, account.gid, account.groups),
-            (998, 997, vec![110])
-        );
+        assert_eq!((account.uid, account.gid, account.groups), (998, 997, vec![110]));
     }
 
     #[test]

@@ -5,9 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::param::page_size;
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How many files may be open at once (the soft limit); `u64::MAX` when there is no limit.
@@ -20,13 +18,7 @@ pub fn files_limit() -> u64 {
 /// Failure is not an error: the limit that is returned is what the caller must live with anyway.
 pub fn raise_files_limit() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: maximum,
-            maximum,
-        },
-    );
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     files_limit()
 }
 
@@ -36,10 +28,7 @@ pub fn raise_files_limit() -> u64 {
 /// again by a change of user. From then on `/proc/self` belongs to root: after [`crate::drop_privileges`] files like
 /// `/proc/self/fd` cannot be listed any more, while `statm`, `status` and `task` stay readable.
 pub fn no_core_dumps() -> io::Result<()> {
-    let none = Rlimit {
-        current: Some(0),
-        maximum: Some(0),
-    };
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none)?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
@@ -57,16 +46,9 @@ pub fn thread_cpu() -> Duration {
 /// Memory that is resident now, in bytes, shared pages included. Reads `/proc`: not for a hot path.
 pub fn resident_bytes() -> io::Result<u64> {
     let text = fs::read_to_string("/proc/self/statm")?;
-    let pages: Option<u64> = text
-        .split_ascii_whitespace()
-        .nth(1)
-        .and_then(|field| field.parse().ok());
-    let pages = pages.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "/proc/self/statm has no second number",
-        )
-    })?;
+    let pages: Option<u64> = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
+    let pages =
+        pages.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm has no second number"))?;
     Ok(pages * page_size() as u64)
 }
 
@@ -88,10 +70,7 @@ mod tests {
     fn the_soft_limit_reaches_the_hard_one() {
         let raised = raise_files_limit();
         assert_eq!(raised, files_limit());
-        assert_eq!(
-            Some(raised),
-            getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX))
-        );
+        assert_eq!(Some(raised), getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX)));
     }
 
     #[test]

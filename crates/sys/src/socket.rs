@@ -26,12 +26,7 @@ pub struct ListenOptions {
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self {
-            reuse_port: false,
-            backlog: 4096,
-            defer_accept: None,
-            v6only: true,
-        }
+        Self { reuse_port: false, backlog: 4096, defer_accept: None, v6only: true }
     }
 }
 
@@ -130,11 +125,7 @@ pub fn reset_on_close(stream: impl AsFd) -> io::Result<()> {
 
 fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     // Close-on-exec is socket2's default.
-    Socket::new(
-        Domain::for_address(address),
-        Type::STREAM.nonblocking(),
-        Some(Protocol::TCP),
-    )
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
 }
 
 #[allow(unsafe_code)]
@@ -153,11 +144,7 @@ fn set_defer_accept(socket: &Socket, wait: Duration) -> io::Result<()> {
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -178,16 +165,9 @@ mod tests {
     const PATIENCE_SECONDS: i64 = 20;
 
     fn wait(socket: &impl AsFd, what: PollFlags) {
-        let patience = Timespec {
-            tv_sec: PATIENCE_SECONDS,
-            tv_nsec: 0,
-        };
+        let patience = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
         let mut polled = [PollFd::new(socket, what)];
-        assert_eq!(
-            poll(&mut polled, Some(&patience)).unwrap(),
-            1,
-            "nothing happened on the socket"
-        );
+        assert_eq!(poll(&mut polled, Some(&patience)).unwrap(), 1, "nothing happened on the socket");
     }
 
     fn listener(options: ListenOptions) -> (TcpListener, SocketAddr) {
@@ -207,8 +187,7 @@ mod tests {
 
     fn is_nonblocking_and_cloexec(socket: &impl AsFd) -> bool {
         let flags = fcntl_getfl(socket).unwrap();
-        flags.contains(rustix::fs::OFlags::NONBLOCK)
-            && fcntl_getfd(socket).unwrap().contains(FdFlags::CLOEXEC)
+        flags.contains(rustix::fs::OFlags::NONBLOCK) && fcntl_getfd(socket).unwrap().contains(FdFlags::CLOEXEC)
     }
 
     #[test]
@@ -232,26 +211,17 @@ mod tests {
         drop(listener);
         let client = connect(address).unwrap();
         wait(&client, PollFlags::OUT);
-        assert_eq!(
-            connect_result(&client).unwrap_err().kind(),
-            ErrorKind::ConnectionRefused
-        );
+        assert_eq!(connect_result(&client).unwrap_err().kind(), ErrorKind::ConnectionRefused);
     }
 
     #[test]
     fn cores_share_a_port_only_if_all_of_them_ask_for_it() {
-        let shared = ListenOptions {
-            reuse_port: true,
-            ..ListenOptions::default()
-        };
+        let shared = ListenOptions { reuse_port: true, ..ListenOptions::default() };
         let (_first, address) = listener(shared);
         let _second = listen(address, shared).unwrap();
         let alone = listen(address, ListenOptions::default());
         assert_eq!(alone.unwrap_err().kind(), ErrorKind::AddrInUse);
-        assert_eq!(
-            check_free(address).unwrap_err().kind(),
-            ErrorKind::AddrInUse
-        );
+        assert_eq!(check_free(address).unwrap_err().kind(), ErrorKind::AddrInUse);
     }
 
     #[test]
@@ -286,10 +256,7 @@ mod tests {
 
     #[test]
     fn an_ipv4_client_of_a_dual_stack_listener_keeps_its_address() {
-        let options = ListenOptions {
-            v6only: false,
-            ..ListenOptions::default()
-        };
+        let options = ListenOptions { v6only: false, ..ListenOptions::default() };
         let Ok(listener) = listen("[::]:0".parse().unwrap(), options) else {
             return;
         };
@@ -301,10 +268,8 @@ mod tests {
 
     #[test]
     fn a_deferred_connection_appears_with_its_first_byte() {
-        let (listener, address) = listener(ListenOptions {
-            defer_accept: Some(Duration::from_secs(60)),
-            ..ListenOptions::default()
-        });
+        let (listener, address) =
+            listener(ListenOptions { defer_accept: Some(Duration::from_secs(60)), ..ListenOptions::default() });
         let mut silent = connect(address).unwrap();
         let mut speaking = connect(address).unwrap();
         wait(&silent, PollFlags::OUT);
@@ -328,11 +293,7 @@ mod tests {
         wait(&client, PollFlags::IN);
         assert!(peek_closed(&client));
         let mut bytes = [0; 32];
-        assert_eq!(
-            (&client).read(&mut bytes).unwrap(),
-            13,
-            "peeking takes nothing"
-        );
+        assert_eq!((&client).read(&mut bytes).unwrap(), 13, "peeking takes nothing");
         assert!(!peek_closed(&client));
         drop(server);
         wait(&client, PollFlags::IN);
@@ -347,9 +308,6 @@ mod tests {
         reset_on_close(&server).unwrap();
         drop(server);
         wait(&client, PollFlags::IN);
-        assert_eq!(
-            client.read(&mut [0; 8]).unwrap_err().kind(),
-            ErrorKind::ConnectionReset
-        );
+        assert_eq!(client.read(&mut [0; 8]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     }
 }

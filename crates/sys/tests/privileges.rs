@@ -7,43 +7,26 @@ use std::net::SocketAddr;
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use propylon_sys::{
-    ListenOptions, PrivilegesError, drop_privileges, listen, no_core_dumps, resident_bytes,
-};
+use propylon_sys::{ListenOptions, PrivilegesError, drop_privileges, listen, no_core_dumps, resident_bytes};
 
 const ROLE: &str = "PROPYLON_SYS_TEST_ROLE";
 const ROLES: [(&str, fn()); 3] = [
     ("root_is_given_up_for_good", root_is_given_up_for_good),
-    (
-        "with_other_threads_nothing_is_dropped",
-        with_other_threads_nothing_is_dropped,
-    ),
-    (
-        "what_is_needed_still_works_afterwards",
-        what_is_needed_still_works_afterwards,
-    ),
+    ("with_other_threads_nothing_is_dropped", with_other_threads_nothing_is_dropped),
+    ("what_is_needed_still_works_afterwards", what_is_needed_still_works_afterwards),
 ];
 
 fn main() -> ExitCode {
     if let Ok(role) = env::var(ROLE) {
-        let (_, story) = ROLES
-            .iter()
-            .find(|(name, _)| *name == role)
-            .expect("a known role");
+        let (_, story) = ROLES.iter().find(|(name, _)| *name == role).expect("a known role");
         story();
         return ExitCode::SUCCESS;
     }
     let mut code = ExitCode::SUCCESS;
     for (name, _) in ROLES {
         let program = env::current_exe().expect("the test knows its own path");
-        let status = Command::new(program)
-            .env(ROLE, name)
-            .status()
-            .expect("the test starts itself");
-        println!(
-            "test {name} ... {}",
-            if status.success() { "ok" } else { "FAILED" }
-        );
+        let status = Command::new(program).env(ROLE, name).status().expect("the test starts itself");
+        println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
         if !status.success() {
             code = ExitCode::FAILURE;
         }
@@ -58,21 +41,13 @@ fn is_root() -> bool {
 /// Real, effective, saved and file-system id, as the kernel tells them.
 fn identity(field: &str) -> Vec<u32> {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field))
-        .expect("the field is there");
-    line.split_whitespace()
-        .map(|id| id.parse().expect("ids are numbers"))
-        .collect()
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field is there");
+    line.split_whitespace().map(|id| id.parse().expect("ids are numbers")).collect()
 }
 
 fn root_is_given_up_for_good() {
     if !is_root() {
-        assert!(matches!(
-            drop_privileges("root"),
-            Err(PrivilegesError::Refused(..))
-        ));
+        assert!(matches!(drop_privileges("root"), Err(PrivilegesError::Refused(..))));
         return;
     }
     let account = drop_privileges("nobody").expect("root may become anybody");
@@ -80,10 +55,7 @@ fn root_is_given_up_for_good() {
     assert_eq!(identity("Uid:"), [account.uid; 4]);
     assert_eq!(identity("Gid:"), [account.gid; 4]);
     assert!(!identity("Groups:").contains(&0));
-    assert!(matches!(
-        drop_privileges("root"),
-        Err(PrivilegesError::Refused(..))
-    ));
+    assert!(matches!(drop_privileges("root"), Err(PrivilegesError::Refused(..))));
     // A second time is no harm: the process is who it should be.
     assert_eq!(drop_privileges("nobody").expect("nothing to do"), account);
 }
@@ -93,10 +65,7 @@ fn with_other_threads_nothing_is_dropped() {
     thread::scope(|scope| {
         let (finish, wait) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || wait.recv());
-        assert!(matches!(
-            drop_privileges("root"),
-            Err(PrivilegesError::OtherThreads(1))
-        ));
+        assert!(matches!(drop_privileges("root"), Err(PrivilegesError::OtherThreads(1))));
         drop(finish);
     });
     assert_eq!(identity("Uid:"), before);

@@ -25,23 +25,12 @@ fn main() {
         return memory(&version, std::env::args().nth(2).is_some(), &acceptor);
     }
     println!("Session itself: {} bytes", size_of::<Session>());
-    for arguments in [
-        &["1.3"][..],
-        &["1.3", "rested"],
-        &["1.2"],
-        &["1.2", "rested"],
-    ] {
+    for arguments in [&["1.3"][..], &["1.3", "rested"], &["1.2"], &["1.2", "rested"]] {
         // A process of its own: memory that an earlier measurement has freed would be used again.
         let this = std::env::current_exe().unwrap();
-        std::process::Command::new(this)
-            .args(arguments)
-            .status()
-            .unwrap();
+        std::process::Command::new(this).args(arguments).status().unwrap();
     }
-    for (version, client) in [
-        ("1.3", Client::tls13 as fn() -> Client),
-        ("1.2", Client::tls12),
-    ] {
+    for (version, client) in [("1.3", Client::tls13 as fn() -> Client), ("1.2", Client::tls12)] {
         let full = |schemes: &[_]| {
             let mut client = classic(client());
             client.schemes = schemes.to_vec();
@@ -49,21 +38,9 @@ fn main() {
             config.resumption = rustls::client::Resumption::disabled();
             Arc::new(config)
         };
-        handshakes(
-            &format!("{version} X25519 P-256"),
-            &acceptor,
-            &full(EC_SCHEMES),
-        );
-        handshakes(
-            &format!("{version} X25519 RSA-2048"),
-            &acceptor,
-            &full(RSA_SCHEMES),
-        );
-        handshakes(
-            &format!("{version} resumed"),
-            &acceptor,
-            &classic(client()).config(),
-        );
+        handshakes(&format!("{version} X25519 P-256"), &acceptor, &full(EC_SCHEMES));
+        handshakes(&format!("{version} X25519 RSA-2048"), &acceptor, &full(RSA_SCHEMES));
+        handshakes(&format!("{version} resumed"), &acceptor, &classic(client()).config());
     }
     use cipher_suite::*;
     for (name, suite) in [
@@ -72,11 +49,7 @@ fn main() {
         ("1.3 CHACHA20", TLS13_CHACHA20_POLY1305_SHA256),
         ("1.2 AES128-GCM", TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
     ] {
-        let mut client = if name.starts_with("1.3") {
-            Client::tls13()
-        } else {
-            Client::tls12()
-        };
+        let mut client = if name.starts_with("1.3") { Client::tls13() } else { Client::tls12() };
         client.provider.cipher_suites = vec![suite];
         let mut dialogue = Dialogue::established(&acceptor, &client.config());
         bulk(name, &mut dialogue);
@@ -96,11 +69,7 @@ fn resident_bytes() -> usize {
 }
 
 fn memory(version: &str, rested: bool, acceptor: &Acceptor) {
-    let client = if version == "1.3" {
-        Client::tls13()
-    } else {
-        Client::tls12()
-    };
+    let client = if version == "1.3" { Client::tls13() } else { Client::tls12() };
     let config = classic(client).config();
     let idle = || {
         let mut dialogue = Dialogue::established(acceptor, &config);
@@ -118,10 +87,7 @@ fn memory(version: &str, rested: bool, acceptor: &Acceptor) {
     sessions.extend((0..SESSIONS).map(|_| idle()));
     let grown = resident_bytes() - before;
     let how = if rested { "rested" } else { "idle" };
-    println!(
-        "{version} {how} session: {} bytes resident",
-        grown / SESSIONS
-    );
+    println!("{version} {how} session: {} bytes resident", grown / SESSIONS);
     black_box(sessions);
 }
 
@@ -130,16 +96,10 @@ fn rest(session: &mut Session) {
 }
 
 fn handshakes(name: &str, acceptor: &Acceptor, config: &Arc<ClientConfig>) {
-    let mut samples: Vec<Duration> = (0..HANDSHAKES)
-        .map(|_| handshake(acceptor, config))
-        .collect();
+    let mut samples: Vec<Duration> = (0..HANDSHAKES).map(|_| handshake(acceptor, config)).collect();
     samples.sort();
     let micros = |at: usize| samples[at].as_nanos() as f64 / 1000.0;
-    println!(
-        "{name}: {:.1} µs median, {:.1} best decile",
-        micros(samples.len() / 2),
-        micros(samples.len() / 10)
-    );
+    println!("{name}: {:.1} µs median, {:.1} best decile", micros(samples.len() / 2), micros(samples.len() / 10));
 }
 
 fn handshake(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> Duration {
@@ -178,10 +138,7 @@ fn bulk(name: &str, dialogue: &mut Dialogue) {
         let mut bytes = dialogue.client_bytes();
         let end = bytes.len();
         let start = Instant::now();
-        let opened = dialogue
-            .session
-            .open(&mut bytes, 0..end, &mut Vec::new())
-            .unwrap();
+        let opened = dialogue.session.open(&mut bytes, 0..end, &mut Vec::new()).unwrap();
         spent += start.elapsed();
         assert_eq!(opened.plain, PLAIN);
     }
@@ -201,10 +158,7 @@ fn requests(name: &str, rested: bool, dialogue: &mut Dialogue) {
         let mut bytes = dialogue.client_bytes();
         let end = bytes.len();
         let start = Instant::now();
-        let opened = dialogue
-            .session
-            .open(&mut bytes, 0..end, &mut Vec::new())
-            .unwrap();
+        let opened = dialogue.session.open(&mut bytes, 0..end, &mut Vec::new()).unwrap();
         black_box(dialogue.session.seal(&response, &mut out));
         if rested {
             rest(&mut dialogue.session);
@@ -213,8 +167,5 @@ fn requests(name: &str, rested: bool, dialogue: &mut Dialogue) {
         assert_eq!(opened.plain, 200);
     }
     let how = if rested { " with a rest" } else { "" };
-    println!(
-        "{name}: request and response{how} {} ns",
-        (spent / ROUNDS).as_nanos()
-    );
+    println!("{name}: request and response{how} {} ns", (spent / ROUNDS).as_nanos());
 }

@@ -37,9 +37,7 @@ impl Acceptor {
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
-        Acceptor {
-            config: Arc::new(config),
-        }
+        Acceptor { config: Arc::new(config) }
     }
 
     pub fn accept(&self) -> Session {
@@ -100,8 +98,7 @@ impl Resolver {
 }
 
 fn certified(credential: &Credential) -> CertifiedKey {
-    let key = aws_lc_rs::sign::any_supported_type(&credential.key)
-        .expect("parsed once when it was loaded");
+    let key = aws_lc_rs::sign::any_supported_type(&credential.key).expect("parsed once when it was loaded");
     CertifiedKey::new(credential.chain.clone(), key)
 }
 
@@ -113,10 +110,7 @@ impl ResolvesServerCert for Resolver {
         let schemes = hello.signature_schemes();
         let verifiable = |index: &&usize| self.keys[**index].1.key.choose_scheme(schemes).is_some();
         let mut candidates = self.names.candidates(name);
-        let chosen = candidates
-            .clone()
-            .find(verifiable)
-            .or_else(|| candidates.next())?;
+        let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
         let (key_type, key) = &self.keys[*chosen];
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);

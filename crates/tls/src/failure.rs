@@ -35,10 +35,7 @@ impl Failure {
 
     pub(crate) fn new(reason: &'static str, detail: impl Into<String>) -> Failure {
         debug_assert!(Self::REASONS.contains(&reason));
-        Failure {
-            reason,
-            detail: detail.into(),
-        }
+        Failure { reason, detail: detail.into() }
     }
 
     /// The peer did not end it itself, and so is owed an alert.
@@ -63,13 +60,9 @@ impl From<Error> for Failure {
 
 fn reason(error: &Error) -> &'static str {
     match error {
-        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => {
-            "unexpected-message"
-        }
+        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => "unexpected-message",
         Error::InvalidMessage(why) => match why {
-            InvalidMessage::MessageTooLarge | InvalidMessage::HandshakePayloadTooLarge => {
-                "record-overflow"
-            }
+            InvalidMessage::MessageTooLarge | InvalidMessage::HandshakePayloadTooLarge => "record-overflow",
             InvalidMessage::UnexpectedMessage(_) => "unexpected-message",
             _ => "bad-record",
         },
@@ -83,8 +76,9 @@ fn reason(error: &Error) -> &'static str {
             PeerIncompatible::NoKxGroupsInCommon
             | PeerIncompatible::KeyShareExtensionRequired
             | PeerIncompatible::NamedGroupsExtensionRequired => "no-shared-group",
-            PeerIncompatible::NoSignatureSchemesInCommon
-            | PeerIncompatible::SignatureAlgorithmsExtensionRequired => "no-shared-signature",
+            PeerIncompatible::NoSignatureSchemesInCommon | PeerIncompatible::SignatureAlgorithmsExtensionRequired => {
+                "no-shared-signature"
+            }
             PeerIncompatible::NoCipherSuitesInCommon => "no-shared-cipher",
             _ => "protocol-violation",
         },

@@ -30,8 +30,8 @@ const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 
 impl Handshake {
     pub fn new(config: &Arc<ServerConfig>) -> Handshake {
-        let connection = UnbufferedServerConnection::new(config.clone())
-            .expect("fails only on a fragment size that is never set");
+        let connection =
+            UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
             connection,
             config: config.clone(),
@@ -43,11 +43,7 @@ impl Handshake {
     }
 
     /// See `Session::handshake`.
-    pub fn advance(
-        &mut self,
-        buffer: &mut [u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(usize, Step), Failure> {
+    pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         self.check_start(buffer, out)?;
         let before = out.len();
         let mut consumed = 0;
@@ -66,11 +62,7 @@ impl Handshake {
                 return Ok((consumed, Step::Done));
             }
         }
-        let step = if out.len() > before {
-            Step::Write
-        } else {
-            Step::Read
-        };
+        let step = if out.len() > before { Step::Write } else { Step::Read };
         Ok((consumed, step))
     }
 
@@ -91,15 +83,10 @@ impl Handshake {
                 b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
                 _ => "not a TLS record",
             };
-            return Err(Failure::new(
-                "not-tls",
-                format!("first byte {first:#04x}: {what}"),
-            ));
+            return Err(Failure::new("not-tls", format!("first byte {first:#04x}: {what}")));
         }
         // Record header, message header, version.
-        let Some(&[HANDSHAKE, 3, _, _, _, CLIENT_HELLO, _, _, _, 3, minor]) =
-            buffer.first_chunk::<11>()
-        else {
+        let Some(&[HANDSHAKE, 3, _, _, _, CLIENT_HELLO, _, _, _, 3, minor]) = buffer.first_chunk::<11>() else {
             return Ok(());
         };
         self.plausible = true;
@@ -107,10 +94,7 @@ impl Handshake {
             out.extend_from_slice(&PROTOCOL_VERSION);
             return Err(Failure::new(
                 "version",
-                format!(
-                    "the client speaks no later version than {}",
-                    old_version(minor)
-                ),
+                format!("the client speaks no later version than {}", old_version(minor)),
             ));
         }
         Ok(())
@@ -121,8 +105,7 @@ impl Handshake {
         let mut discarded = 0;
         loop {
             let connection = &mut self.connection;
-            let (progress, heard) =
-                overheard::listen(|| turn(connection, &mut records[discarded..], out));
+            let (progress, heard) = overheard::listen(|| turn(connection, &mut records[discarded..], out));
             self.heard.merge(heard);
             match progress {
                 Ok((discard, more)) => {
@@ -147,15 +130,9 @@ impl Handshake {
     pub fn facts(&self) -> Facts {
         let connection = &self.connection;
         let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
-        let suite = connection
-            .negotiated_cipher_suite()
-            .map(|suite| suite.suite());
+        let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
         let alpn = connection.alpn_protocol().and_then(|agreed| {
-            let position = self
-                .config
-                .alpn_protocols
-                .iter()
-                .position(|ours| ours == agreed)?;
+            let position = self.config.alpn_protocols.iter().position(|ours| ours == agreed)?;
             u8::try_from(position).ok()
         });
         Facts {
@@ -164,14 +141,8 @@ impl Handshake {
                 _ => Version::Tls13,
             },
             suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
-            group: connection
-                .negotiated_key_exchange_group()
-                .and_then(|group| group_of(group.name())),
-            certificate: if resumed {
-                None
-            } else {
-                self.heard.certificate
-            },
+            group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
+            certificate: if resumed { None } else { self.heard.certificate },
             resumed,
             alpn,
         }
@@ -204,11 +175,7 @@ fn turn(
 }
 
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
-pub(crate) fn flush_alerts(
-    connection: &mut UnbufferedServerConnection,
-    records: &mut [u8],
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records: &mut [u8], out: &mut Vec<u8>) {
     while connection.wants_write() {
         match connection.process_tls_records(records).state {
             Ok(ConnectionState::EncodeTlsData(mut chunk)) => append(&mut chunk, out),

@@ -26,29 +26,15 @@ pub(crate) struct Trouble {
 
 impl Trouble {
     fn error(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
-        Trouble {
-            severity: Severity::Error,
-            path: path.into(),
-            what: what.into(),
-            fix: fix.into(),
-        }
+        Trouble { severity: Severity::Error, path: path.into(), what: what.into(), fix: fix.into() }
     }
 
     fn warning(path: &Path, what: impl Into<String>, fix: impl Into<String>) -> Trouble {
-        Trouble {
-            severity: Severity::Warning,
-            ..Trouble::error(path, what, fix)
-        }
+        Trouble { severity: Severity::Warning, ..Trouble::error(path, what, fix) }
     }
 
     fn at(self, at: At) -> Finding {
-        Finding {
-            severity: self.severity,
-            at,
-            path: self.path,
-            what: self.what,
-            fix: self.fix,
-        }
+        Finding { severity: self.severity, at, path: self.path, what: self.what, fix: self.fix }
     }
 }
 
@@ -65,11 +51,7 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
                 admit(credential, &path, &mut credentials, &mut troubles);
             }
         }
-        findings.extend(
-            troubles
-                .into_iter()
-                .map(|trouble| trouble.at(certificate.at)),
-        );
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
     }
     if profile.certificates.is_empty() {
         let what = "the profile has no certificates";
@@ -89,14 +71,11 @@ struct Bundle {
 
 fn bundles(source: &CertificateSource, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     match source {
-        CertificateSource::Path(path) if path.is_dir() => pem_files(path, troubles)
-            .iter()
-            .filter_map(|file| bundle(file, file, troubles))
-            .collect(),
-        CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
-        CertificateSource::Pair { chain, key } => {
-            bundle(chain, key, troubles).into_iter().collect()
+        CertificateSource::Path(path) if path.is_dir() => {
+            pem_files(path, troubles).iter().filter_map(|file| bundle(file, file, troubles)).collect()
         }
+        CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
+        CertificateSource::Pair { chain, key } => bundle(chain, key, troubles).into_iter().collect(),
     }
 }
 
@@ -111,24 +90,14 @@ fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
     };
     let mut files: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension.eq_ignore_ascii_case("pem"))
-        })
-        .filter(|path| {
-            path.file_name()
-                .is_some_and(|name| !name.as_encoded_bytes().starts_with(b"."))
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("pem")))
+        .filter(|path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")))
         .filter(|path| !path.is_dir())
         .collect();
     files.sort();
     if files.is_empty() {
         let fix = "put files with chain and key in it, their names ending in .pem";
-        troubles.push(Trouble::error(
-            directory,
-            "the directory has no .pem file",
-            fix,
-        ));
+        troubles.push(Trouble::error(directory, "the directory has no .pem file", fix));
     }
     files
 }
@@ -148,18 +117,9 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
     };
     if key_file.world_readable && !key_file.keys.is_empty() {
         let fix = format!("chmod o-r {}", key_path.display());
-        troubles.push(Trouble::warning(
-            key_path,
-            "every account can read this private key",
-            fix,
-        ));
+        troubles.push(Trouble::warning(key_path, "every account can read this private key", fix));
     }
-    Some(Bundle {
-        chain_path: chain_path.into(),
-        key_path: key_path.into(),
-        chain,
-        keys: key_file.keys,
-    })
+    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys })
 }
 
 fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Credential> {
@@ -172,32 +132,18 @@ fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Opt
     }
 }
 
-fn check(
-    bundle: Bundle,
-    now: SystemTime,
-    troubles: &mut Vec<Trouble>,
-) -> Result<Credential, Trouble> {
-    let Bundle {
-        chain_path,
-        key_path,
-        chain,
-        keys,
-    } = bundle;
+fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result<Credential, Trouble> {
+    let Bundle { chain_path, key_path, chain, keys } = bundle;
     if chain.is_empty() {
         let fix = "add the certificate and its intermediates as PEM";
-        return Err(Trouble::error(
-            &chain_path,
-            "there is no certificate in this file",
-            fix,
-        ));
+        return Err(Trouble::error(&chain_path, "there is no certificate in this file", fix));
     }
     let key = only_key(keys, &key_path)?;
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let Ok(signing_key) = any_supported_type(&key) else {
         // The usual reason shows in the certificate that is meant for it.
         leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
-        let what =
-            "the private key cannot be used: it is damaged, or of a type that is not supported";
+        let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
     };
     let Some(public_key) = signing_key.public_key() else {
@@ -208,23 +154,14 @@ fn check(
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
-    Ok(Credential {
-        chain,
-        key,
-        kind,
-        names: leaf.names,
-    })
+    Ok(Credential { chain, key, kind, names: leaf.names })
 }
 
 const SUPPORTED_KEYS: &str =
     "use an ECDSA key on P-256, P-384 or P-521, an Ed25519 key, or an RSA key of 2048 to 8192 bits";
 
 fn unsupported(path: &Path, why: &str) -> Trouble {
-    Trouble::error(
-        path,
-        format!("the certificate's key is not supported: {why}"),
-        SUPPORTED_KEYS,
-    )
+    Trouble::error(path, format!("the certificate's key is not supported: {why}"), SUPPORTED_KEYS)
 }
 
 fn only_key(
@@ -235,45 +172,26 @@ fn only_key(
         (Some(key), 0) => Ok(key),
         (Some(_), others) => {
             let what = format!("there are {} private keys in this file", others + 1);
-            Err(Trouble::error(
-                path,
-                what,
-                "keep the one that belongs to the first certificate",
-            ))
+            Err(Trouble::error(path, what, "keep the one that belongs to the first certificate"))
         }
         (None, _) => {
             let fix = "append the key as PEM, or name its file: { chain = \"...\", key = \"...\" }";
-            Err(Trouble::error(
-                path,
-                "there is no private key in this file",
-                fix,
-            ))
+            Err(Trouble::error(path, "there is no private key in this file", fix))
         }
     }
 }
 
 /// Adds a credential, without the names that an earlier one of the same key type already stands for.
-fn admit(
-    mut credential: Credential,
-    path: &Path,
-    credentials: &mut Vec<Credential>,
-    troubles: &mut Vec<Trouble>,
-) {
+fn admit(mut credential: Credential, path: &Path, credentials: &mut Vec<Credential>, troubles: &mut Vec<Trouble>) {
     let taken = |name: &str| {
-        let same = |other: &&Credential| {
-            other.kind == credential.kind && other.names.iter().any(|n| &**n == name)
-        };
+        let same = |other: &&Credential| other.kind == credential.kind && other.names.iter().any(|n| &**n == name);
         credentials.iter().find(same).is_some()
     };
-    let (ignored, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut credential.names)
-        .into_iter()
-        .partition(|name| taken(name));
+    let (ignored, kept): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut credential.names).into_iter().partition(|name| taken(name));
     if !ignored.is_empty() {
         let kind = credential.kind.name();
-        let what = format!(
-            "an earlier {kind} certificate already stands for {}",
-            ignored.join(", ")
-        );
+        let what = format!("an earlier {kind} certificate already stands for {}", ignored.join(", "));
         let fix = "the later one is ignored for these names; remove one of the two";
         troubles.push(Trouble::warning(path, what, fix));
     }

@@ -29,15 +29,9 @@ impl Profile {
     /// least one error. Either way they are all there are, in the order of the configuration.
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
-    pub fn load(
-        profile: &TlsProfile,
-        alpn: &[&[u8]],
-    ) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (credentials, findings) = load::credentials(profile);
-        if findings
-            .iter()
-            .any(|finding| finding.severity == Severity::Error)
-        {
+        if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
         let names = Arc::new(Names::new(&credentials, &profile.prefer));
@@ -60,9 +54,7 @@ impl Profile {
 
 impl fmt::Debug for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Profile")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -117,11 +109,7 @@ pub(crate) struct Names {
 
 impl Names {
     fn new(credentials: &[Credential], prefer: &[KeyType]) -> Names {
-        let mut names = Names {
-            exact: HashMap::new(),
-            wildcard: HashMap::new(),
-            default: Vec::new(),
-        };
+        let mut names = Names { exact: HashMap::new(), wildcard: HashMap::new(), default: Vec::new() };
         for (index, credential) in credentials.iter().enumerate() {
             for name in &credential.names {
                 let set = match name.strip_prefix("*.") {
@@ -132,15 +120,11 @@ impl Names {
             }
         }
         let first = &credentials[0];
-        names.default = (0..credentials.len())
-            .filter(|&index| index == 0 || shares_a_name(&credentials[index], first))
-            .collect();
+        names.default =
+            (0..credentials.len()).filter(|&index| index == 0 || shares_a_name(&credentials[index], first)).collect();
         let rank = |index: &usize| {
             let key_type = credentials[*index].kind.key_type();
-            prefer
-                .iter()
-                .position(|preferred| *preferred == key_type)
-                .unwrap_or(prefer.len())
+            prefer.iter().position(|preferred| *preferred == key_type).unwrap_or(prefer.len())
         };
         let sets = names.exact.values_mut().chain(names.wildcard.values_mut());
         for set in sets.chain([&mut names.default]) {
@@ -153,9 +137,7 @@ impl Names {
     /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.
     pub fn candidates(&self, name: Option<&str>) -> impl Iterator<Item = &usize> + Clone {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
-        let exact = name
-            .and_then(|name| self.exact.get(name))
-            .map_or(&[][..], Vec::as_slice);
+        let exact = name.and_then(|name| self.exact.get(name)).map_or(&[][..], Vec::as_slice);
         let wildcard = name
             .and_then(|name| name.split_once('.'))
             .and_then(|(_, parent)| self.wildcard.get(parent))

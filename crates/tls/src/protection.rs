@@ -3,8 +3,7 @@
 use std::ops::Range;
 
 use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
-    UnboundKey,
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
 };
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use rustls::ConnectionTrafficSecrets;
@@ -72,10 +71,7 @@ impl Protection {
             cipher: None,
         };
         let len = algorithm(suite).key_len();
-        protection
-            .key
-            .get_mut(..len)?
-            .copy_from_slice(key.as_ref().get(..len)?);
+        protection.key.get_mut(..len)?.copy_from_slice(key.as_ref().get(..len)?);
         Some(protection)
     }
 
@@ -106,11 +102,7 @@ impl Protection {
         let len = self.overhead() + plain.len();
         let nonce = self.next_nonce();
         let (explicit, inner) = (self.nonce_len(), self.inner_type_len());
-        let outer = if inner == 1 {
-            APPLICATION_DATA
-        } else {
-            content
-        };
+        let outer = if inner == 1 { APPLICATION_DATA } else { content };
         let header = header(outer, len - HEADER_LEN);
         let aad = match self.version {
             Version::Tls12 => AssociatedData::tls12(self.sequence, &header, plain.len()),
@@ -136,14 +128,9 @@ impl Protection {
 
     /// Opens a whole record in place. Returns its content type, and where in it the plaintext is.
     pub fn open(&mut self, record: &mut [u8]) -> Result<(u8, Range<usize>), Damage> {
-        let (header, payload) = record
-            .split_first_chunk_mut::<HEADER_LEN>()
-            .ok_or(Damage::Forged)?;
+        let (header, payload) = record.split_first_chunk_mut::<HEADER_LEN>().ok_or(Damage::Forged)?;
         let explicit = self.nonce_len();
-        let sealed_len = payload
-            .len()
-            .checked_sub(explicit + TAG_LEN)
-            .ok_or(Damage::Forged)?;
+        let sealed_len = payload.len().checked_sub(explicit + TAG_LEN).ok_or(Damage::Forged)?;
         let mut nonce = self.next_nonce();
         nonce[NONCE_LEN - explicit..].copy_from_slice(&payload[..explicit]);
         let aad = match self.version {
@@ -152,11 +139,7 @@ impl Protection {
         };
         let plain = self
             .cipher()
-            .open_in_place(
-                Nonce::assume_unique_for_key(nonce),
-                aad.aad(),
-                &mut payload[explicit..],
-            )
+            .open_in_place(Nonce::assume_unique_for_key(nonce), aad.aad(), &mut payload[explicit..])
             .map_err(|_| Damage::Forged)?;
         self.sequence += 1;
         let (content, len) = match self.inner_type_len() {
@@ -164,10 +147,7 @@ impl Protection {
             // Zeros behind the type are padding. The whole counts against the limit (RFC 8446 §5.4).
             _ if plain.len() > PLAIN_MAX + 1 => return Err(Damage::TooLong),
             _ => {
-                let at = plain
-                    .iter()
-                    .rposition(|&byte| byte != 0)
-                    .ok_or(Damage::NoType)?;
+                let at = plain.iter().rposition(|&byte| byte != 0).ok_or(Damage::NoType)?;
                 (plain[at], at)
             }
         };
@@ -210,8 +190,7 @@ impl Protection {
         let mut iv = [0; NONCE_LEN];
         self.expand(
             b"key",
-            &mut <Zeroizing<[u8; 32]> as AsMut<[u8]>>::as_mut(&mut key)
-                [..algorithm(self.suite).key_len()],
+            &mut <Zeroizing<[u8; 32]> as AsMut<[u8]>>::as_mut(&mut key)[..algorithm(self.suite).key_len()],
         );
         self.expand(b"iv", &mut iv);
         (key, iv)
@@ -238,9 +217,7 @@ impl Protection {
         let [_, len] = (out.len() as u16).to_be_bytes();
         let prefix = [0, len, 6 + label.len() as u8];
         let info = [&prefix[..], b"tls13 ", label, &[0]];
-        let filled = secret
-            .expand(&info, Len(out.len()))
-            .and_then(|expanded| expanded.fill(out));
+        let filled = secret.expand(&info, Len(out.len())).and_then(|expanded| expanded.fill(out));
         filled.expect("a key is shorter than what a hash can be expanded to");
     }
 }
@@ -289,10 +266,7 @@ impl AssociatedData {
     fn tls13(header: &[u8; HEADER_LEN]) -> AssociatedData {
         let mut bytes = [0; 13];
         bytes[..HEADER_LEN].copy_from_slice(header);
-        AssociatedData {
-            bytes,
-            len: HEADER_LEN,
-        }
+        AssociatedData { bytes, len: HEADER_LEN }
     }
 
     fn aad(&self) -> Aad<&[u8]> {

@@ -72,11 +72,7 @@ enum Alert {
 
 impl Broken {
     fn new(alert: Alert, reason: &'static str, detail: impl Into<String>) -> Broken {
-        Broken {
-            alert: Some(alert),
-            reason,
-            detail: detail.into(),
-        }
+        Broken { alert: Some(alert), reason, detail: detail.into() }
     }
 
     fn unexpected(detail: &str) -> Broken {
@@ -87,16 +83,10 @@ impl Broken {
 impl From<Damage> for Broken {
     fn from(damage: Damage) -> Broken {
         match damage {
-            Damage::Forged => Broken::new(
-                Alert::BadRecordMac,
-                "decrypt-error",
-                "a record does not decrypt",
-            ),
-            Damage::TooLong => Broken::new(
-                Alert::RecordOverflow,
-                "record-overflow",
-                "a record's plaintext is too long",
-            ),
+            Damage::Forged => Broken::new(Alert::BadRecordMac, "decrypt-error", "a record does not decrypt"),
+            Damage::TooLong => {
+                Broken::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
+            }
             Damage::NoType => Broken::unexpected("a record is nothing but padding"),
         }
     }
@@ -134,12 +124,7 @@ impl Records {
     }
 
     /// See `Session::open`.
-    pub fn open(
-        &mut self,
-        buffer: &mut [u8],
-        cipher: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<Opened, Failure> {
+    pub fn open(&mut self, buffer: &mut [u8], cipher: Range<usize>, out: &mut Vec<u8>) -> Result<Opened, Failure> {
         let (mut plain, mut at) = (0, cipher.start);
         while !self.end {
             match self.open_record(&mut buffer[at..cipher.end], out) {
@@ -157,19 +142,11 @@ impl Records {
             // "Any data received after a closure alert has been received MUST be ignored." (RFC 8446 §6.1)
             at = cipher.end;
         }
-        Ok(Opened {
-            plain,
-            consumed: at - cipher.start,
-            end: self.end,
-        })
+        Ok(Opened { plain, consumed: at - cipher.start, end: self.end })
     }
 
     /// The first record's length and the place of its data, which is empty for a message; nothing if it is not whole.
-    fn open_record(
-        &mut self,
-        bytes: &mut [u8],
-        out: &mut Vec<u8>,
-    ) -> Result<Option<(usize, Range<usize>)>, Broken> {
+    fn open_record(&mut self, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<Option<(usize, Range<usize>)>, Broken> {
         let Some(len) = self.record_len(bytes)? else {
             return Ok(None);
         };
@@ -198,18 +175,13 @@ impl Records {
         self.fruitless += 1;
         match self.fruitless > FRUITLESS_MAX {
             false => Ok(()),
-            true => Err(Broken::new(
-                Alert::UnexpectedMessage,
-                "flood",
-                "too many records without data",
-            )),
+            true => Err(Broken::new(Alert::UnexpectedMessage, "flood", "too many records without data")),
         }
     }
 
     /// Of the record at the front, once all of it is there.
     fn record_len(&self, bytes: &[u8]) -> Result<Option<usize>, Broken> {
-        let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>()
-        else {
+        let Some((&[content, major, _, high, low], _)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Ok(None);
         };
         let allowed = match self.version {
@@ -218,16 +190,10 @@ impl Records {
             Version::Tls12 => (CHANGE_CIPHER_SPEC + 1..=APPLICATION_DATA).contains(&content),
         };
         if !allowed {
-            return Err(Broken::unexpected(
-                "a record type that cannot come after the handshake",
-            ));
+            return Err(Broken::unexpected("a record type that cannot come after the handshake"));
         }
         if major != 3 {
-            return Err(Broken::new(
-                Alert::DecodeError,
-                "bad-record",
-                "a record of another protocol",
-            ));
+            return Err(Broken::new(Alert::DecodeError, "bad-record", "a record of another protocol"));
         }
         let payload = usize::from(u16::from_be_bytes([high, low]));
         let max = match self.version {
@@ -235,11 +201,7 @@ impl Records {
             Version::Tls12 => PAYLOAD_MAX,
         };
         if payload > max {
-            return Err(Broken::new(
-                Alert::RecordOverflow,
-                "record-overflow",
-                "a record is too long",
-            ));
+            return Err(Broken::new(Alert::RecordOverflow, "record-overflow", "a record is too long"));
         }
         let len = HEADER_LEN + payload;
         Ok((bytes.len() >= len).then_some(len))
@@ -249,20 +211,14 @@ impl Records {
     fn check_no_partial(&self) -> Result<(), Broken> {
         match self.partial.len == 0 && self.partial.skip == 0 {
             true => Ok(()),
-            false => Err(Broken::unexpected(
-                "a handshake message is interleaved with other records",
-            )),
+            false => Err(Broken::unexpected("a handshake message is interleaved with other records")),
         }
     }
 
     fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
         const WARNING: u8 = 1;
         let &[level, description] = message else {
-            return Err(Broken::new(
-                Alert::DecodeError,
-                "bad-record",
-                "an alert is not two bytes long",
-            ));
+            return Err(Broken::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
         };
         if description == Alert::CloseNotify as u8 {
             self.end = true;
@@ -276,11 +232,7 @@ impl Records {
         if harmless {
             return Ok(());
         }
-        Err(Broken {
-            alert: None,
-            reason: "peer-alert",
-            detail: format!("the client sent alert {description}"),
-        })
+        Err(Broken { alert: None, reason: "peer-alert", detail: format!("the client sent alert {description}") })
     }
 
     fn handshake(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
@@ -301,9 +253,7 @@ impl Records {
         match self.partial.taken() {
             [KEY_UPDATE, 0, 0, 1, request] => {
                 if !rest.is_empty() {
-                    return Err(Broken::unexpected(
-                        "a key update is followed by more in its record",
-                    ));
+                    return Err(Broken::unexpected("a key update is followed by more in its record"));
                 }
                 let request = *request;
                 self.partial = Partial::default();
@@ -323,14 +273,8 @@ impl Records {
                 Ok(())
             }
             [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
-            [KEY_UPDATE, ..] => Err(Broken::new(
-                Alert::DecodeError,
-                "bad-record",
-                "a key update is not one byte long",
-            )),
-            _ => Err(Broken::unexpected(
-                "a handshake message that cannot come after the handshake",
-            )),
+            [KEY_UPDATE, ..] => Err(Broken::new(Alert::DecodeError, "bad-record", "a key update is not one byte long")),
+            _ => Err(Broken::unexpected("a handshake message that cannot come after the handshake")),
         }
     }
 
@@ -346,16 +290,10 @@ impl Records {
         while !message.is_empty() {
             let skipped = message.len().min(self.partial.skip as usize);
             self.partial.skip -= skipped as u32;
-            message = self.partial.fill(
-                &message[skipped..],
-                if self.partial.skip > 0 { 0 } else { 4 },
-            );
+            message = self.partial.fill(&message[skipped..], if self.partial.skip > 0 { 0 } else { 4 });
             match *self.partial.taken() {
                 [CLIENT_HELLO, a, b, c] => {
-                    self.partial = Partial {
-                        skip: u32::from_be_bytes([0, a, b, c]),
-                        ..Partial::default()
-                    };
+                    self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
                     self.count_fruitless()?;
                     if !self.closed {
                         self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
@@ -363,9 +301,7 @@ impl Records {
                 }
                 [] | [CLIENT_HELLO, ..] => {}
                 _ => {
-                    return Err(Broken::unexpected(
-                        "a handshake message after the handshake",
-                    ));
+                    return Err(Broken::unexpected("a handshake message after the handshake"));
                 }
             }
         }
@@ -392,11 +328,7 @@ impl Records {
     /// See `Session::seal`.
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
         let bound = self.sealed_len(plain.len());
-        assert!(
-            out.len() >= bound,
-            "{} bytes to seal into, {bound} needed",
-            out.len()
-        );
+        assert!(out.len() >= bound, "{} bytes to seal into, {bound} needed", out.len());
         if self.closed {
             return 0;
         }
@@ -411,9 +343,7 @@ impl Records {
             }
         }
         for piece in plain.chunks(PLAIN_MAX) {
-            written += self
-                .sealing
-                .seal(APPLICATION_DATA, piece, &mut out[written..]);
+            written += self.sealing.seal(APPLICATION_DATA, piece, &mut out[written..]);
         }
         written
     }
@@ -427,11 +357,7 @@ impl Records {
     /// See `Session::sealed_len`.
     pub fn sealed_len(&self, plain_len: usize) -> usize {
         let overhead = self.sealing.overhead();
-        let update = if self.is_worn(plain_len) {
-            overhead + 5
-        } else {
-            0
-        };
+        let update = if self.is_worn(plain_len) { overhead + 5 } else { 0 };
         plain_len + plain_len.div_ceil(PLAIN_MAX) * overhead + update
     }
 

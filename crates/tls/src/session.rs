@@ -56,10 +56,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session {
-            state: State::Handshake(Box::new(handshake)),
-            server_name: None,
-        }
+        Session { state: State::Handshake(Box::new(handshake)), server_name: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -68,11 +65,7 @@ impl Session {
     /// have come with the handshake's end.
     ///
     /// When the step is `Read` or `Write` and the buffer is full, it must grow, up to [`Session::WANT_MAX`].
-    pub fn handshake(
-        &mut self,
-        buffer: &mut [u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(usize, Step), Failure> {
+    pub fn handshake(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         let State::Handshake(handshake) = &mut self.state else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
@@ -90,8 +83,7 @@ impl Session {
     }
 
     fn establish(&mut self) -> Result<(), Failure> {
-        let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over)
-        else {
+        let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
         self.server_name = handshake.heard.server_name.take();
@@ -104,12 +96,7 @@ impl Session {
 
     /// Opens all complete records in `buffer[cipher]` and moves their plaintext to the front of `buffer`, which may
     /// lie before the cipher range or at its start. Answers to the client (key updates, alerts) are appended to `out`.
-    pub fn open(
-        &mut self,
-        buffer: &mut [u8],
-        cipher: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<Opened, Failure> {
+    pub fn open(&mut self, buffer: &mut [u8], cipher: Range<usize>, out: &mut Vec<u8>) -> Result<Opened, Failure> {
         let State::Established(established) = &mut self.state else {
             return Err(Failure::new("over", "the session is not established"));
         };

@@ -32,12 +32,7 @@ impl Tickets {
 
     #[allow(clippy::new_without_default)] // makes keys; a default that is random would surprise
     pub fn new() -> Tickets {
-        Tickets {
-            keys: ArcSwap::from_pointee(Generations {
-                newest: Arc::new(Key::random()),
-                older: [None, None],
-            }),
-        }
+        Tickets { keys: ArcSwap::from_pointee(Generations { newest: Arc::new(Key::random()), older: [None, None] }) }
     }
 
     /// Seals with a new key from here on; forgets the key of three rotations ago.
@@ -102,10 +97,7 @@ impl Key {
     fn random() -> Key {
         let secret = Zeroizing::new(random::<32>());
         let key = UnboundKey::new(&AES_256_GCM, secret.as_slice()).expect("the key has 32 bytes");
-        Key {
-            name: random(),
-            key: LessSafeKey::new(key),
-        }
+        Key { name: random(), key: LessSafeKey::new(key) }
     }
 
     fn seal(&self, context: &[u8], state: &[u8]) -> Option<Vec<u8>> {
@@ -120,30 +112,16 @@ impl Key {
         ticket[NAME_LEN..head].copy_from_slice(&nonce);
         let (sealed, tag) = ticket[head..].split_at_mut(state.len());
         self.key
-            .seal_out_of_place_scatter(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(context),
-                state,
-                sealed,
-                &[],
-                tag,
-            )
+            .seal_out_of_place_scatter(Nonce::assume_unique_for_key(nonce), Aad::from(context), state, sealed, &[], tag)
             .ok()?;
         Some(ticket)
     }
 
     fn open(&self, context: &[u8], nonce: [u8; NONCE_LEN], sealed: &[u8]) -> Option<Vec<u8>> {
-        let (sealed, tag) =
-            sealed.split_at_checked(sealed.len().checked_sub(AES_256_GCM.tag_len())?)?;
+        let (sealed, tag) = sealed.split_at_checked(sealed.len().checked_sub(AES_256_GCM.tag_len())?)?;
         let mut state = vec![0; sealed.len()];
         self.key
-            .open_separate_gather(
-                Nonce::assume_unique_for_key(nonce),
-                Aad::from(context),
-                sealed,
-                tag,
-                &mut state,
-            )
+            .open_separate_gather(Nonce::assume_unique_for_key(nonce), Aad::from(context), sealed, tag, &mut state)
             .ok()?;
         Some(state)
     }
@@ -166,10 +144,7 @@ pub(crate) struct Ticketer {
 
 impl Ticketer {
     pub fn new(tickets: &Arc<Tickets>, profile: &str) -> Ticketer {
-        Ticketer {
-            tickets: tickets.clone(),
-            context: profile.as_bytes().into(),
-        }
+        Ticketer { tickets: tickets.clone(), context: profile.as_bytes().into() }
     }
 }
 

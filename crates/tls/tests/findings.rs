@@ -15,27 +15,16 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 fn findings(profile: &propylon_config::TlsProfile) -> Vec<Finding> {
     let findings = match Profile::load(profile, ALPN) {
         Ok((_, findings)) => {
-            assert!(
-                findings
-                    .iter()
-                    .all(|finding| finding.severity == Severity::Warning)
-            );
+            assert!(findings.iter().all(|finding| finding.severity == Severity::Warning));
             findings
         }
         Err(findings) => {
-            assert!(
-                findings
-                    .iter()
-                    .any(|finding| finding.severity == Severity::Error)
-            );
+            assert!(findings.iter().any(|finding| finding.severity == Severity::Error));
             findings
         }
     };
     for finding in &findings {
-        assert!(
-            !finding.fix.is_empty() && !finding.what.contains("PRIVATE"),
-            "{finding:?}"
-        );
+        assert!(!finding.fix.is_empty() && !finding.what.contains("PRIVATE"), "{finding:?}");
     }
     findings
 }
@@ -52,28 +41,16 @@ fn finding(path: &Path) -> (Severity, String) {
 
 fn error(path: &Path, what: &str) {
     let (severity, said) = finding(path);
-    assert!(
-        severity == Severity::Error && said.contains(what),
-        "{said:?} is not {what:?}"
-    );
+    assert!(severity == Severity::Error && said.contains(what), "{said:?} is not {what:?}");
 }
 
 fn warning(path: &Path, what: &str) {
     let (severity, said) = finding(path);
-    assert!(
-        severity == Severity::Warning && said.contains(what),
-        "{said:?} is not {what:?}"
-    );
+    assert!(severity == Severity::Warning && said.contains(what), "{said:?} is not {what:?}");
 }
 
 fn params(names: &[&str]) -> CertificateParams {
-    CertificateParams::new(
-        names
-            .iter()
-            .map(|name| name.to_string())
-            .collect::<Vec<_>>(),
-    )
-    .unwrap()
+    CertificateParams::new(names.iter().map(|name| name.to_string()).collect::<Vec<_>>()).unwrap()
 }
 
 fn p256() -> KeyPair {
@@ -89,10 +66,7 @@ fn private_key(text: &str) -> String {
 }
 
 fn openssl(directory: &Directory, arguments: &str) {
-    let run = Command::new("openssl")
-        .args(arguments.split(' '))
-        .current_dir(&directory.0)
-        .output();
+    let run = Command::new("openssl").args(arguments.split(' ')).current_dir(&directory.0).output();
     let output = run.expect("openssl is installed");
     assert!(output.status.success(), "openssl {arguments}: {output:?}");
 }
@@ -100,12 +74,8 @@ fn openssl(directory: &Directory, arguments: &str) {
 /// A self-signed certificate and key made by openssl, as `name`.
 fn by_openssl(directory: &Directory, name: &str, arguments: &str) -> PathBuf {
     let common = "req -x509 -nodes -days 9 -subj /CN=x -addext subjectAltName=DNS:shop.example";
-    openssl(
-        directory,
-        &format!("{common} -keyout {name}.k -out {name}.c {arguments}"),
-    );
-    let read =
-        |suffix: &str| fs::read_to_string(directory.0.join(format!("{name}.{suffix}"))).unwrap();
+    openssl(directory, &format!("{common} -keyout {name}.k -out {name}.c {arguments}"));
+    let read = |suffix: &str| fs::read_to_string(directory.0.join(format!("{name}.{suffix}"))).unwrap();
     directory.write(&format!("{name}.pem"), read("c") + &read("k"))
 }
 
@@ -119,44 +89,20 @@ fn missing_and_unreadable_files_are_named() {
     if fs::read(&locked).is_err() {
         error(&locked, "permission denied");
     }
-    error(
-        &directory.write("long.pem", vec![b'x'; 2 << 20]),
-        "longer than 1 MiB",
-    );
+    error(&directory.write("long.pem", vec![b'x'; 2 << 20]), "longer than 1 MiB");
 }
 
 #[test]
 fn parts_that_are_missing_or_too_many_are_named() {
     let directory = Directory::new();
     let both = ec(&[NAME]);
-    error(
-        &directory.write("a.pem", certificate(&both)),
-        "no private key",
-    );
-    error(
-        &directory.write("b.pem", private_key(&both)),
-        "no certificate",
-    );
-    error(
-        &directory.write("c.pem", private_key(&both) + &both),
-        "2 private keys",
-    );
+    error(&directory.write("a.pem", certificate(&both)), "no private key");
+    error(&directory.write("b.pem", private_key(&both)), "no certificate");
+    error(&directory.write("c.pem", private_key(&both) + &both), "2 private keys");
     error(&directory.write("d.pem", ""), "no certificate");
-    error(
-        &directory.write("e.pem", certificate(&both) + &private_key(&ec(&[NAME]))),
-        "does not belong",
-    );
-    error(
-        &directory.write("f.pem", &both[..both.len() - 40]),
-        "not well-formed PEM",
-    );
-    error(
-        &directory.write(
-            "g.pem",
-            certificate(&both).replace("MII", "AII") + &private_key(&both),
-        ),
-        "certificate 1",
-    );
+    error(&directory.write("e.pem", certificate(&both) + &private_key(&ec(&[NAME]))), "does not belong");
+    error(&directory.write("f.pem", &both[..both.len() - 40]), "not well-formed PEM");
+    error(&directory.write("g.pem", certificate(&both).replace("MII", "AII") + &private_key(&both)), "certificate 1");
 }
 
 #[test]
@@ -176,53 +122,23 @@ fn no_finding_quotes_a_key() {
 #[test]
 fn encrypted_keys_are_told_how_to_be_decrypted() {
     let directory = Directory::new();
-    openssl(
-        &directory,
-        "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256 -pass pass:x -out pkcs8.pem",
-    );
-    openssl(
-        &directory,
-        "genrsa -traditional -aes256 -passout pass:x -out pkcs1.pem 2048",
-    );
+    openssl(&directory, "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256 -pass pass:x -out pkcs8.pem");
+    openssl(&directory, "genrsa -traditional -aes256 -passout pass:x -out pkcs1.pem 2048");
     for file in ["pkcs8.pem", "pkcs1.pem"] {
         let path = directory.0.join(file);
         error(&path, "encrypted");
-        assert!(
-            findings(&tls_profile(&[&path]))[0]
-                .fix
-                .contains("openssl pkey -in")
-        );
+        assert!(findings(&tls_profile(&[&path]))[0].fix.contains("openssl pkey -in"));
     }
 }
 
 #[test]
 fn weak_and_unknown_key_types_are_refused() {
     let directory = Directory::new();
-    error(
-        &by_openssl(&directory, "rsa1024", "-newkey rsa:1024"),
-        "RSA of 1024 bits",
-    );
-    error(
-        &by_openssl(
-            &directory,
-            "p224",
-            "-newkey ec -pkeyopt ec_paramgen_curve:P-224",
-        ),
-        "P-224",
-    );
-    error(
-        &by_openssl(
-            &directory,
-            "k256",
-            "-newkey ec -pkeyopt ec_paramgen_curve:secp256k1",
-        ),
-        "secp256k1",
-    );
+    error(&by_openssl(&directory, "rsa1024", "-newkey rsa:1024"), "RSA of 1024 bits");
+    error(&by_openssl(&directory, "p224", "-newkey ec -pkeyopt ec_paramgen_curve:P-224"), "P-224");
+    error(&by_openssl(&directory, "k256", "-newkey ec -pkeyopt ec_paramgen_curve:secp256k1"), "secp256k1");
     error(&by_openssl(&directory, "ed448", "-newkey ed448"), "Ed448");
-    error(
-        &by_openssl(&directory, "pss", "-newkey rsa-pss"),
-        "RSA restricted to PSS",
-    );
+    error(&by_openssl(&directory, "pss", "-newkey rsa-pss"), "RSA restricted to PSS");
     openssl(&directory, "dsaparam -genkey -noout -out dsa.k 2048");
     let dsa = by_openssl(&directory, "dsa", "-key dsa.k");
     error(&dsa, "DSA");
@@ -234,21 +150,11 @@ fn every_encoding_of_a_supported_key_loads() {
     let convert = |name: &str, arguments: &str| {
         let made = by_openssl(&directory, name, arguments);
         // Ed25519 has no encoding of its own.
-        let format = if name == "ed25519" {
-            ""
-        } else {
-            " -traditional"
-        };
-        openssl(
-            &directory,
-            &format!("pkey -in {name}.k{format} -out {name}.t"),
-        );
+        let format = if name == "ed25519" { "" } else { " -traditional" };
+        openssl(&directory, &format!("pkey -in {name}.k{format} -out {name}.t"));
         let traditional = fs::read_to_string(directory.0.join(format!("{name}.t"))).unwrap();
         let chain = fs::read_to_string(directory.0.join(format!("{name}.c"))).unwrap();
-        (
-            made,
-            directory.write(&format!("{name}.t.pem"), traditional + &chain),
-        )
+        (made, directory.write(&format!("{name}.t.pem"), traditional + &chain))
     };
     for (name, arguments) in [
         ("rsa2048", "-newkey rsa:2048"),
@@ -283,27 +189,13 @@ fn chains_out_of_order_are_repaired_when_there_is_one_way_only() {
 
     let directory = Directory::new();
     let file = |name: &str, parts: &[&String]| {
-        directory.write(
-            name,
-            parts.iter().map(|part| part.as_str()).collect::<String>(),
-        )
+        directory.write(name, parts.iter().map(|part| part.as_str()).collect::<String>())
     };
-    assert_eq!(
-        findings(&tls_profile(&[&file(
-            "a.pem",
-            &[&leaf, &middle, &root, &key]
-        )])),
-        []
-    );
-    assert_eq!(
-        findings(&tls_profile(&[&file("b.pem", &[&key, &leaf, &middle])])),
-        []
-    );
-    for (name, parts) in [
-        ("c.pem", [&middle, &leaf, &root]),
-        ("d.pem", [&leaf, &root, &middle]),
-        ("e.pem", [&root, &middle, &leaf]),
-    ] {
+    assert_eq!(findings(&tls_profile(&[&file("a.pem", &[&leaf, &middle, &root, &key])])), []);
+    assert_eq!(findings(&tls_profile(&[&file("b.pem", &[&key, &leaf, &middle])])), []);
+    for (name, parts) in
+        [("c.pem", [&middle, &leaf, &root]), ("d.pem", [&leaf, &root, &middle]), ("e.pem", [&root, &middle, &leaf])]
+    {
         let path = file(name, &[&[&key][..], &parts].concat());
         warning(&path, "not in order");
         let (profile, _) = Profile::load(&tls_profile(&[&path]), ALPN).unwrap();
@@ -314,14 +206,8 @@ fn chains_out_of_order_are_repaired_when_there_is_one_way_only() {
         assert_eq!(served.len(), 3);
         assert!(text(&served[0]).contains("leaf") && text(&served[2]).matches("root").count() == 2);
     }
-    error(
-        &file("f.pem", &[&leaf, &stray, &middle, &key]),
-        "do not make a chain",
-    );
-    error(
-        &file("g.pem", &[&middle, &leaf, &leaf, &key]),
-        "do not make a chain",
-    );
+    error(&file("f.pem", &[&leaf, &stray, &middle, &key]), "do not make a chain");
+    error(&file("g.pem", &[&middle, &leaf, &leaf, &key]), "do not make a chain");
 }
 
 #[test]
@@ -367,26 +253,13 @@ fn certificates_that_clients_will_refuse_are_warned_of() {
         let certificate = params.self_signed(&key).unwrap();
         directory.write(name, certificate.pem() + &key.serialize_pem())
     };
+    warning(&with("a.pem", &|params| params.not_after = rcgen::date_time_ymd(2020, 2, 3)), "expired on 2020-02-03");
     warning(
-        &with("a.pem", &|params| {
-            params.not_after = rcgen::date_time_ymd(2020, 2, 3)
-        }),
-        "expired on 2020-02-03",
-    );
-    warning(
-        &with("b.pem", &|params| {
-            params.not_before = rcgen::date_time_ymd(2999, 2, 3)
-        }),
+        &with("b.pem", &|params| params.not_before = rcgen::date_time_ymd(2999, 2, 3)),
         "not valid before 2999-02-03",
     );
-    warning(
-        &with("c.pem", &|params| params.subject_alt_names.clear()),
-        "no DNS name",
-    );
-    warning(
-        &by_openssl(&directory, "sha1", "-newkey rsa:2048 -sha1"),
-        "SHA-1",
-    );
+    warning(&with("c.pem", &|params| params.subject_alt_names.clear()), "no DNS name");
+    warning(&by_openssl(&directory, "sha1", "-newkey rsa:2048 -sha1"), "SHA-1");
     let open = directory.write("open.pem", ec(&[NAME]));
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
     warning(&open, "every account can read");
@@ -399,15 +272,8 @@ fn a_later_certificate_for_the_same_name_and_key_type_is_ignored() {
     let second = directory.write("b.pem", ec(&[NAME, "other.example"]));
     let found = findings(&tls_profile(&[&first, &second]));
     assert_eq!(found.len(), 1);
-    assert_eq!(
-        (found[0].severity, found[0].at.line),
-        (Severity::Warning, 2)
-    );
-    assert!(
-        found[0].what.contains("P-256") && found[0].what.ends_with(NAME),
-        "{}",
-        found[0].what
-    );
+    assert_eq!((found[0].severity, found[0].at.line), (Severity::Warning, 2));
+    assert!(found[0].what.contains("P-256") && found[0].what.ends_with(NAME), "{}", found[0].what);
     let rsa = directory.write("c.pem", rsa(&[NAME]));
     assert_eq!(findings(&tls_profile(&[&first, &rsa])), []);
 }
@@ -416,10 +282,7 @@ fn a_later_certificate_for_the_same_name_and_key_type_is_ignored() {
 fn all_findings_come_at_once_in_the_order_of_the_configuration() {
     let directory = Directory::new();
     let paths = ["x.pem", "y.pem"].map(|name| directory.0.join(name));
-    let lines: Vec<_> = findings(&tls_profile(&[&paths[0], &paths[1]]))
-        .iter()
-        .map(|finding| finding.at.line)
-        .collect();
+    let lines: Vec<_> = findings(&tls_profile(&[&paths[0], &paths[1]])).iter().map(|finding| finding.at.line).collect();
     assert_eq!(lines, [1, 2]);
     assert_eq!(findings(&tls_profile(&[]))[0].at.line, 99);
 }

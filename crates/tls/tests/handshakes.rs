@@ -21,11 +21,7 @@ const GROUPS: [(&dyn SupportedKxGroup, Group); 4] = [
 fn suites(version: Version, certificate: KeyType) -> [(SupportedCipherSuite, Suite); 3] {
     use cipher_suite::*;
     let [aes128, aes256, chacha] = match (version, certificate) {
-        (Version::Tls13, _) => [
-            TLS13_AES_128_GCM_SHA256,
-            TLS13_AES_256_GCM_SHA384,
-            TLS13_CHACHA20_POLY1305_SHA256,
-        ],
+        (Version::Tls13, _) => [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
         (Version::Tls12, KeyType::Ecdsa) => [
             TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
             TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
@@ -37,11 +33,7 @@ fn suites(version: Version, certificate: KeyType) -> [(SupportedCipherSuite, Sui
             TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         ],
     };
-    [
-        (aes128, Suite::Aes128Gcm),
-        (aes256, Suite::Aes256Gcm),
-        (chacha, Suite::Chacha20Poly1305),
-    ]
+    [(aes128, Suite::Aes128Gcm), (aes256, Suite::Aes256Gcm), (chacha, Suite::Chacha20Poly1305)]
 }
 
 #[test]
@@ -89,17 +81,11 @@ fn modern_takes_tls_1_3_only() {
     profile.policy = TlsPolicy::Modern;
     let acceptor = load(&profile).acceptor(&Arc::new(Tickets::new()));
     Dialogue::established(&acceptor, &Client::new().config());
-    let failure = Dialogue::new(&acceptor, &Client::tls12().config(), NAME)
-        .shake()
-        .unwrap_err();
+    let failure = Dialogue::new(&acceptor, &Client::tls12().config(), NAME).shake().unwrap_err();
     assert_eq!(failure.reason, "version");
 }
 
-fn served(
-    acceptor: &propylon_tls::Acceptor,
-    client: Client,
-    name: &str,
-) -> (Option<KeyType>, Vec<u8>) {
+fn served(acceptor: &propylon_tls::Acceptor, client: Client, name: &str) -> (Option<KeyType>, Vec<u8>) {
     let mut dialogue = Dialogue::new(acceptor, &client.config(), name);
     dialogue.shake().unwrap();
     let leaf = dialogue.client.peer_certificates().unwrap()[0].to_vec();
@@ -108,10 +94,7 @@ fn served(
 
 #[test]
 fn prefer_decides_for_a_client_that_can_verify_both_and_no_other() {
-    for prefer in [
-        [KeyType::Ecdsa, KeyType::Rsa],
-        [KeyType::Rsa, KeyType::Ecdsa],
-    ] {
+    for prefer in [[KeyType::Ecdsa, KeyType::Rsa], [KeyType::Rsa, KeyType::Ecdsa]] {
         let directory = Directory::new();
         let ec = directory.write("ec.pem", ec(&[NAME]));
         let rsa = directory.write("rsa.pem", rsa(&[NAME]));
@@ -120,18 +103,9 @@ fn prefer_decides_for_a_client_that_can_verify_both_and_no_other() {
         let acceptor = load(&profile).acceptor(&Arc::new(Tickets::new()));
         for client in [Client::tls12, Client::tls13] {
             assert_eq!(served(&acceptor, client(), NAME).0, Some(prefer[0]));
-            let only = |schemes: &[_]| Client {
-                schemes: schemes.to_vec(),
-                ..client()
-            };
-            assert_eq!(
-                served(&acceptor, only(RSA_SCHEMES), NAME).0,
-                Some(KeyType::Rsa)
-            );
-            assert_eq!(
-                served(&acceptor, only(EC_SCHEMES), NAME).0,
-                Some(KeyType::Ecdsa)
-            );
+            let only = |schemes: &[_]| Client { schemes: schemes.to_vec(), ..client() };
+            assert_eq!(served(&acceptor, only(RSA_SCHEMES), NAME).0, Some(KeyType::Rsa));
+            assert_eq!(served(&acceptor, only(EC_SCHEMES), NAME).0, Some(KeyType::Ecdsa));
         }
     }
 }
@@ -146,27 +120,14 @@ fn a_tls_1_2_client_with_rsa_suites_only_gets_rsa_though_it_could_verify_ecdsa()
 #[test]
 fn the_name_picks_the_certificate_exact_before_wildcard_before_default() {
     let directory = Directory::new();
-    let names: [&[&str]; 4] = [
-        &["default.example"],
-        &["*.Shop.example"],
-        &["www.shop.example"],
-        &["a.b.example", "c.example"],
-    ];
-    let paths: Vec<_> = names
-        .iter()
-        .enumerate()
-        .map(|(index, names)| directory.write(&format!("{index}.pem"), ec(names)))
-        .collect();
+    let names: [&[&str]; 4] =
+        [&["default.example"], &["*.Shop.example"], &["www.shop.example"], &["a.b.example", "c.example"]];
+    let paths: Vec<_> =
+        names.iter().enumerate().map(|(index, names)| directory.write(&format!("{index}.pem"), ec(names))).collect();
     let paths: Vec<_> = paths.iter().map(|path| path.as_path()).collect();
     let acceptor = load(&tls_profile(&paths)).acceptor(&Arc::new(Tickets::new()));
     let leaf = |name| served(&acceptor, Client::new(), name).1;
-    let leaves = [
-        "default.example",
-        "img.shop.example",
-        "www.shop.example",
-        "c.example",
-    ]
-    .map(leaf);
+    let leaves = ["default.example", "img.shop.example", "www.shop.example", "c.example"].map(leaf);
     for (name, expected) in [
         ("default.example", 0),
         ("unknown.example", 0),
@@ -184,21 +145,14 @@ fn the_name_picks_the_certificate_exact_before_wildcard_before_default() {
 
 #[test]
 fn other_key_types_are_served_in_the_place_of_ecdsa() {
-    for algorithm in [
-        &rcgen::PKCS_ECDSA_P384_SHA384,
-        &rcgen::PKCS_ECDSA_P521_SHA512,
-        &rcgen::PKCS_ED25519,
-    ] {
+    for algorithm in [&rcgen::PKCS_ECDSA_P384_SHA384, &rcgen::PKCS_ECDSA_P521_SHA512, &rcgen::PKCS_ED25519] {
         let directory = Directory::new();
         let other = directory.write("other.pem", pem(&[NAME], &key(algorithm)));
         let rsa = directory.write("rsa.pem", rsa(&[NAME]));
         let acceptor = load(&tls_profile(&[&rsa, &other])).acceptor(&Arc::new(Tickets::new()));
         for client in [Client::tls12, Client::tls13] {
             assert_eq!(served(&acceptor, client(), NAME).0, Some(KeyType::Ecdsa));
-            let only_rsa = Client {
-                schemes: RSA_SCHEMES.to_vec(),
-                ..client()
-            };
+            let only_rsa = Client { schemes: RSA_SCHEMES.to_vec(), ..client() };
             assert_eq!(served(&acceptor, only_rsa, NAME).0, Some(KeyType::Rsa));
         }
     }
@@ -209,24 +163,13 @@ fn alpn_is_agreed_on_or_absent_or_refused() {
     let acceptor = acceptor();
     let agreed = |alpn: &[&[u8]]| {
         let alpn = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        let mut dialogue = Dialogue::new(
-            &acceptor,
-            &Client {
-                alpn,
-                ..Client::new()
-            }
-            .config(),
-            NAME,
-        );
+        let mut dialogue = Dialogue::new(&acceptor, &Client { alpn, ..Client::new() }.config(), NAME);
         dialogue.shake().map(|()| dialogue.session.facts().alpn)
     };
     assert_eq!(agreed(&[b"http/1.1", b"h2"]).unwrap(), Some(0));
     assert_eq!(agreed(&[b"http/1.1"]).unwrap(), Some(1));
     assert_eq!(agreed(&[]).unwrap(), None);
-    assert_eq!(
-        agreed(&[b"spdy/3"]).unwrap_err().reason,
-        "no-application-protocol"
-    );
+    assert_eq!(agreed(&[b"spdy/3"]).unwrap_err().reason, "no-application-protocol");
 }
 
 #[test]
@@ -278,35 +221,16 @@ fn nothing_in_common_has_a_reason_and_an_alert() {
     let acceptor = acceptor();
     let mut no_group = Client::tls13();
     no_group.provider.kx_groups = vec![&Unknown];
-    let no_signature = Client {
-        schemes: vec![rustls::SignatureScheme::ED448],
-        ..Client::tls13()
-    };
-    for (client, reason) in [
-        (no_group, "no-shared-group"),
-        (no_signature, "no-shared-signature"),
-    ] {
+    let no_signature = Client { schemes: vec![rustls::SignatureScheme::ED448], ..Client::tls13() };
+    for (client, reason) in [(no_group, "no-shared-group"), (no_signature, "no-shared-signature")] {
         let mut dialogue = Dialogue::new(&acceptor, &client.config(), NAME);
         let hello = dialogue.client_bytes();
         let mut out = Vec::new();
         let mut hello_copy = hello.clone();
-        let failure = dialogue
-            .session
-            .handshake(&mut hello_copy, &mut out)
-            .unwrap_err();
+        let failure = dialogue.session.handshake(&mut hello_copy, &mut out).unwrap_err();
         assert_eq!(failure.reason, reason);
         let refused = dialogue.deliver(&out).unwrap_err();
-        assert_eq!(
-            refused,
-            rustls::Error::AlertReceived(HANDSHAKE_FAILURE.into())
-        );
-        assert_eq!(
-            dialogue
-                .session
-                .handshake(&mut hello_copy, &mut out)
-                .unwrap_err()
-                .reason,
-            "over"
-        );
+        assert_eq!(refused, rustls::Error::AlertReceived(HANDSHAKE_FAILURE.into()));
+        assert_eq!(dialogue.session.handshake(&mut hello_copy, &mut out).unwrap_err().reason, "over");
     }
 }

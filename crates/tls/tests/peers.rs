@@ -60,11 +60,7 @@ fn converse(acceptor: &Acceptor, mut stream: TcpStream) -> std::io::Result<()> {
             true => {
                 let facts = format!("{:?}\n", session.facts());
                 let body = facts + &"x".repeat(100_000);
-                format!(
-                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                )
-                .into_bytes()
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
             }
             false => plain.to_vec(),
         };
@@ -85,10 +81,7 @@ fn converse(acceptor: &Acceptor, mut stream: TcpStream) -> std::io::Result<()> {
 fn s_client(port: u16, arguments: &str, lines: &[&str]) -> String {
     let to = format!("-connect 127.0.0.1:{port} -servername {NAME}");
     let mut child = Command::new("sh")
-        .args([
-            "-c",
-            &format!("exec timeout 20 openssl s_client {to} {arguments} 2>&1"),
-        ])
+        .args(["-c", &format!("exec timeout 20 openssl s_client {to} {arguments} 2>&1")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -107,10 +100,7 @@ fn s_client(port: u16, arguments: &str, lines: &[&str]) -> String {
             let mut piece = [0; 4096];
             let read = stdout.read(&mut piece).unwrap();
             let so_far = String::from_utf8_lossy(&said);
-            assert!(
-                read > 0,
-                "{arguments}: no {effect:?} after {line:?} in {so_far}"
-            );
+            assert!(read > 0, "{arguments}: no {effect:?} after {line:?} in {so_far}");
             said.extend_from_slice(&piece[..read]);
         }
         seen = said.len();
@@ -124,30 +114,14 @@ fn s_client(port: u16, arguments: &str, lines: &[&str]) -> String {
 #[test]
 fn openssl_speaks_every_suite_of_both_versions() {
     let port = serve();
-    for suite in [
-        "TLS_AES_128_GCM_SHA256",
-        "TLS_AES_256_GCM_SHA384",
-        "TLS_CHACHA20_POLY1305_SHA256",
-    ] {
-        let said = s_client(
-            port,
-            &format!("-tls1_3 -ciphersuites {suite}"),
-            &["hello", "again"],
-        );
+    for suite in ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"] {
+        let said = s_client(port, &format!("-tls1_3 -ciphersuites {suite}"), &["hello", "again"]);
         assert!(said.contains(&format!("Cipher is {suite}")), "{said}");
     }
     for kind in ["ECDSA", "RSA"] {
-        for cipher in [
-            "AES128-GCM-SHA256",
-            "AES256-GCM-SHA384",
-            "CHACHA20-POLY1305",
-        ] {
+        for cipher in ["AES128-GCM-SHA256", "AES256-GCM-SHA384", "CHACHA20-POLY1305"] {
             let suite = format!("ECDHE-{kind}-{cipher}");
-            let said = s_client(
-                port,
-                &format!("-tls1_2 -cipher {suite}"),
-                &["hello", "again"],
-            );
+            let said = s_client(port, &format!("-tls1_2 -cipher {suite}"), &["hello", "again"]);
             assert!(said.contains(&format!("Cipher is {suite}")), "{said}");
         }
     }
@@ -159,38 +133,23 @@ fn openssl_comes_back_with_its_ticket() {
     let file = directory.0.join("session");
     for version in ["-tls1_2", "-tls1_3"] {
         let port = serve();
-        let first = s_client(
-            port,
-            &format!("{version} -sess_out {}", file.display()),
-            &["hello"],
-        );
+        let first = s_client(port, &format!("{version} -sess_out {}", file.display()), &["hello"]);
         assert!(first.contains("New, TLS"), "{first}");
-        let second = s_client(
-            port,
-            &format!("{version} -sess_in {}", file.display()),
-            &["hello"],
-        );
+        let second = s_client(port, &format!("{version} -sess_in {}", file.display()), &["hello"]);
         assert!(second.contains("Reused, TLS"), "{second}");
     }
 }
 
 #[test]
 fn openssl_updates_its_keys_and_goes_on() {
-    let said = s_client(
-        serve(),
-        "-tls1_3",
-        &["hello", "K", "after both", "k", "after one", "K", "at last"],
-    );
+    let said = s_client(serve(), "-tls1_3", &["hello", "K", "after both", "k", "after one", "K", "at last"]);
     assert_eq!(said.matches("KEYUPDATE").count(), 3, "{said}");
 }
 
 #[test]
 fn openssl_is_declined_a_renegotiation() {
     let said = s_client(serve(), "-tls1_2", &["hello", "R"]);
-    assert!(
-        said.contains("RENEGOTIATING") && said.contains("no renegotiation"),
-        "{said}"
-    );
+    assert!(said.contains("RENEGOTIATING") && said.contains("no renegotiation"), "{said}");
 }
 
 #[test]
@@ -202,23 +161,13 @@ fn openssl_without_anything_in_common_is_told_so() {
         ("-alpn spdy/3", "no application protocol"),
     ] {
         let said = s_client(port, arguments, &[]);
-        assert!(
-            said.contains(&format!("alert {alert}")),
-            "{arguments}: {said}"
-        );
+        assert!(said.contains(&format!("alert {alert}")), "{arguments}: {said}");
     }
 }
 
 fn curl(port: u16, arguments: &str) -> Output {
     Command::new("curl")
-        .args([
-            "--insecure",
-            "--silent",
-            "--show-error",
-            "--http1.1",
-            "--max-time",
-            "20",
-        ])
+        .args(["--insecure", "--silent", "--show-error", "--http1.1", "--max-time", "20"])
         .args(["--resolve", &format!("{NAME}:{port}:127.0.0.1")])
         .args(arguments.split_whitespace())
         .arg(format!("https://{NAME}:{port}/"))
@@ -233,10 +182,6 @@ fn curl_gets_a_long_answer_in_both_versions() {
         let output = curl(port, arguments);
         let body = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{output:?}");
-        assert!(
-            body.contains(version) && body.contains("alpn: Some(1)") && body.len() > 100_000,
-            "{}",
-            &body[..200]
-        );
+        assert!(body.contains(version) && body.contains("alpn: Some(1)") && body.len() > 100_000, "{}", &body[..200]);
     }
 }

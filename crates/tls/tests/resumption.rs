@@ -42,11 +42,7 @@ fn a_ticket_is_good_for_two_rotations_and_not_for_three() {
             for _ in 0..rotations {
                 tickets.rotate();
             }
-            assert_eq!(
-                visit(&acceptor, &config),
-                rotations < 3,
-                "after {rotations}"
-            );
+            assert_eq!(visit(&acceptor, &config), rotations < 3, "after {rotations}");
         }
     }
 }
@@ -63,19 +59,13 @@ fn a_ticket_of_another_profile_or_process_means_a_full_handshake() {
         let config = client().config();
         assert!(!visit(&load(&public).acceptor(&tickets), &config));
         assert!(!visit(&load(&internal).acceptor(&tickets), &config));
-        assert!(!visit(
-            &load(&internal).acceptor(&Arc::new(Tickets::new())),
-            &config
-        ));
+        assert!(!visit(&load(&internal).acceptor(&Arc::new(Tickets::new())), &config));
     }
 }
 
 #[test]
 fn a_resumed_session_names_its_group_only_where_keys_were_exchanged() {
-    for (client, group) in [
-        (Client::tls12(), None),
-        (Client::tls13(), Some(Group::X25519MlKem768)),
-    ] {
+    for (client, group) in [(Client::tls12(), None), (Client::tls13(), Some(Group::X25519MlKem768))] {
         let acceptor = acceptor();
         let config = client.config();
         visit(&acceptor, &config);

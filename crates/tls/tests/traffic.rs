@@ -46,11 +46,7 @@ fn the_longest_hello_fits_the_buffer_that_is_asked_for() {
     config.max_fragment_size = Some(512);
     let mut dialogue = Dialogue::new(&acceptor(), &config.into(), NAME);
     let hello = dialogue.client_bytes();
-    assert!(
-        (60_000..Session::WANT_MAX).contains(&hello.len()),
-        "{}",
-        hello.len()
-    );
+    assert!((60_000..Session::WANT_MAX).contains(&hello.len()), "{}", hello.len());
     for piece in hello.chunks(1400) {
         let (_, out) = dialogue.feed(piece).unwrap();
         dialogue.deliver(&out).unwrap();
@@ -183,18 +179,9 @@ fn a_forged_record_ends_the_session_with_an_alert() {
 
 #[test]
 fn what_is_not_tls_is_told_apart_at_its_first_byte() {
-    for bytes in [
-        &b"GET / HTTP/1.1\r\n"[..],
-        b"P",
-        b"\x80\x2e\x01\x03\x01",
-        b"SSH-2.0",
-        b"\0",
-    ] {
+    for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"P", b"\x80\x2e\x01\x03\x01", b"SSH-2.0", b"\0"] {
         let mut out = Vec::new();
-        let failure = acceptor()
-            .accept()
-            .handshake(&mut bytes.to_vec(), &mut out)
-            .unwrap_err();
+        let failure = acceptor().accept().handshake(&mut bytes.to_vec(), &mut out).unwrap_err();
         assert_eq!(failure.reason, "not-tls");
         assert_eq!(out, b"");
     }
@@ -205,10 +192,7 @@ fn a_client_of_an_older_version_is_told_so() {
     let mut hello = Dialogue::new(&acceptor(), &Client::tls12().config(), NAME).client_bytes();
     hello[10] = 2;
     let mut out = Vec::new();
-    let failure = acceptor()
-        .accept()
-        .handshake(&mut hello, &mut out)
-        .unwrap_err();
+    let failure = acceptor().accept().handshake(&mut hello, &mut out).unwrap_err();
     assert_eq!(failure.reason, "version");
     assert_eq!(out, [21, 3, 1, 0, 2, 2, 70]);
 }
@@ -217,34 +201,15 @@ fn a_client_of_an_older_version_is_told_so() {
 fn garbage_in_a_handshake_gets_the_alert_for_it() {
     const DECODE_ERROR: u8 = 50;
     for (bytes, reason, alert) in [
-        (
-            &b"\x16\x07\x01\x00\x05hello"[..],
-            "bad-record",
-            DECODE_ERROR,
-        ),
-        (
-            b"\x16\x03\x01\x00\x05hello",
-            "record-overflow",
-            DECODE_ERROR,
-        ),
+        (&b"\x16\x07\x01\x00\x05hello"[..], "bad-record", DECODE_ERROR),
+        (b"\x16\x03\x01\x00\x05hello", "record-overflow", DECODE_ERROR),
         (b"\x16\x03\x01\xff\xff", "record-overflow", DECODE_ERROR),
         (b"\x16\x03\x01\x00\x00", "bad-record", DECODE_ERROR),
-        (
-            b"\x17\x03\x03\x00\x05hello",
-            "unexpected-message",
-            UNEXPECTED_MESSAGE,
-        ),
-        (
-            b"\x16\x03\x03\x00\x04\x14\0\0\0",
-            "unexpected-message",
-            UNEXPECTED_MESSAGE,
-        ),
+        (b"\x17\x03\x03\x00\x05hello", "unexpected-message", UNEXPECTED_MESSAGE),
+        (b"\x16\x03\x03\x00\x04\x14\0\0\0", "unexpected-message", UNEXPECTED_MESSAGE),
     ] {
         let mut out = Vec::new();
-        let failure = acceptor()
-            .accept()
-            .handshake(&mut bytes.to_vec(), &mut out)
-            .unwrap_err();
+        let failure = acceptor().accept().handshake(&mut bytes.to_vec(), &mut out).unwrap_err();
         assert_eq!(failure.reason, reason, "{bytes:?}: {failure}");
         assert_eq!(out, [21, 3, 3, 0, 2, 2, alert], "{bytes:?}");
     }
@@ -258,10 +223,7 @@ fn an_alert_from_the_client_is_not_answered() {
     dialogue.feed(&hello).unwrap();
     let mut out = Vec::new();
     let mut alert = [21, 3, 3, 0, 2, 2, CERTIFICATE_UNKNOWN];
-    let failure = dialogue
-        .session
-        .handshake(&mut alert, &mut out)
-        .unwrap_err();
+    let failure = dialogue.session.handshake(&mut alert, &mut out).unwrap_err();
     assert_eq!((failure.reason, out), ("certificate-unknown", Vec::new()));
 }
 

@@ -39,52 +39,21 @@ const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "mio"];
 const ROOMS: &[Room] = &[
     Room::new("config", &[], &["tokio", "mio", "rustls", "aws-lc-rs"]),
     Room::new("metrics", &[], &RUNTIMES),
-    Room {
-        unsafe_code: UnsafeCode::Allowed,
-        ..Room::new("sys", &[], &RUNTIMES)
-    },
+    Room { unsafe_code: UnsafeCode::Allowed, ..Room::new("sys", &[], &RUNTIMES) },
     Room::new(
         "policy",
         &[],
-        &[
-            "tokio",
-            "mio",
-            "rustls",
-            "aws-lc-rs",
-            "rustix",
-            "libc",
-            "socket2",
-            "fastrand",
-            "rand",
-            "getrandom",
-            "time",
-        ],
+        &["tokio", "mio", "rustls", "aws-lc-rs", "rustix", "libc", "socket2", "fastrand", "rand", "getrandom", "time"],
     ),
-    Room::new(
-        "crypto",
-        &["lanes", "sys", "metrics", "config"],
-        &["rustls", "h2", "hyper", "http", "httparse"],
-    ),
-    Room {
-        unsafe_code: UnsafeCode::Allowed,
-        others: Others::None,
-        ..Room::new("lanes", &[], &[])
-    },
-    Room::new(
-        "tls",
-        &["crypto", "metrics", "config"],
-        &["h2", "hyper", "http", "httparse"],
-    ),
+    Room::new("crypto", &["lanes", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"]),
+    Room { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..Room::new("lanes", &[], &[]) },
+    Room::new("tls", &["crypto", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     Room::new(
         "proxy",
         &["policy", "tls", "crypto", "sys", "metrics", "config"],
         &["toml", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
-    Room::new(
-        "keyserver",
-        &["crypto", "sys", "metrics", "config"],
-        &["rustls", "h2", "hyper", "http", "httparse"],
-    ),
+    Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
     Room::new("bench", &["metrics"], &[]),
     Room::new("e2e", &[], &[]),
@@ -96,17 +65,8 @@ const ROOMS: &[Room] = &[
 ];
 
 impl Room {
-    const fn new(
-        name: &'static str,
-        ours: &'static [&'static str],
-        never: &'static [&'static str],
-    ) -> Self {
-        Self {
-            name,
-            ours,
-            others: Others::AllBut(never),
-            unsafe_code: UnsafeCode::Forbidden,
-        }
+    const fn new(name: &'static str, ours: &'static [&'static str], never: &'static [&'static str]) -> Self {
+        Self { name, ours, others: Others::AllBut(never), unsafe_code: UnsafeCode::Forbidden }
     }
 
     fn find(name: &str) -> Option<&'static Self> {
@@ -116,15 +76,13 @@ impl Room {
     fn refuses(&self, package: &str, tests_only: bool) -> Option<String> {
         let name = self.name;
         match (package.strip_prefix("propylon-"), &self.others) {
-            (Some(ours), _) if !self.ours.contains(&ours) => Some(format!(
-                "{name} must not use {package}: no such arrow in the table of xtask"
-            )),
+            (Some(ours), _) if !self.ours.contains(&ours) => {
+                Some(format!("{name} must not use {package}: no such arrow in the table of xtask"))
+            }
             (Some(_), _) => None,
             // Tests may look at anything: a kernel is compared with the library it replaces.
             (None, _) if tests_only => None,
-            (None, Others::None) => Some(format!(
-                "{name} must not use {package}: it uses no other crate"
-            )),
+            (None, Others::None) => Some(format!("{name} must not use {package}: it uses no other crate")),
             (None, Others::AllBut(never)) if never.contains(&package) => {
                 Some(format!("{name} must never import {package}"))
             }
@@ -161,25 +119,16 @@ pub struct Workspace {
 impl Workspace {
     pub fn parse(text: &str) -> Self {
         let Ok(table) = DeTable::parse(text) else {
-            return Self {
-                renamed: HashMap::new(),
-                forbids_unsafe: false,
-            };
+            return Self { renamed: HashMap::new(), forbids_unsafe: false };
         };
         let workspace = table.get_ref().get("workspace").and_then(as_table);
         let dependencies = workspace.and_then(|workspace| sub_table(workspace, "dependencies"));
-        let renamed = dependencies
-            .into_iter()
-            .flatten()
-            .filter_map(|(name, value)| {
-                let package = text_at(as_table(value)?, "package")?;
-                Some((name.get_ref().to_string(), package.to_owned()))
-            });
+        let renamed = dependencies.into_iter().flatten().filter_map(|(name, value)| {
+            let package = text_at(as_table(value)?, "package")?;
+            Some((name.get_ref().to_string(), package.to_owned()))
+        });
         let forbids_unsafe = workspace.is_some_and(forbids_unsafe);
-        Self {
-            renamed: renamed.collect(),
-            forbids_unsafe,
-        }
+        Self { renamed: renamed.collect(), forbids_unsafe }
     }
 
     pub fn check(&self) -> Option<Finding> {
@@ -189,11 +138,7 @@ impl Workspace {
 
     pub fn check_member(&self, file: &Path, text: &str) -> Vec<Finding> {
         let Some(room) = room_of(file) else {
-            return vec![Finding::error(
-                file,
-                1,
-                "this crate is not in the table of arrows of xtask",
-            )];
+            return vec![Finding::error(file, 1, "this crate is not in the table of arrows of xtask")];
         };
         let table = match DeTable::parse(text) {
             Ok(table) => table,
@@ -203,16 +148,9 @@ impl Workspace {
         let mut findings: Vec<Finding> = dependencies(table)
             .into_iter()
             .filter_map(|dependency| {
-                let package = self
-                    .renamed
-                    .get(&dependency.package)
-                    .unwrap_or(&dependency.package);
+                let package = self.renamed.get(&dependency.package).unwrap_or(&dependency.package);
                 let refusal = room.refuses(package, dependency.tests_only)?;
-                Some(Finding::error(
-                    file,
-                    line_of(text, dependency.span.start),
-                    refusal,
-                ))
+                Some(Finding::error(file, line_of(text, dependency.span.start), refusal))
             })
             .collect();
         if room.unsafe_code == UnsafeCode::Forbidden && !self.member_forbids_unsafe(table) {
@@ -239,25 +177,15 @@ struct Dependency {
 /// Those of all sections, also of `[target.'cfg(...)']`.
 fn dependencies(manifest: &DeTable<'_>) -> Vec<Dependency> {
     let targets = sub_table(manifest, "target").into_iter().flatten();
-    let tables = targets
-        .filter_map(|(_, value)| as_table(value))
-        .chain([manifest]);
-    let sections = [
-        ("dependencies", false),
-        ("build-dependencies", false),
-        ("dev-dependencies", true),
-    ];
+    let tables = targets.filter_map(|(_, value)| as_table(value)).chain([manifest]);
+    let sections = [("dependencies", false), ("build-dependencies", false), ("dev-dependencies", true)];
     let mut found = Vec::new();
     for table in tables {
         for (section, tests_only) in sections {
             for (name, value) in sub_table(table, section).into_iter().flatten() {
                 let renamed = as_table(value).and_then(|value| text_at(value, "package"));
                 let package = renamed.unwrap_or(name.get_ref()).to_owned();
-                found.push(Dependency {
-                    package,
-                    span: name.span(),
-                    tests_only,
-                });
+                found.push(Dependency { package, span: name.span(), tests_only });
             }
         }
     }
@@ -304,14 +232,10 @@ mod tests {
 
     #[test]
     fn an_arrow_that_is_not_in_the_table_is_found_on_its_line() {
-        let manifest = format!(
-            "{LINTS}[dependencies]\nserde.workspace = true\npropylon-policy.workspace = true\n"
-        );
+        let manifest = format!("{LINTS}[dependencies]\nserde.workspace = true\npropylon-policy.workspace = true\n");
         assert_eq!(
             findings("crates/tls/Cargo.toml", &manifest),
-            [
-                "crates/tls/Cargo.toml:5: tls must not use propylon-policy: no such arrow in the table of xtask"
-            ]
+            ["crates/tls/Cargo.toml:5: tls must not use propylon-policy: no such arrow in the table of xtask"]
         );
     }
 
@@ -320,10 +244,7 @@ mod tests {
         let manifest = format!(
             "{LINTS}[dependencies]\npropylon-policy.workspace = true\npropylon-tls = {{ path = \"../tls\" }}\ntokio = \"1\"\n"
         );
-        assert_eq!(
-            findings("crates/proxy/Cargo.toml", &manifest),
-            Vec::<String>::new()
-        );
+        assert_eq!(findings("crates/proxy/Cargo.toml", &manifest), Vec::<String>::new());
     }
 
     #[test]
@@ -331,10 +252,7 @@ mod tests {
         for (section, name) in [
             ("dependencies", "tokio = \"1\""),
             ("dependencies", "runtime.workspace = true"),
-            (
-                "dependencies",
-                "other = { package = \"tokio\", version = \"1\" }",
-            ),
+            ("dependencies", "other = { package = \"tokio\", version = \"1\" }"),
             ("build-dependencies", "tokio = \"1\""),
             ("target.'cfg(unix)'.dependencies", "tokio = \"1\""),
         ] {
@@ -349,13 +267,10 @@ mod tests {
 
     #[test]
     fn tests_may_use_other_peoples_crates_but_not_turn_our_arrows_round() {
-        let manifest =
-            format!("{LINTS}[dev-dependencies]\ntokio = \"1\"\npropylon-proxy.workspace = true\n");
+        let manifest = format!("{LINTS}[dev-dependencies]\ntokio = \"1\"\npropylon-proxy.workspace = true\n");
         assert_eq!(
             findings("crates/policy/Cargo.toml", &manifest),
-            [
-                "crates/policy/Cargo.toml:5: policy must not use propylon-proxy: no such arrow in the table of xtask"
-            ]
+            ["crates/policy/Cargo.toml:5: policy must not use propylon-proxy: no such arrow in the table of xtask"]
         );
     }
 
@@ -370,29 +285,12 @@ mod tests {
 
     #[test]
     fn a_crate_that_does_not_forbid_unsafe_code_is_found() {
-        let message =
-            "crates/tls/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
+        let message = "crates/tls/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
         assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
-        assert_eq!(
-            findings(
-                "crates/tls/Cargo.toml",
-                "[lints.rust]\nunsafe_code = \"deny\"\n"
-            ),
-            [message]
-        );
-        assert_eq!(
-            findings(
-                "crates/tls/Cargo.toml",
-                "[lints.rust]\nunsafe_code = \"forbid\"\n"
-            ),
-            Vec::<String>::new()
-        );
+        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), [message]);
+        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"forbid\"\n"), Vec::<String>::new());
         assert_eq!(findings("crates/sys/Cargo.toml", ""), Vec::<String>::new());
-        assert!(
-            Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n")
-                .check()
-                .is_some()
-        );
+        assert!(Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n").check().is_some());
     }
 
     #[test]

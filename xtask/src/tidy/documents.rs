@@ -13,14 +13,9 @@ pub fn check(root: &Path, file: &Path, text: &str) -> Vec<Finding> {
     for (line, content) in outside_fences(text) {
         for target in links(&without_spans(content)) {
             let from_top = target.strip_prefix('/');
-            let path =
-                from_top.map_or_else(|| folder.join(&target), |path| Path::new(path).to_owned());
+            let path = from_top.map_or_else(|| folder.join(&target), |path| Path::new(path).to_owned());
             if !root.join(path).exists() {
-                findings.push(Finding::error(
-                    file,
-                    line,
-                    format!("the link {target} leads nowhere"),
-                ));
+                findings.push(Finding::error(file, line, format!("the link {target} leads nowhere")));
             }
         }
     }
@@ -62,22 +57,14 @@ fn without_spans(line: &str) -> String {
 
 fn looks_like_a_path(span: &str) -> bool {
     let plain = |character: char| character.is_ascii_alphanumeric() || "_-./".contains(character);
-    let relative = !span.starts_with(['/', '-', '.'])
-        || span.starts_with(".ci/")
-        || span.starts_with(".cargo/");
+    let relative = !span.starts_with(['/', '-', '.']) || span.starts_with(".ci/") || span.starts_with(".cargo/");
     let named = span.contains('/') || EXTENSIONS.iter().any(|extension| span.ends_with(extension));
-    relative
-        && named
-        && span.chars().all(plain)
-        && span.contains(|character: char| character.is_ascii_alphabetic())
+    relative && named && span.chars().all(plain) && span.contains(|character: char| character.is_ascii_alphabetic())
 }
 
 /// The files that `[text](target)` and `[name]: target` point at, without anchors and other machines.
 fn links(line: &str) -> Vec<String> {
-    let inline = line
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split([')', ' ']).next());
+    let inline = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     let reference = line
         .strip_prefix('[')
         .and_then(|rest| rest.split_once("]: "))
@@ -106,27 +93,12 @@ mod tests {
 
     #[test]
     fn a_path_looks_like_one() {
-        for path in [
-            "crates/sys",
-            "crates/sys/",
-            "docs/plan.md",
-            "STYLE.md",
-            "Cargo.toml",
-            ".ci/run",
-        ] {
+        for path in ["crates/sys", "crates/sys/", "docs/plan.md", "STYLE.md", "Cargo.toml", ".ci/run"] {
             assert!(looks_like_a_path(path), "{path}");
         }
-        for other in [
-            "/metrics",
-            "propylon run",
-            "--json",
-            "a::b",
-            "crates/*/src",
-            "N/A?",
-            "Step",
-            "text/plain; x",
-            "127.0.0.1",
-        ] {
+        for other in
+            ["/metrics", "propylon run", "--json", "a::b", "crates/*/src", "N/A?", "Step", "text/plain; x", "127.0.0.1"]
+        {
             assert!(!looks_like_a_path(other), "{other}");
         }
     }
@@ -141,24 +113,11 @@ mod tests {
     fn what_leads_nowhere_is_found_with_its_line() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let text = "[here](src/main.rs)\n[gone](src/gone.rs)\n`src/main.rs` and `src/lost.rs`\n";
-        let found: Vec<_> = check(root, Path::new("ARCHITECTURE.md"), text)
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let found: Vec<_> = check(root, Path::new("ARCHITECTURE.md"), text).iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
-            [
-                "ARCHITECTURE.md:2: the link src/gone.rs leads nowhere",
-                "ARCHITECTURE.md:3: src/lost.rs does not exist"
-            ]
+            ["ARCHITECTURE.md:2: the link src/gone.rs leads nowhere", "ARCHITECTURE.md:3: src/lost.rs does not exist"]
         );
-        assert_eq!(
-            check(
-                root,
-                Path::new("src/x.md"),
-                "[up](../Cargo.toml) [top](/Cargo.toml)"
-            ),
-            Vec::new()
-        );
+        assert_eq!(check(root, Path::new("src/x.md"), "[up](../Cargo.toml) [top](/Cargo.toml)"), Vec::new());
     }
 }

@@ -21,10 +21,7 @@ pub fn separate(source: &str) -> Separated {
     let mut lexer = Lexer {
         chars: source.chars().collect(),
         at: 0,
-        out: Separated {
-            code: String::new(),
-            comments: String::new(),
-        },
+        out: Separated { code: String::new(), comments: String::new() },
     };
     while lexer.at < lexer.chars.len() {
         lexer.step();
@@ -73,9 +70,7 @@ impl Lexer {
 
     fn raw_string(&mut self, hashes: usize) {
         self.take(Kind::Literal, hashes + 1);
-        let is_end = |lexer: &Self| {
-            lexer.peek(0) == '"' && (1..=hashes).all(|ahead| lexer.peek(ahead) == '#')
-        };
+        let is_end = |lexer: &Self| lexer.peek(0) == '"' && (1..=hashes).all(|ahead| lexer.peek(ahead) == '#');
         self.take_while(Kind::Literal, |lexer| !is_end(lexer));
         self.take(Kind::Literal, hashes + 1);
     }
@@ -127,16 +122,8 @@ impl Lexer {
         let end = (self.at + count).min(self.chars.len());
         for character in &self.chars[self.at..end] {
             let blank = if *character == '\n' { '\n' } else { ' ' };
-            self.out.code.push(if matches!(kind, Kind::Code) {
-                *character
-            } else {
-                blank
-            });
-            self.out.comments.push(if matches!(kind, Kind::Comment) {
-                *character
-            } else {
-                blank
-            });
+            self.out.code.push(if matches!(kind, Kind::Code) { *character } else { blank });
+            self.out.comments.push(if matches!(kind, Kind::Comment) { *character } else { blank });
         }
         self.at = end;
     }
@@ -156,9 +143,7 @@ pub fn lines_with_word<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item =
             let goes_on = found.ends_with(is_part) && after.starts_with(is_part);
             !before.ends_with(is_part) && !goes_on
         };
-        line.match_indices(word)
-            .any(stands_alone)
-            .then_some(index + 1)
+        line.match_indices(word).any(stands_alone).then_some(index + 1)
     })
 }
 
@@ -167,11 +152,7 @@ mod tests {
     use super::*;
 
     fn code_words(source: &str) -> Vec<String> {
-        separate(source)
-            .code
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect()
+        separate(source).code.split_whitespace().map(str::to_owned).collect()
     }
 
     #[test]

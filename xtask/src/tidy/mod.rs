@@ -43,10 +43,7 @@ pub fn run(root: &Path) -> bool {
     for finding in &findings {
         println!("{finding}");
     }
-    let errors = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Error)
-        .count();
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
     println!("tidy: {errors} errors, {} notes", findings.len() - errors);
     errors == 0
 }
@@ -89,11 +86,7 @@ fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
             let kind = entry.file_type()?;
             if kind.is_file() {
                 files.push(path);
-            } else if kind.is_dir()
-                && !FOLDERS_PASSED_OVER
-                    .iter()
-                    .any(|name| entry.file_name() == *name)
-            {
+            } else if kind.is_dir() && !FOLDERS_PASSED_OVER.iter().any(|name| entry.file_name() == *name) {
                 folders.push(path);
             }
         }
@@ -103,19 +96,11 @@ fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
 
 impl Finding {
     fn error(file: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self {
-            file: file.to_owned(),
-            line,
-            what: what.into(),
-            severity: Severity::Error,
-        }
+        Self { file: file.to_owned(), line, what: what.into(), severity: Severity::Error }
     }
 
     fn note(file: &Path, line: usize, what: impl Into<String>) -> Self {
-        Self {
-            severity: Severity::Note,
-            ..Self::error(file, line, what)
-        }
+        Self { severity: Severity::Note, ..Self::error(file, line, what) }
     }
 }
 
@@ -125,21 +110,11 @@ impl fmt::Display for Finding {
             Severity::Error => "",
             Severity::Note => "note: ",
         };
-        write!(
-            formatter,
-            "{}:{}: {severity}{}",
-            self.file.display(),
-            self.line,
-            self.what
-        )
+        write!(formatter, "{}:{}: {severity}{}", self.file.display(), self.line, self.what)
     }
 }
 
 /// The line, counted from 1, of a byte in a text.
 fn line_of(text: &str, offset: usize) -> usize {
-    text.as_bytes()[..offset.min(text.len())]
-        .iter()
-        .filter(|byte| **byte == b'\n')
-        .count()
-        + 1
+    text.as_bytes()[..offset.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }

@@ -16,11 +16,7 @@ pub fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(unsafe_code(file, &separated));
     let lines = text.lines().count();
     if lines > LINES_MAX {
-        findings.push(Finding::note(
-            file,
-            LINES_MAX + 1,
-            format!("{lines} lines: a noun may be missing"),
-        ));
+        findings.push(Finding::note(file, LINES_MAX + 1, format!("{lines} lines: a noun may be missing")));
     }
     findings
 }
@@ -39,26 +35,16 @@ fn leftovers(file: &Path, source: &Separated) -> Vec<Finding> {
 fn unsafe_code(file: &Path, source: &Separated) -> Vec<Finding> {
     let lines = lines_with_word(&source.code, "unsafe");
     if !allows_unsafe(file) {
-        return lines
-            .map(|line| Finding::error(file, line, "unsafe code lives in sys and lanes only"))
-            .collect();
+        return lines.map(|line| Finding::error(file, line, "unsafe code lives in sys and lanes only")).collect();
     }
     let comments: Vec<&str> = source.comments.lines().collect();
     let has_sentence = |line: usize| {
         let above = &comments[line.saturating_sub(SAFETY_LINES_MAX + 1)..line];
-        above
-            .iter()
-            .any(|comment| comment.contains("SAFETY:") || comment.contains("# Safety"))
+        above.iter().any(|comment| comment.contains("SAFETY:") || comment.contains("# Safety"))
     };
     lines
         .filter(|line| !has_sentence(*line))
-        .map(|line| {
-            Finding::error(
-                file,
-                line,
-                "unsafe code without a SAFETY: sentence above it",
-            )
-        })
+        .map(|line| Finding::error(file, line, "unsafe code without a SAFETY: sentence above it"))
         .collect()
 }
 
@@ -67,10 +53,7 @@ mod tests {
     use super::*;
 
     fn findings(file: &str, text: &str) -> Vec<String> {
-        check(Path::new(file), text)
-            .iter()
-            .map(ToString::to_string)
-            .collect()
+        check(Path::new(file), text).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -78,10 +61,7 @@ mod tests {
         let text = "let a = \"TODO dbg!(1)\";\n// TODO later\ndbg!(a);\nlet todo = 1;\n// dbg!(a) is a macro\n";
         assert_eq!(
             findings("crates/tls/src/lib.rs", text),
-            [
-                "crates/tls/src/lib.rs:2: TODO must not stay",
-                "crates/tls/src/lib.rs:3: dbg! must not stay"
-            ]
+            ["crates/tls/src/lib.rs:2: TODO must not stay", "crates/tls/src/lib.rs:3: dbg! must not stay"]
         );
     }
 
@@ -96,18 +76,9 @@ mod tests {
 
     #[test]
     fn unsafe_code_in_its_rooms_needs_its_sentence() {
+        assert_eq!(findings("crates/sys/src/lib.rs", "// SAFETY: it is.\nunsafe { b() }\n"), Vec::<String>::new());
         assert_eq!(
-            findings(
-                "crates/sys/src/lib.rs",
-                "// SAFETY: it is.\nunsafe { b() }\n"
-            ),
-            Vec::<String>::new()
-        );
-        assert_eq!(
-            findings(
-                "crates/sys/src/lib.rs",
-                "unsafe { b() }\n// SAFETY: too late.\n"
-            ),
+            findings("crates/sys/src/lib.rs", "unsafe { b() }\n// SAFETY: too late.\n"),
             ["crates/sys/src/lib.rs:1: unsafe code without a SAFETY: sentence above it"]
         );
     }

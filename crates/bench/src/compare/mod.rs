@@ -36,12 +36,7 @@ const ORIGIN_BODY_BYTES: usize = 1024;
     per connection, request or gigabyte; medians of the rounds. Needs two cores: one for the proxy, one for the rest.")]
 pub struct Arguments {
     /// Peers to compare with
-    #[arg(
-        long,
-        value_name = "PEER",
-        value_delimiter = ',',
-        default_value = "haproxy,nginx"
-    )]
+    #[arg(long, value_name = "PEER", value_delimiter = ',', default_value = "haproxy,nginx")]
     pub against: Vec<Peer>,
     /// The propylon to measure; by default the one beside this program. "none" leaves it out
     #[arg(long, value_name = "PATH")]
@@ -129,15 +124,8 @@ fn take_samples(bench: &Bench, programs: &[Program]) -> Outcome<Samples> {
                     Err(failure) => Sample::failed(&failure.to_string()),
                 };
                 let name = program.peer.name();
-                progress(format_args!(
-                    "{} round {round} {name}: {}",
-                    row.name(),
-                    sample.show(row.unit())
-                ));
-                samples
-                    .entry((row_index, program_index))
-                    .or_default()
-                    .push(sample);
+                progress(format_args!("{} round {round} {name}: {}", row.name(), sample.show(row.unit())));
+                samples.entry((row_index, program_index)).or_default().push(sample);
             }
         }
     }
@@ -148,9 +136,7 @@ fn check_cores(arguments: &Arguments) -> Outcome<()> {
     let cores = machine::cores_allowed();
     for core in [arguments.proxy_core, arguments.load_core] {
         if !cores.contains(&core) {
-            return Err(Failure::new(format!(
-                "core {core} is not among {cores:?}; see --proxy-core and --load-core"
-            )));
+            return Err(Failure::new(format!("core {core} is not among {cores:?}; see --proxy-core and --load-core")));
         }
     }
     if arguments.proxy_core == arguments.load_core {
@@ -162,41 +148,28 @@ fn check_cores(arguments: &Arguments) -> Outcome<()> {
 fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     let mut programs = Vec::new();
     let mut missing = Vec::new();
-    if arguments
-        .propylon
-        .as_ref()
-        .is_none_or(|path| path.as_os_str() != "none")
-    {
+    if arguments.propylon.as_ref().is_none_or(|path| path.as_os_str() != "none") {
         let path = match &arguments.propylon {
             Some(path) => path.clone(),
-            None => std::env::current_exe()
-                .when("finding this program")?
-                .with_file_name("propylon"),
+            None => std::env::current_exe().when("finding this program")?.with_file_name("propylon"),
         };
         match Program::find(Peer::Propylon, &path) {
             Ok(program) => programs.push(program),
-            Err(failure) => missing.push(format!(
-                "{failure}; build it, name it with --propylon PATH, or --propylon none"
-            )),
+            Err(failure) => {
+                missing.push(format!("{failure}; build it, name it with --propylon PATH, or --propylon none"))
+            }
         }
     }
     for peer in &arguments.against {
         match Program::find(*peer, peer.name().as_ref()) {
             Ok(program) => programs.push(program),
-            Err(failure) => missing.push(format!(
-                "{failure}; install it: apt-get install {}",
-                peer.name()
-            )),
+            Err(failure) => missing.push(format!("{failure}; install it: apt-get install {}", peer.name())),
         }
     }
     if missing.is_empty() && !programs.is_empty() {
         return Ok(programs);
     }
-    Err(Failure::new(if missing.is_empty() {
-        "nothing to compare".to_owned()
-    } else {
-        missing.join("\n")
-    }))
+    Err(Failure::new(if missing.is_empty() { "nothing to compare".to_owned() } else { missing.join("\n") }))
 }
 
 fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
@@ -218,25 +191,11 @@ struct OriginProcess {
 }
 
 /// On the load's core: the origin's work is not the proxy's.
-fn start_origin(
-    arguments: &Arguments,
-    scratch: &ScratchDir,
-    interrupt: &Interrupt,
-) -> Outcome<OriginProcess> {
+fn start_origin(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt) -> Outcome<OriginProcess> {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
     let mut command = Command::new(std::env::current_exe().when("finding this program")?);
-    command.args([
-        "origin",
-        "--bind",
-        &address.to_string(),
-        "--body-bytes",
-        &ORIGIN_BODY_BYTES.to_string(),
-    ]);
-    let mut child = Running::start(
-        command,
-        arguments.load_core,
-        &scratch.path().join("origin.log"),
-    )?;
+    command.args(["origin", "--bind", &address.to_string(), "--body-bytes", &ORIGIN_BODY_BYTES.to_string()]);
+    let mut child = Running::start(command, arguments.load_core, &scratch.path().join("origin.log"))?;
     child.wait_until_answering(address, "/", interrupt)?;
     Ok(OriginProcess { child, address })
 }
@@ -246,8 +205,7 @@ fn keep_configs(bench: &Bench, programs: &[Program], directory: &PathBuf) -> Out
     for program in programs {
         let site = Site::new(bench)?;
         let path = directory.join(program.peer.config_name());
-        std::fs::write(&path, program.peer.config(&site))
-            .when(format_args!("writing {}", path.display()))?;
+        std::fs::write(&path, program.peer.config(&site)).when(format_args!("writing {}", path.display()))?;
     }
     Ok(())
 }

@@ -21,8 +21,7 @@ const CONNECTIONS_MAX: usize = 9500;
 const CIPHERS_12: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
     ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:\
     ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
-const CIPHERS_13: &str =
-    "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
+const CIPHERS_13: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
@@ -81,36 +80,24 @@ impl Program {
         if !output.status.success() {
             return Err(Failure::new(format!("{name} {flag}: {}", output.status)));
         }
-        let text =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         let version = peer.version_of(&text);
         if version.is_empty() {
             let path = path.display();
-            return Err(Failure::new(format!(
-                "{name} ({path}): {flag} says nothing"
-            )));
+            return Err(Failure::new(format!("{name} ({path}): {flag} says nothing")));
         }
-        Ok(Self {
-            peer,
-            path: path.to_owned(),
-            version,
-        })
+        Ok(Self { peer, path: path.to_owned(), version })
     }
 
     /// Writes the configuration; the command starts the program in the foreground with it.
     pub fn command(&self, site: &Site) -> Outcome<Command> {
         let config = site.directory.join(self.peer.config_name());
-        std::fs::write(&config, self.peer.config(site))
-            .when(format_args!("writing {}", config.display()))?;
+        std::fs::write(&config, self.peer.config(site)).when(format_args!("writing {}", config.display()))?;
         let mut command = Command::new(&self.path);
         match self.peer {
             Peer::Propylon => command.args(["run", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-db", "-q", "-f"]).arg(&config),
-            Peer::Nginx => command
-                .arg("-p")
-                .arg(&site.directory)
-                .args(["-e", "stderr", "-c"])
-                .arg(&config),
+            Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-c"]).arg(&config),
         };
         Ok(command)
     }
@@ -143,34 +130,19 @@ impl Peer {
 
     /// The program's version and its TLS library's, in one line.
     fn version_of(self, text: &str) -> String {
-        let line_with = |part: &str| {
-            text.lines()
-                .find(|line| line.contains(part))
-                .unwrap_or_default()
-                .trim()
-        };
+        let line_with = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or_default().trim();
         match self {
             Self::Propylon => text.lines().next().unwrap_or_default().trim().to_owned(),
             Self::Haproxy => {
-                let version = line_with("HAProxy version")
-                    .split_ascii_whitespace()
-                    .nth(2)
-                    .unwrap_or("?");
-                let library = line_with("Running on OpenSSL version")
-                    .split(" : ")
-                    .nth(1)
-                    .unwrap_or("unknown TLS");
+                let version = line_with("HAProxy version").split_ascii_whitespace().nth(2).unwrap_or("?");
+                let library = line_with("Running on OpenSSL version").split(" : ").nth(1).unwrap_or("unknown TLS");
                 format!("HAProxy {version}, {library}")
             }
             Self::Nginx => {
                 let version = line_with("nginx version:").trim_start_matches("nginx version: ");
                 let built = line_with("built with");
                 // "built with OpenSSL 3.0.20 ... (running with OpenSSL 3.0.19 ...)": what runs counts.
-                let library = built
-                    .split("(running with ")
-                    .nth(1)
-                    .unwrap_or(built)
-                    .trim_end_matches(')');
+                let library = built.split("(running with ").nth(1).unwrap_or(built).trim_end_matches(')');
                 format!("{version}, {}", library.trim_start_matches("built with "))
             }
         }
@@ -179,10 +151,7 @@ impl Peer {
 
 fn propylon_config(site: &Site) -> String {
     let (plain, tls, origin) = (site.plain, site.tls, site.origin);
-    let (ec, rsa) = (
-        site.file(&format!("{SITE_NAME}.ec.pem")),
-        site.file(&format!("{SITE_NAME}.rsa.pem")),
-    );
+    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
     format!(
         r#"[process]
 workers = 1
@@ -220,10 +189,7 @@ backend = "origin"
 
 fn haproxy_config(site: &Site) -> String {
     let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
-    let (ec, rsa) = (
-        site.file(&format!("{SITE_NAME}.ec.pem")),
-        site.file(&format!("{SITE_NAME}.rsa.pem")),
-    );
+    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
     format!(
         "global
     nbthread 1
@@ -260,11 +226,7 @@ fn nginx_config(site: &Site) -> String {
     let pid = site.file("nginx.pid");
     let server = nginx_server(site);
     // Started by root it would become another user, who may not write to our directory.
-    let user = if rustix::process::geteuid().is_root() {
-        "user root;"
-    } else {
-        ""
-    };
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     format!(
         "{user}
 daemon off;

@@ -19,8 +19,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Rows that are measured unless others are named.
-pub const DEFAULT: &str =
-    "ec13,rsa13,ec12,plain-new,requests-tls,requests-plain,bulk-tls,idle-tls,idle-plain";
+pub const DEFAULT: &str = "ec13,rsa13,ec12,plain-new,requests-tls,requests-plain,bulk-tls,idle-tls,idle-plain";
 /// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
 const BULK_CONNECTIONS: usize = 8;
 const BULK_PATH: &str = "/bytes/1048576";
@@ -99,9 +98,7 @@ pub struct Bench<'a> {
 
 impl Row {
     pub fn name(self) -> String {
-        self.to_possible_value()
-            .map(|value| value.get_name().to_owned())
-            .unwrap_or_default()
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     pub fn unit(self) -> Unit {
@@ -114,10 +111,7 @@ impl Row {
 
     fn is_new_connections(self) -> bool {
         use Row as R;
-        matches!(
-            self,
-            R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew
-        )
+        matches!(self, R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew)
     }
 
     /// One cipher for everyone: what a server prefers is not what is compared.
@@ -130,11 +124,7 @@ impl Row {
             Self::Rsa13 => (Version::V13, Key::Rsa),
             _ => (Version::V13, Key::Ec),
         };
-        let group = if self == Self::Mlkem13 {
-            Group::X25519Mlkem768
-        } else {
-            Group::X25519
-        };
+        let group = if self == Self::Mlkem13 { Group::X25519Mlkem768 } else { Group::X25519 };
         let resume = matches!(self, Self::Resumed13 | Self::Resumed12);
         Some(TlsOffer {
             version,
@@ -161,20 +151,13 @@ impl Bench<'_> {
     /// A fresh proxy, a warm-up, a measurement.
     pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
         let site = Site::new(self)?;
-        let log = self
-            .scratch
-            .path()
-            .join(format!("{}.log", program.peer.name()));
+        let log = self.scratch.path().join(format!("{}.log", program.peer.name()));
         let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
         proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
         proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
 
         let offer = row.offer();
-        let address = if offer.is_some() {
-            site.tls
-        } else {
-            site.plain
-        };
+        let address = if offer.is_some() { site.tls } else { site.plain };
         let target = Target::new(address, SITE_NAME, offer.as_ref())?;
         if row.unit() == Unit::Kibibytes {
             self.measure_memory(&target, proxy.pid())
@@ -185,35 +168,21 @@ impl Bench<'_> {
 
     fn plan(&self, row: Row) -> Plan {
         let (kind, connections, path, headers) = match row.unit() {
-            _ if row.is_new_connections() => (
-                Kind::NewConnections,
-                self.arguments.in_flight,
-                OWN_PATH,
-                "Connection: close\r\n",
-            ),
+            _ if row.is_new_connections() => {
+                (Kind::NewConnections, self.arguments.in_flight, OWN_PATH, "Connection: close\r\n")
+            }
             Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, BULK_PATH, ""),
             _ => (Kind::KeepAlive, self.arguments.connections, "/", ""),
         };
         let request = Request::new("GET", path, SITE_NAME, headers, 0);
-        Plan {
-            kind,
-            connections,
-            request,
-            timeout: REQUEST_TIMEOUT,
-            rate: None,
-        }
+        Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
     }
 
     fn measure_cpu(&self, target: &Target, row: Row, pid: u32) -> Outcome<Sample> {
         let mut load = Load::new(target, self.plan(row), self.interrupt)?;
         let warmup = load.run(Until::Elapsed(self.arguments.warmup), "")?.tally;
         if warmup.done == 0 {
-            return Err(Failure::new(
-                warmup
-                    .first_error()
-                    .unwrap_or("no request was answered")
-                    .to_owned(),
-            ));
+            return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
         }
         let origin_before = cpu::Reading::of(&[self.origin_pid])?;
         let before = cpu::Reading::of(&[pid])?;
@@ -252,8 +221,7 @@ impl Bench<'_> {
         let after = Memory::of(&[pid])?;
         let growth = after.growth_since(&before, still_open);
         let closed = (held.opening.done as usize).saturating_sub(still_open) as u64;
-        let closed_error =
-            (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
+        let closed_error = (closed > 0).then(|| format!("the proxy closed {closed} idle connections"));
         Ok(Sample {
             value: (still_open > 0).then_some(growth.rss),
             done: still_open as u64,
@@ -269,17 +237,11 @@ impl Bench<'_> {
 
 impl Sample {
     pub fn failed(why: &str) -> Self {
-        Self {
-            errors: 1,
-            first_error: Some(why.to_owned()),
-            ..Self::default()
-        }
+        Self { errors: 1, first_error: Some(why.to_owned()), ..Self::default() }
     }
 
     pub fn show(&self, unit: Unit) -> String {
-        let value = self.value.map_or("nothing".to_owned(), |value| {
-            format!("{} {}", show_number(value), unit.name())
-        });
+        let value = self.value.map_or("nothing".to_owned(), |value| format!("{} {}", show_number(value), unit.name()));
         let mut text = format!("{value}, {} per second", show_number(self.per_second));
         match self.kernel_kib {
             Some(kernel) => text.push_str(&format!(", kernel {} KiB", show_number(kernel))),
@@ -290,11 +252,7 @@ impl Sample {
             )),
         }
         if self.errors > 0 {
-            text.push_str(&format!(
-                ", {} ERRORS ({})",
-                self.errors,
-                self.first_error.as_deref().unwrap_or_default()
-            ));
+            text.push_str(&format!(", {} ERRORS ({})", self.errors, self.first_error.as_deref().unwrap_or_default()));
         }
         text
     }

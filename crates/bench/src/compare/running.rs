@@ -31,13 +31,8 @@ impl Running {
         let errors = output.try_clone().when("sharing a log file")?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let name = command.get_program().to_string_lossy().into_owned();
-        let child = machine::on_core(core, || {
-            command.spawn().when(format_args!("starting {name}"))
-        })?;
-        Ok(Self {
-            child,
-            log: log.to_owned(),
-        })
+        let child = machine::on_core(core, || command.spawn().when(format_args!("starting {name}")))?;
+        Ok(Self { child, log: log.to_owned() })
     }
 
     pub fn pid(&self) -> u32 {
@@ -45,28 +40,17 @@ impl Running {
     }
 
     /// Waits until `GET path` is answered with 200 on `address`; if the program ends instead, its log says why.
-    pub fn wait_until_answering(
-        &mut self,
-        address: SocketAddr,
-        path: &str,
-        interrupt: &Interrupt,
-    ) -> Outcome<()> {
+    pub fn wait_until_answering(&mut self, address: SocketAddr, path: &str, interrupt: &Interrupt) -> Outcome<()> {
         let until = Instant::now() + START_MAX;
         loop {
             interrupt.check()?;
             if let Some(status) = self.child.try_wait().when("waiting for a program")? {
-                return Err(Failure::new(format!(
-                    "it ended at once ({status}): {}",
-                    self.log_tail()
-                )));
+                return Err(Failure::new(format!("it ended at once ({status}): {}", self.log_tail())));
             }
             match ask(address, path) {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > until => {
-                    return Err(Failure::new(format!(
-                        "{address} does not answer ({error}): {}",
-                        self.log_tail()
-                    )));
+                    return Err(Failure::new(format!("{address} does not answer ({error}): {}", self.log_tail())));
                 }
                 Err(_) => std::thread::sleep(LOOK_INTERVAL),
             }
@@ -75,9 +59,7 @@ impl Running {
 
     fn log_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..])
-            .trim()
-            .to_owned()
+        String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).trim().to_owned()
     }
 }
 
@@ -110,14 +92,8 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.write_all(
-        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes(),
-    )?;
+    socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;
     let mut head = [0; 12];
     socket.read_exact(&mut head)?;
-    if &head == b"HTTP/1.1 200" {
-        Ok(())
-    } else {
-        Err(std::io::Error::other("a status other than 200"))
-    }
+    if &head == b"HTTP/1.1 200" { Ok(()) } else { Err(std::io::Error::other("a status other than 200")) }
 }

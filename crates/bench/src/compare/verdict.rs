@@ -55,28 +55,16 @@ impl Verdict {
     pub fn new(arguments: &Arguments, programs: &[Program], samples: &Samples) -> Self {
         let row = |(index, row): (usize, &super::Row)| {
             let cells = programs.iter().enumerate().map(|(program_index, program)| {
-                Cell::new(
-                    program,
-                    samples
-                        .get(&(index, program_index))
-                        .map_or(&[][..], Vec::as_slice),
-                )
+                Cell::new(program, samples.get(&(index, program_index)).map_or(&[][..], Vec::as_slice))
             });
             let mut cells: Vec<Cell> = cells.collect();
             relate_to_best_peer(&mut cells);
-            RowSummary {
-                row: row.name(),
-                unit: row.unit(),
-                cells,
-            }
+            RowSummary { row: row.name(), unit: row.unit(), cells }
         };
         Self {
             programs: programs
                 .iter()
-                .map(|program| ProgramSummary {
-                    name: program.peer.name(),
-                    version: program.version.clone(),
-                })
+                .map(|program| ProgramSummary { name: program.peer.name(), version: program.version.clone() })
                 .collect(),
             rows: arguments.rows.iter().enumerate().map(row).collect(),
             rounds: arguments.rounds,
@@ -88,18 +76,10 @@ impl Verdict {
         for program in &self.programs {
             println!("{:<9} {}", program.name, program.version);
         }
-        println!(
-            "median of {} rounds (minimum-maximum), ratio to the best peer\n",
-            self.rounds
-        );
+        println!("median of {} rounds (minimum-maximum), ratio to the best peer\n", self.rounds);
         let mut head = vec!["row".to_owned(), "unit".to_owned()];
         for program in &self.programs {
-            head.extend([
-                program.name.to_owned(),
-                "spread".to_owned(),
-                "ratio".to_owned(),
-                "per s".to_owned(),
-            ]);
+            head.extend([program.name.to_owned(), "spread".to_owned(), "ratio".to_owned(), "per s".to_owned()]);
         }
         let mut table = Table::with_head(head);
         for row in &self.rows {
@@ -113,62 +93,33 @@ impl Verdict {
 
     fn print_notes(&self) {
         println!();
-        let cells = || {
-            self.rows
-                .iter()
-                .flat_map(|row| row.cells.iter().map(move |cell| (&row.row, cell)))
-        };
+        let cells = || self.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (&row.row, cell)));
         for (row, cell) in cells().filter(|(_, cell)| cell.errors > 0) {
             let first = cell.first_error.as_deref().unwrap_or_default();
-            println!(
-                "!  {row}, {}: {} errors, not used for ratios; first: {first}",
-                cell.program, cell.errors
-            );
+            println!("!  {row}, {}: {} errors, not used for ratios; first: {first}", cell.program, cell.errors);
         }
         if cells().any(|(_, cell)| cell.load_saturated) {
-            println!(
-                "*  load and origin filled their core: the rate is theirs, the CPU per unit is still the proxy's"
-            );
+            println!("*  load and origin filled their core: the rate is theirs, the CPU per unit is still the proxy's");
         }
         let kernel: Vec<String> = cells()
-            .filter_map(|(row, cell)| {
-                Some(format!(
-                    "{row} {} {} KiB",
-                    cell.program,
-                    show_number(cell.kernel_kib?)
-                ))
-            })
+            .filter_map(|(row, cell)| Some(format!("{row} {} {} KiB", cell.program, show_number(cell.kernel_kib?))))
             .collect();
         if !kernel.is_empty() {
-            println!(
-                "kernel memory per idle connection, both ends: {}",
-                kernel.join(", ")
-            );
+            println!("kernel memory per idle connection, both ends: {}", kernel.join(", "));
         }
         let coarse = cells().any(|(_, cell)| cell.coarse_clock);
         println!(
             "CPU time from {}",
-            if coarse {
-                "/proc/PID/stat (10 ms ticks) in part"
-            } else {
-                "/proc/PID/task/*/schedstat"
-            }
+            if coarse { "/proc/PID/stat (10 ms ticks) in part" } else { "/proc/PID/task/*/schedstat" }
         );
     }
 
     /// A comparison with holes is a failure.
     pub fn outcome(&self) -> Outcome<()> {
-        let errors: u64 = self
-            .rows
-            .iter()
-            .flat_map(|row| &row.cells)
-            .map(|cell| cell.errors)
-            .sum();
+        let errors: u64 = self.rows.iter().flat_map(|row| &row.cells).map(|cell| cell.errors).sum();
         match errors {
             0 => Ok(()),
-            _ => Err(Failure::new(
-                "some rows have errors; they are marked with ! in the table",
-            )),
+            _ => Err(Failure::new("some rows have errors; they are marked with ! in the table")),
         }
     }
 }
@@ -182,10 +133,7 @@ impl Cell {
             all.sort_by(f64::total_cmp);
             median(&all).unwrap_or(0.0)
         };
-        let mut kernel: Vec<f64> = samples
-            .iter()
-            .filter_map(|sample| sample.kernel_kib)
-            .collect();
+        let mut kernel: Vec<f64> = samples.iter().filter_map(|sample| sample.kernel_kib).collect();
         kernel.sort_by(f64::total_cmp);
         Self {
             program: program.peer.name(),
@@ -195,12 +143,8 @@ impl Cell {
             ratio_to_best_peer: None,
             per_second: median_of(|sample| sample.per_second),
             proxy_busy: median_of(|sample| sample.proxy_busy),
-            load_saturated: samples
-                .iter()
-                .any(|sample| sample.load_busy > LOAD_SATURATED),
-            coarse_clock: samples
-                .iter()
-                .any(|sample| sample.source == Some(crate::cpu::Source::Stat)),
+            load_saturated: samples.iter().any(|sample| sample.load_busy > LOAD_SATURATED),
+            coarse_clock: samples.iter().any(|sample| sample.source == Some(crate::cpu::Source::Stat)),
             kernel_kib: median(&kernel),
             errors: samples.iter().map(|sample| sample.errors).sum(),
             first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
@@ -215,8 +159,7 @@ impl Cell {
         [
             format!("{}{mark}", number(self.median)),
             format!("{}-{}", number(self.minimum), number(self.maximum)),
-            self.ratio_to_best_peer
-                .map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
+            self.ratio_to_best_peer.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
             format!("{}{star}", show_number(self.per_second)),
         ]
     }
@@ -224,16 +167,10 @@ impl Cell {
 
 fn relate_to_best_peer(cells: &mut [Cell]) {
     let usable = |cell: &Cell| if cell.errors == 0 { cell.median } else { None };
-    let best = cells
-        .iter()
-        .filter(|cell| cell.program != Peer::Propylon.name())
-        .filter_map(usable)
-        .min_by(f64::total_cmp);
+    let best =
+        cells.iter().filter(|cell| cell.program != Peer::Propylon.name()).filter_map(usable).min_by(f64::total_cmp);
     for cell in cells {
-        cell.ratio_to_best_peer = usable(cell)
-            .zip(best)
-            .filter(|(_, best)| *best > 0.0)
-            .map(|(own, best)| own / best);
+        cell.ratio_to_best_peer = usable(cell).zip(best).filter(|(_, best)| *best > 0.0).map(|(own, best)| own / best);
     }
 }
 
@@ -252,22 +189,10 @@ mod tests {
     use super::*;
 
     fn cell(peer: Peer, values: &[f64], errors: u64) -> Cell {
-        let program = Program {
-            peer,
-            path: "x".into(),
-            version: String::new(),
-        };
-        let samples: Vec<Sample> = values
-            .iter()
-            .map(|value| Sample {
-                value: Some(*value),
-                ..Sample::default()
-            })
-            .collect();
-        Cell {
-            errors,
-            ..Cell::new(&program, &samples)
-        }
+        let program = Program { peer, path: "x".into(), version: String::new() };
+        let samples: Vec<Sample> =
+            values.iter().map(|value| Sample { value: Some(*value), ..Sample::default() }).collect();
+        Cell { errors, ..Cell::new(&program, &samples) }
     }
 
     #[test]

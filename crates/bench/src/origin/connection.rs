@@ -85,16 +85,10 @@ impl Connection {
 
     /// Goes on as far as it can without waiting.
     pub fn drive(&mut self, settings: &Settings, scratch: &mut [u8], closing: bool) -> Next {
-        self.try_drive(settings, scratch, closing)
-            .unwrap_or(Next::Close)
+        self.try_drive(settings, scratch, closing).unwrap_or(Next::Close)
     }
 
-    fn try_drive(
-        &mut self,
-        settings: &Settings,
-        scratch: &mut [u8],
-        closing: bool,
-    ) -> io::Result<Next> {
+    fn try_drive(&mut self, settings: &Settings, scratch: &mut [u8], closing: bool) -> io::Result<Next> {
         if self.held_until.is_some() {
             // A timer is set already; whatever came meanwhile waits in the socket.
             return Ok(Next::Event);
@@ -134,11 +128,7 @@ impl Connection {
             }
             // A short read emptied the socket: answer, and save the look that would only say so.
             let drained = count < scratch.len() && !closing;
-            if drained
-                && self.flush()?
-                && !self.close_after
-                && (halt == Halt::NeedsMore || self.input.is_empty())
-            {
+            if drained && self.flush()? && !self.close_after && (halt == Halt::NeedsMore || self.input.is_empty()) {
                 return Ok(Next::Event);
             }
         }
@@ -147,11 +137,8 @@ impl Connection {
     /// Takes requests from `bytes` until more are needed or an answer cannot be sent at once; keeps the rest.
     fn understand(&mut self, settings: &Settings, mut bytes: &[u8]) -> Halt {
         loop {
-            let taken = if self.reading.is_some() {
-                self.take_body(settings, bytes)
-            } else {
-                self.take_head(settings, bytes)
-            };
+            let taken =
+                if self.reading.is_some() { self.take_body(settings, bytes) } else { self.take_head(settings, bytes) };
             match taken {
                 Ok(Some(rest)) => bytes = rest,
                 Ok(None) => {
@@ -177,17 +164,9 @@ impl Connection {
     }
 
     /// Returns what follows the head, or nothing if the head is not whole yet.
-    fn take_head<'a>(
-        &mut self,
-        settings: &Settings,
-        bytes: &'a [u8],
-    ) -> Result<Option<&'a [u8]>, BadFraming> {
+    fn take_head<'a>(&mut self, settings: &Settings, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, BadFraming> {
         let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
-            return if bytes.len() > HEAD_BYTES_MAX {
-                Err(BadFraming("the head is too long"))
-            } else {
-                Ok(None)
-            };
+            return if bytes.len() > HEAD_BYTES_MAX { Err(BadFraming("the head is too long")) } else { Ok(None) };
         };
         let request = Request::parse(&bytes[..end + 4])?;
         let rest = &bytes[end + 4..];
@@ -202,18 +181,13 @@ impl Connection {
             self.body.begin_length(request.framing.length.unwrap_or(0));
         }
         if request.expects_continue && rest.is_empty() {
-            self.output
-                .extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            self.output.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
         self.reading = Some(request);
         Ok(Some(rest))
     }
 
-    fn take_body<'a>(
-        &mut self,
-        settings: &Settings,
-        bytes: &'a [u8],
-    ) -> Result<Option<&'a [u8]>, BadFraming> {
+    fn take_body<'a>(&mut self, settings: &Settings, bytes: &'a [u8]) -> Result<Option<&'a [u8]>, BadFraming> {
         let Some(request) = &self.reading else {
             return Ok(None);
         };
@@ -236,10 +210,7 @@ impl Connection {
         self.close_after = request.framing.close;
         let mut delay = settings.delay;
         let body_from = self.output.len();
-        if settings
-            .fail_every
-            .is_some_and(|every| number.is_multiple_of(every))
-        {
+        if settings.fail_every.is_some_and(|every| number.is_multiple_of(every)) {
             self.say(settings, 500, b"failed on purpose\n");
         } else if request.is_upload && matches!(request.wish, Wish::Fixed | Wish::Slow(_)) {
             let length = format!("{}\n", self.body.bytes());
@@ -260,9 +231,7 @@ impl Connection {
 
     fn grant(&mut self, settings: &Settings, wish: Wish) {
         match wish {
-            Wish::Fixed | Wish::Slow(_) if !self.close_after => {
-                self.output.extend_from_slice(&settings.fixed)
-            }
+            Wish::Fixed | Wish::Slow(_) if !self.close_after => self.output.extend_from_slice(&settings.fixed),
             Wish::Fixed | Wish::Slow(_) => self.begin_bytes(settings, settings.body_bytes as u64),
             Wish::Bytes(length) => self.begin_bytes(settings, length),
             Wish::Chunked(length) => {
@@ -287,12 +256,7 @@ impl Connection {
     }
 
     fn say(&mut self, settings: &Settings, status: u16, body: &[u8]) {
-        settings.write_head(
-            &mut self.output,
-            status,
-            Some(body.len() as u64),
-            self.close_after,
-        );
+        settings.write_head(&mut self.output, status, Some(body.len() as u64), self.close_after);
         self.output.extend_from_slice(body);
     }
 
@@ -338,8 +302,7 @@ impl Connection {
         const CHUNKS_AT_ONCE: usize = 4;
         for _ in 0..CHUNKS_AT_ONCE {
             let size = left.min(CHUNK_BYTES);
-            self.output
-                .extend_from_slice(format!("{size:x}\r\n").as_bytes());
+            self.output.extend_from_slice(format!("{size:x}\r\n").as_bytes());
             if size == 0 {
                 self.output.extend_from_slice(b"\r\n");
                 self.streaming = Streaming::Nothing;

@@ -41,12 +41,7 @@ Example:
   propylon-bench origin --bind 127.0.0.1:8000 --body-bytes 1024 --name blue")]
 pub struct Arguments {
     /// Addresses to listen on; port 0 takes a free one
-    #[arg(
-        long,
-        value_name = "ADDR",
-        value_delimiter = ',',
-        default_value = "127.0.0.1:0"
-    )]
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1:0")]
     pub bind: Vec<SocketAddr>,
     /// Bytes of the fixed body
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(..=64 * 1024 * 1024))]
@@ -102,16 +97,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     if let Some(core) = arguments.core {
         crate::machine::pin_to_core(core)?;
     }
-    let settings = Settings::new(
-        &arguments.name,
-        arguments.body_bytes,
-        arguments.delay,
-        arguments.fail_every,
-    );
+    let settings = Settings::new(&arguments.name, arguments.body_bytes, arguments.delay, arguments.fail_every);
     let mut origin = Origin::bind(&arguments.bind, settings)?;
-    let bound = Bound {
-        listening: origin.addresses()?,
-    };
+    let bound = Bound { listening: origin.addresses()? };
     for address in &bound.listening {
         println!("listening {address}");
     }
@@ -161,8 +149,7 @@ impl Origin {
         let mut listeners = Vec::new();
         for (index, address) in addresses.iter().enumerate() {
             let listener = listen(*address).when(format_args!("listening on {address}"))?;
-            poll.add(&listener, LISTENER_TOKEN + index as u64)
-                .when("epoll")?;
+            poll.add(&listener, LISTENER_TOKEN + index as u64).when("epoll")?;
             listeners.push(listener);
         }
         Ok(Self {
@@ -178,10 +165,7 @@ impl Origin {
     }
 
     pub fn addresses(&self) -> Outcome<Vec<SocketAddr>> {
-        self.listeners
-            .iter()
-            .map(|listener| listener.local_addr().when("asking for the bound address"))
-            .collect()
+        self.listeners.iter().map(|listener| listener.local_addr().when("asking for the bound address")).collect()
     }
 
     /// Serves until interrupted.
@@ -256,9 +240,7 @@ impl Origin {
                 return;
             }
             self.timers.pop();
-            let connection = self.connections[index]
-                .as_mut()
-                .filter(|connection| connection.serial == serial);
+            let connection = self.connections[index].as_mut().filter(|connection| connection.serial == serial);
             if let Some(connection) = connection {
                 connection.release();
                 self.drive(index, false);
@@ -268,11 +250,8 @@ impl Origin {
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = socket2::Socket::new(
-        socket2::Domain::for_address(address),
-        socket2::Type::STREAM.nonblocking(),
-        None,
-    )?;
+    let socket =
+        socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -303,11 +282,7 @@ pub mod tests {
                 tell.send(origin.addresses().unwrap()[0]).unwrap();
                 origin.serve(&flag).unwrap();
             });
-            Self {
-                address: told.recv().unwrap(),
-                interrupt,
-                thread: Some(thread),
-            }
+            Self { address: told.recv().unwrap(), interrupt, thread: Some(thread) }
         }
     }
 
@@ -321,9 +296,7 @@ pub mod tests {
     /// Sends `bytes`, which must make the origin close in the end, and returns all that it says.
     fn say(address: SocketAddr, bytes: &[u8]) -> String {
         let mut socket = TcpStream::connect(address).unwrap();
-        socket
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         socket.write_all(bytes).unwrap();
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).unwrap();
@@ -340,34 +313,19 @@ pub mod tests {
               GET /chunked/20 HTTP/1.1\r\nHost: x\r\n\r\n\
               GET /status/404 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
         );
-        let places: Vec<usize> = [
-            "\r\n\r\nabc",
-            "\r\n\r\n5",
-            "\r\n\r\n14\r\nxxx",
-            "HTTP/1.1 404 Not Found",
-        ]
-        .iter()
-        .map(|part| {
-            answer
-                .find(part)
-                .unwrap_or_else(|| panic!("{part} in {answer}"))
-        })
-        .collect();
+        let places: Vec<usize> = ["\r\n\r\nabc", "\r\n\r\n5", "\r\n\r\n14\r\nxxx", "HTTP/1.1 404 Not Found"]
+            .iter()
+            .map(|part| answer.find(part).unwrap_or_else(|| panic!("{part} in {answer}")))
+            .collect();
         assert!(places.is_sorted(), "{answer}");
     }
 
     #[test]
     fn a_large_answer_arrives_whole() {
         let origin = Running::start(Duration::ZERO, None);
-        let answer = say(
-            origin.address,
-            b"GET /bytes/3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-        );
+        let answer = say(origin.address, b"GET /bytes/3000000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.contains("Content-Length: 3000000") && head.contains("X-Origin: test"),
-            "{head}"
-        );
+        assert!(head.contains("Content-Length: 3000000") && head.contains("X-Origin: test"), "{head}");
         assert_eq!(body.len(), 3_000_000);
     }
 

@@ -43,11 +43,7 @@ impl Request {
             _ => return Err(BadFraming("not an HTTP/1 request head")),
         }
         let method = parsed.method.unwrap_or_default();
-        let mut framing = Framing {
-            length: None,
-            chunked: false,
-            close: false,
-        };
+        let mut framing = Framing { length: None, chunked: false, close: false };
         let mut keeps_alive = parsed.version == Some(1);
         let mut expects_continue = false;
         for header in parsed.headers.iter() {
@@ -82,9 +78,7 @@ impl Wish {
         match (first, number) {
             ("bytes", Some(bytes)) => Self::Bytes(bytes.min(BODY_BYTES_MAX)),
             ("chunked", Some(bytes)) => Self::Chunked(bytes.min(BODY_BYTES_MAX)),
-            ("slow", Some(milliseconds)) => Self::Slow(Duration::from_millis(
-                milliseconds.min(SLOW_MAX_MILLISECONDS),
-            )),
+            ("slow", Some(milliseconds)) => Self::Slow(Duration::from_millis(milliseconds.min(SLOW_MAX_MILLISECONDS))),
             ("slow", None) => Self::Slow(SLOW_DEFAULT),
             ("status", Some(status @ 200..=999)) => Self::Status(status as u16),
             ("echo", _) => Self::Echo,
@@ -124,27 +118,14 @@ mod tests {
     fn paths_are_wishes() {
         assert_eq!(Wish::of_path("/bytes/12?x=y"), Wish::Bytes(12));
         assert_eq!(Wish::of_path("/bytes/many"), Wish::Fixed);
-        assert_eq!(
-            Wish::of_path("/slow/20"),
-            Wish::Slow(Duration::from_millis(20))
-        );
+        assert_eq!(Wish::of_path("/slow/20"), Wish::Slow(Duration::from_millis(20)));
         assert_eq!(Wish::of_path("/status/99"), Wish::Fixed);
         assert_eq!(Wish::of_path("/status/503"), Wish::Status(503));
     }
 
     #[test]
     fn http_1_0_closes_unless_asked_to_stay() {
-        assert!(
-            Request::parse(b"GET / HTTP/1.0\r\n\r\n")
-                .unwrap()
-                .framing
-                .close
-        );
-        assert!(
-            !Request::parse(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-                .unwrap()
-                .framing
-                .close
-        );
+        assert!(Request::parse(b"GET / HTTP/1.0\r\n\r\n").unwrap().framing.close);
+        assert!(!Request::parse(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").unwrap().framing.close);
     }
 }

@@ -12,49 +12,26 @@ use crate::tree::{DEPTH_MAX, Entry, Node, Value};
 
 pub(crate) fn read<'t>(lines: &Lines<'t>) -> Reading<'t> {
     if let Err(error) = serde_json::from_str::<IgnoredAny>(lines.text()) {
-        return Reading {
-            root: None,
-            faults: vec![syntax_fault(lines, &error)],
-        };
+        return Reading { root: None, faults: vec![syntax_fault(lines, &error)] };
     }
-    let mut cutter = Cutter {
-        lines,
-        offset: 0,
-        faults: Vec::new(),
-    };
+    let mut cutter = Cutter { lines, offset: 0, faults: Vec::new() };
     let root = cutter.node(0);
     if let Some(node) = &root
         && !matches!(node.value, Value::Table(_))
     {
         let what = format!("expected an object, found {}", node.value.kind());
-        cutter.fault(
-            Span::new(node.span.start, node.span.start + 1),
-            what,
-            "put the configuration in `{ }`".into(),
-        );
-        return Reading {
-            root: None,
-            faults: cutter.faults,
-        };
+        cutter.fault(Span::new(node.span.start, node.span.start + 1), what, "put the configuration in `{ }`".into());
+        return Reading { root: None, faults: cutter.faults };
     }
-    Reading {
-        root,
-        faults: cutter.faults,
-    }
+    Reading { root, faults: cutter.faults }
 }
 
 fn syntax_fault(lines: &Lines<'_>, error: &serde_json::Error) -> Fault {
     let offset = lines.start_of(error.line()) + error.column().saturating_sub(1);
     let message = error.to_string();
     let before = lines.text().get(..offset).unwrap_or_default().trim_end();
-    let what = message
-        .rsplit_once(" at line ")
-        .map_or(message.as_str(), |(what, _)| what);
-    let what = if what == "key must be a string" && before.ends_with(',') {
-        "trailing comma"
-    } else {
-        what
-    };
+    let what = message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what);
+    let what = if what == "key must be a string" && before.ends_with(',') { "trailing comma" } else { what };
     let fix = match what {
         "trailing comma" => "remove the comma",
         "key must be a string" => "put the key in double quotes",
@@ -82,11 +59,7 @@ impl<'t> Cutter<'_, 't> {
         let start = self.offset;
         if depth > DEPTH_MAX {
             let what = format!("objects and arrays are nested more than {DEPTH_MAX} deep");
-            self.fault(
-                Span::new(start, start + 1),
-                what,
-                "nothing in a configuration needs that".into(),
-            );
+            self.fault(Span::new(start, start + 1), what, "nothing in a configuration needs that".into());
             return None;
         }
         let value = match first {
@@ -95,10 +68,7 @@ impl<'t> Cutter<'_, 't> {
             b'"' => Value::String(self.string()?),
             _ => self.word(),
         };
-        Some(Node {
-            span: Span::new(start, self.offset),
-            value,
-        })
+        Some(Node { span: Span::new(start, self.offset), value })
     }
 
     fn table(&mut self, depth: usize) -> Option<Value<'t>> {
@@ -122,11 +92,7 @@ impl<'t> Cutter<'_, 't> {
                     damage: None,
                 });
             } else {
-                entries.push(Entry {
-                    key,
-                    key_span,
-                    node,
-                });
+                entries.push(Entry { key, key_span, node });
             }
         }
         Some(Value::Table(entries))
@@ -172,11 +138,7 @@ impl<'t> Cutter<'_, 't> {
             Ok(string) => Some(Cow::Owned(string)),
             Err(_) => {
                 let fix = "write both halves of the surrogate pair, or the character itself".into();
-                self.fault(
-                    Span::new(start, self.offset),
-                    "an escape in this string is half a character".into(),
-                    fix,
-                );
+                self.fault(Span::new(start, self.offset), "an escape in this string is half a character".into(), fix);
                 Some(Cow::Borrowed(""))
             }
         }
@@ -184,9 +146,7 @@ impl<'t> Cutter<'_, 't> {
 
     fn word(&mut self) -> Value<'t> {
         let rest = &self.lines.text()[self.offset..];
-        let length = rest
-            .find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c))
-            .unwrap_or(rest.len());
+        let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"+-.".contains(c)).unwrap_or(rest.len());
         // A step of at least one byte; no word is empty in a well-formed text.
         self.offset += length.max(1);
         match &rest[..length] {
@@ -195,11 +155,7 @@ impl<'t> Cutter<'_, 't> {
             "null" => Value::Null,
             number if number.contains(['.', 'e', 'E']) => Value::Float,
             number => {
-                let limit = if number.starts_with('-') {
-                    i128::MIN
-                } else {
-                    i128::MAX
-                };
+                let limit = if number.starts_with('-') { i128::MIN } else { i128::MAX };
                 Value::Integer(number.parse().unwrap_or(limit))
             }
         }
@@ -208,20 +164,13 @@ impl<'t> Cutter<'_, 't> {
     /// The next byte that is not white space; the offset is put on it.
     fn peek(&mut self) -> Option<u8> {
         let rest = &self.lines.text().as_bytes()[self.offset.min(self.lines.text().len())..];
-        let skip = rest
-            .iter()
-            .position(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))?;
+        let skip = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))?;
         self.offset += skip;
         Some(rest[skip])
     }
 
     fn fault(&mut self, span: Span, what: String, fix: String) {
-        self.faults.push(Fault {
-            span: Some(span),
-            what,
-            fix,
-            damage: Some(span),
-        });
+        self.faults.push(Fault { span: Some(span), what, fix, damage: Some(span) });
     }
 }
 
@@ -233,69 +182,34 @@ mod tests {
         let lines = Lines::new(text);
         let reading = read(&lines);
         let place = |fault: &Fault| lines.at(fault.span.expect("a position"));
-        reading
-            .faults
-            .iter()
-            .map(|f| (place(f).line, place(f).column, f.what.clone()))
-            .collect()
+        reading.faults.iter().map(|f| (place(f).line, place(f).column, f.what.clone())).collect()
     }
 
     #[test]
     fn values_are_cut_where_they_were_written() {
-        let text =
-            "{ \"a\" : [1, -2.5, true,null],\n\"é\\u00e9\":{\"x\":\"\\\"\",\"y\":{}} , \"z\":[]}";
+        let text = "{ \"a\" : [1, -2.5, true,null],\n\"é\\u00e9\":{\"x\":\"\\\"\",\"y\":{}} , \"z\":[]}";
         let reading = read(&Lines::new(text));
-        let Some(Node {
-            value: Value::Table(entries),
-            ..
-        }) = reading.root
-        else {
-            panic!("{reading:?}")
-        };
-        let spans: Vec<_> = entries
-            .iter()
-            .map(|e| (&text[e.node.span.start..e.node.span.end], e.key.as_ref()))
-            .collect();
-        assert_eq!(
-            spans,
-            [
-                ("[1, -2.5, true,null]", "a"),
-                ("{\"x\":\"\\\"\",\"y\":{}}", "éé"),
-                ("[]", "z")
-            ]
-        );
+        let Some(Node { value: Value::Table(entries), .. }) = reading.root else { panic!("{reading:?}") };
+        let spans: Vec<_> =
+            entries.iter().map(|e| (&text[e.node.span.start..e.node.span.end], e.key.as_ref())).collect();
+        assert_eq!(spans, [("[1, -2.5, true,null]", "a"), ("{\"x\":\"\\\"\",\"y\":{}}", "éé"), ("[]", "z")]);
         assert!(reading.faults.is_empty());
     }
 
     #[test]
     fn syntax_errors_have_their_position() {
-        assert_eq!(
-            faults("{\n  \"é\": 1,\n}"),
-            [(3, 1, "trailing comma".into())]
-        );
+        assert_eq!(faults("{\n  \"é\": 1,\n}"), [(3, 1, "trailing comma".into())]);
         assert_eq!(faults("{\n \"é\": x}"), [(2, 7, "expected value".into())]);
         assert_eq!(faults(""), [(1, 1, "EOF while parsing a value".into())]);
         assert_eq!(faults("{\"a\":1}}"), [(1, 8, "trailing characters".into())]);
-        assert_eq!(
-            faults("{\"a\":\"\\ud800\"}"),
-            [(1, 6, "an escape in this string is half a character".into())]
-        );
-        assert_eq!(
-            faults("[1]"),
-            [(1, 1, "expected an object, found an array".into())]
-        );
+        assert_eq!(faults("{\"a\":\"\\ud800\"}"), [(1, 6, "an escape in this string is half a character".into())]);
+        assert_eq!(faults("[1]"), [(1, 1, "expected an object, found an array".into())]);
     }
 
     #[test]
     fn duplicate_keys_and_deep_nesting_are_refused() {
-        assert_eq!(
-            faults("{\"a\":1,\n\"\\u0061\":2}"),
-            [(2, 1, "`a` is given twice, first in line 1".into())]
-        );
+        assert_eq!(faults("{\"a\":1,\n\"\\u0061\":2}"), [(2, 1, "`a` is given twice, first in line 1".into())]);
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-        assert_eq!(
-            faults(&deep)[0].2,
-            "objects and arrays are nested more than 24 deep"
-        );
+        assert_eq!(faults(&deep)[0].2, "objects and arrays are nested more than 24 deep");
     }
 }

@@ -16,11 +16,7 @@ const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
 const CHECKS: RangeInclusive<i128> = 1..=1000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
-    let Named {
-        name,
-        span,
-        mut section,
-    } = named;
+    let Named { name, span, mut section } = named;
     let report = context.report;
     let balance = balance(&mut section);
     let servers = servers(&mut section);
@@ -34,23 +30,10 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         report.unsupported(entry.key_span, "slow_start", "");
     }
     let timeouts = timeouts(section.table("timeouts"));
-    let retries = section
-        .integer("retries", 0..=10)
-        .map_or(2, |found| found.value);
-    let max_idle = section
-        .integer("max_idle", 0..=65_536)
-        .map_or(128, |found| found.value);
+    let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
+    let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
     section.close();
-    Backend {
-        name: name.to_string(),
-        balance,
-        servers,
-        reuse,
-        timeouts,
-        retries,
-        max_idle,
-        at: report.at(span),
-    }
+    Backend { name: name.to_string(), balance, servers, reuse, timeouts, retries, max_idle, at: report.at(span) }
 }
 
 fn balance(section: &mut Section<'_, '_>) -> Balance {
@@ -63,19 +46,12 @@ fn balance(section: &mut Section<'_, '_>) -> Balance {
         ("first", Err("first")),
     ];
     match section.choice("balance", &choices) {
-        Some(Found {
-            value: Err(name),
-            span,
-        }) => {
+        Some(Found { value: Err(name), span }) => {
             let key = format!("balance = \"{name}\"");
-            section
-                .report
-                .unsupported(span, &key, "or use \"round-robin\" or \"random\"");
+            section.report.unsupported(span, &key, "or use \"round-robin\" or \"random\"");
             Balance::RoundRobin
         }
-        Some(Found {
-            value: Ok(balance), ..
-        }) => balance,
+        Some(Found { value: Ok(balance), .. }) => balance,
         None => Balance::RoundRobin,
     }
 }
@@ -88,19 +64,12 @@ fn reuse(section: &mut Section<'_, '_>) -> Reuse {
         ("aggressive", Err("aggressive")),
     ];
     match section.choice("reuse", &choices) {
-        Some(Found {
-            value: Err(name),
-            span,
-        }) => {
+        Some(Found { value: Err(name), span }) => {
             let key = format!("reuse = \"{name}\"");
-            section
-                .report
-                .unsupported(span, &key, "or use \"never\" or \"always\"");
+            section.report.unsupported(span, &key, "or use \"never\" or \"always\"");
             Reuse::Always
         }
-        Some(Found {
-            value: Ok(reuse), ..
-        }) => reuse,
+        Some(Found { value: Ok(reuse), .. }) => reuse,
         None => Reuse::Always,
     }
 }
@@ -115,11 +84,7 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
         return Vec::new();
     };
     if list.value.is_empty() {
-        report.error(
-            list.span,
-            "`servers` is empty",
-            "write at least one \"HOST:PORT\"",
-        );
+        report.error(list.span, "`servers` is empty", "write at least one \"HOST:PORT\"");
     }
     let mut seen = HashMap::new();
     let mut servers = Vec::new();
@@ -129,11 +94,7 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
         };
         if let Some(first) = seen.insert(server.address.clone(), server.at.line) {
             let what = format!("this server is listed already, in line {first}");
-            report.warning(
-                node.span,
-                what,
-                "remove one of the two, and use `weight` to give it more",
-            );
+            report.warning(node.span, what, "remove one of the two, and use `weight` to give it more");
         }
         servers.push(server);
     }
@@ -142,29 +103,14 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     let (address, weight) = match &node.value {
-        Value::String(text) => (
-            Found {
-                value: text.as_ref(),
-                span: node.span,
-            },
-            NonZeroU16::MIN,
-        ),
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN),
         Value::Table(_) => server_table(report, node)?,
         _ => {
-            return mismatch(
-                report,
-                "servers",
-                "\"HOST:PORT\" or { address = \"HOST:PORT\" }",
-                node,
-            );
+            return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
     match address::server(address.value) {
-        Ok(value) => Some(Server {
-            address: value,
-            weight,
-            at: report.at(address.span),
-        }),
+        Ok(value) => Some(Server { address: value, weight, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -172,10 +118,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-fn server_table<'r>(
-    report: &'r Report<'_>,
-    node: &'r Node<'_>,
-) -> Option<(Found<&'r str>, NonZeroU16)> {
+fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<(Found<&'r str>, NonZeroU16)> {
     let mut section = Section::of(report, node, "this server", node.span)?;
     if section.node("address").is_none() {
         section.missing("address", "add address = \"HOST:PORT\"");
@@ -183,9 +126,7 @@ fn server_table<'r>(
     let address = section.string("address");
     let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
     if let Some(entry) = section.entry("max_connections")
-        && section
-            .integer::<i128>("max_connections", CONNECTIONS)
-            .is_some()
+        && section.integer::<i128>("max_connections", CONNECTIONS).is_some()
     {
         report.unsupported(entry.key_span, "max_connections", "");
     }
@@ -201,11 +142,7 @@ fn server_table<'r>(
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {
     let node = section.node("weight")?;
     if let Value::Integer(0) = node.value {
-        section.report.error(
-            node.span,
-            "`weight` is 0",
-            "use 1 to 256, or remove the server",
-        );
+        section.report.error(node.span, "`weight` is 0", "use 1 to 256, or remove the server");
         return None;
     }
     let found = section.integer("weight", WEIGHT)?;

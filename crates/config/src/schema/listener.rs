@@ -11,40 +11,19 @@ const HEAD_BYTES: std::ops::RangeInclusive<u64> = 1024..=64 * 1024;
 const RATE_MAX: u64 = 1 << 30;
 
 pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Listener {
-    let Named {
-        name,
-        span,
-        mut section,
-    } = named;
+    let Named { name, span, mut section } = named;
     let report = context.report;
     let bind = binds(&mut section);
     protocol(&mut section);
-    let tls = section
-        .string("tls")
-        .and_then(|found| context.tls.resolve(report, found))
-        .map(TlsId);
-    let monitor_path = section
-        .string("monitor_path")
-        .and_then(|found| monitor_path(report, found));
-    if section
-        .boolean("accept_proxy_protocol")
-        .is_some_and(|found| found.value)
+    let tls = section.string("tls").and_then(|found| context.tls.resolve(report, found)).map(TlsId);
+    let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
+    if section.boolean("accept_proxy_protocol").is_some_and(|found| found.value)
         && let Some(entry) = section.entry("accept_proxy_protocol")
     {
-        report.unsupported(
-            entry.key_span,
-            "accept_proxy_protocol",
-            "or set it to false",
-        );
+        report.unsupported(entry.key_span, "accept_proxy_protocol", "or set it to false");
     }
-    let choices = [
-        ("replace", Forwarded::Replace),
-        ("append", Forwarded::Append),
-        ("remove", Forwarded::Remove),
-    ];
-    let forwarded = section
-        .choice("forwarded", &choices)
-        .map_or(Forwarded::Replace, |found| found.value);
+    let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
+    let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
     let timeouts = timeouts(section.table("timeouts"));
     let limits = limits(section.table("limits"));
     section.close();
@@ -71,11 +50,7 @@ fn binds(section: &mut Section<'_, '_>) -> Vec<Bind> {
     };
     match &node.value {
         Value::Array(items) if items.is_empty() => {
-            report.error(
-                node.span,
-                "`bind` is empty",
-                "write at least one address, such as \"0.0.0.0:443\"",
-            );
+            report.error(node.span, "`bind` is empty", "write at least one address, such as \"0.0.0.0:443\"");
             Vec::new()
         }
         Value::Array(items) => items.iter().filter_map(|item| bind(report, item)).collect(),
@@ -85,14 +60,8 @@ fn binds(section: &mut Section<'_, '_>) -> Vec<Bind> {
 
 fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
     if let Value::Integer(port) = node.value {
-        let fix = format!(
-            "write \"0.0.0.0:{port}\" for IPv4, \"[::]:{port}\" for IPv6, or both in an array"
-        );
-        report.error(
-            node.span,
-            "`bind`: expected a string, found an integer",
-            fix,
-        );
+        let fix = format!("write \"0.0.0.0:{port}\" for IPv4, \"[::]:{port}\" for IPv6, or both in an array");
+        report.error(node.span, "`bind`: expected a string, found an integer", fix);
         return None;
     }
     if matches!(node.value, Value::Table(_)) {
@@ -100,10 +69,7 @@ fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
     }
     let found = string(report, "bind", node)?;
     match address::bind(found.value) {
-        Ok(address) => Some(Bind {
-            address,
-            at: report.at(found.span),
-        }),
+        Ok(address) => Some(Bind { address, at: report.at(found.span) }),
         Err((what, fix)) => {
             report.error(found.span, what, fix);
             None
@@ -112,16 +78,8 @@ fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
 }
 
 fn protocol(section: &mut Section<'_, '_>) {
-    let choices = [
-        ("http", None),
-        ("tcp", Some("tcp")),
-        ("passthrough", Some("passthrough")),
-    ];
-    if let Some(Found {
-        value: Some(name),
-        span,
-    }) = section.choice("protocol", &choices)
-    {
+    let choices = [("http", None), ("tcp", Some("tcp")), ("passthrough", Some("passthrough"))];
+    if let Some(Found { value: Some(name), span }) = section.choice("protocol", &choices) {
         let key = format!("protocol = \"{name}\"");
         section.report.unsupported(span, &key, "or use \"http\"");
     }
@@ -151,15 +109,9 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ClientTimeouts {
 }
 
 fn limits(mut section: Option<Section<'_, '_>>) -> ClientLimits {
-    let head_bytes = section
-        .as_mut()
-        .and_then(|section| section.size("head_bytes", HEAD_BYTES));
-    let headers = section
-        .as_mut()
-        .and_then(|section| section.integer("headers", 1..=1000));
-    let rate = section
-        .as_mut()
-        .and_then(|section| section.size("body_rate_min", 0..=RATE_MAX));
+    let head_bytes = section.as_mut().and_then(|section| section.size("head_bytes", HEAD_BYTES));
+    let headers = section.as_mut().and_then(|section| section.integer("headers", 1..=1000));
+    let rate = section.as_mut().and_then(|section| section.size("body_rate_min", 0..=RATE_MAX));
     close(section);
     ClientLimits {
         head_bytes: head_bytes.map_or(16 * 1024, |found| found.value as usize),

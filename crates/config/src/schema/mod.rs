@@ -62,72 +62,36 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     for signer in signers {
         signer::signer(&context, signer);
     }
-    let listeners = listeners
-        .into_iter()
-        .map(|named| listener::listener(&context, named))
-        .collect();
-    let tls = tls
-        .into_iter()
-        .map(|named| tls::profile(&context, named))
-        .collect();
-    let backends = backends
-        .into_iter()
-        .map(|named| backend::backend(&context, named))
-        .collect();
+    let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
+    let tls = tls.into_iter().map(|named| tls::profile(&context, named)).collect();
+    let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
     let routes = route::routes(&context, &mut top);
-    let listener_is_absent = top
-        .node("listener")
-        .is_none_or(|node| matches!(&node.value, Value::Table(all) if all.is_empty()));
+    let listener_is_absent =
+        top.node("listener").is_none_or(|node| matches!(&node.value, Value::Table(all) if all.is_empty()));
     let has_unknown = top.close();
     if listener_is_absent && !has_unknown && report.is_whole() {
         no_listener(report);
     }
 
-    let (drafts, routes) = (
-        &routes,
-        routes.iter().map(|draft| draft.route.clone()).collect(),
-    );
-    let config = Config {
-        process,
-        admin,
-        log,
-        listeners,
-        tls,
-        backends,
-        routes,
-    };
+    let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
+    let config = Config { process, admin, log, listeners, tls, backends, routes };
     resolve::check(&context, &config, drafts);
     config
 }
 
 fn no_listener(report: &Report<'_>) {
-    let what = if report.is_blank() {
-        "the file is empty"
-    } else {
-        "there is no listener"
-    };
-    report.error(
-        Span::default(),
-        what,
-        "add a section [listener.NAME] with `bind`, such as bind = \"0.0.0.0:80\"",
-    );
+    let what = if report.is_blank() { "the file is empty" } else { "there is no listener" };
+    report.error(Span::default(), what, "add a section [listener.NAME] with `bind`, such as bind = \"0.0.0.0:80\"");
 }
 
 /// A path of a file, joined to the folder of the configuration.
 fn file(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -> Option<PathBuf> {
     if found.value.is_empty() {
-        report.error(
-            found.span,
-            format!("`{key}` is empty"),
-            "write the path of a file",
-        );
+        report.error(found.span, format!("`{key}` is empty"), "write the path of a file");
         return None;
     }
     if found.value.chars().any(char::is_control) {
-        let what = format!(
-            "`{key}`: the path \"{}\" has control characters in it",
-            shown(found.value)
-        );
+        let what = format!("`{key}`: the path \"{}\" has control characters in it", shown(found.value));
         report.error(found.span, what, "remove them");
         return None;
     }
@@ -135,12 +99,7 @@ fn file(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -> Opti
 }
 
 /// A path of a file that must be given.
-fn required_file(
-    section: &mut Section<'_, '_>,
-    key: &'static str,
-    base: &Path,
-    fix: &str,
-) -> Option<PathBuf> {
+fn required_file(section: &mut Section<'_, '_>, key: &'static str, base: &Path, fix: &str) -> Option<PathBuf> {
     if section.node(key).is_none() {
         section.missing(key, fix);
         return None;
@@ -163,16 +122,8 @@ fn up_to(bound: Duration) -> RangeInclusive<Duration> {
 }
 
 /// A timeout of a section that may be absent, as may the key.
-fn timeout(
-    section: &mut Option<Section<'_, '_>>,
-    key: &'static str,
-    bound: Duration,
-    default: Duration,
-) -> Duration {
-    section
-        .as_mut()
-        .and_then(|section| section.duration(key, up_to(bound)))
-        .map_or(default, |found| found.value)
+fn timeout(section: &mut Option<Section<'_, '_>>, key: &'static str, bound: Duration, default: Duration) -> Duration {
+    section.as_mut().and_then(|section| section.duration(key, up_to(bound))).map_or(default, |found| found.value)
 }
 
 fn close(section: Option<Section<'_, '_>>) {

@@ -17,28 +17,19 @@ const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
 const USER_BYTES_MAX: usize = 32;
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
-    let mut process = Process {
-        workers: Workers::Auto,
-        user: None,
-        drain_timeout: seconds(30),
-        max_connections: None,
-    };
+    let mut process = Process { workers: Workers::Auto, user: None, drain_timeout: seconds(30), max_connections: None };
     let Some(mut section) = section else {
         return process;
     };
     if let Some(workers) = workers(&mut section) {
         process.workers = workers;
     }
-    process.user = section
-        .string("user")
-        .and_then(|found| user(&section, found));
+    process.user = section.string("user").and_then(|found| user(&section, found));
     // Zero is a choice here: not to wait at all.
     if let Some(found) = section.duration("drain_timeout", Duration::ZERO..=DAY) {
         process.drain_timeout = found.value;
     }
-    process.max_connections = section
-        .integer("max_connections", CONNECTIONS)
-        .map(|found| found.value);
+    process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
     section.close();
     process
 }
@@ -53,23 +44,14 @@ fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
                 Ok(number) => format!("write {number} without quotes"),
                 Err(_) => "use \"auto\" or a number from 1 to 1024".to_string(),
             };
-            report.error(
-                node.span,
-                format!("`workers` cannot be \"{}\"", shown(text)),
-                fix,
-            );
+            report.error(node.span, format!("`workers` cannot be \"{}\"", shown(text)), fix);
             None
         }
         Value::Integer(_) => {
             let count: Found<u16> = integer(report, "workers", node, WORKERS)?;
             NonZeroU16::new(count.value).map(Workers::Count)
         }
-        _ => mismatch(
-            report,
-            "workers",
-            "\"auto\" or a number from 1 to 1024",
-            node,
-        ),
+        _ => mismatch(report, "workers", "\"auto\" or a number from 1 to 1024", node),
     }
 }
 
@@ -81,16 +63,8 @@ fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
         return None;
     }
     let fits = name.len() <= USER_BYTES_MAX && !name.starts_with('-');
-    if !fits
-        || name
-            .chars()
-            .any(|character| character.is_control() || " :/\\\"'".contains(character))
-    {
-        section.report.error(
-            found.span,
-            format!("\"{}\" cannot be the name of an account", shown(name)),
-            fix,
-        );
+    if !fits || name.chars().any(|character| character.is_control() || " :/\\\"'".contains(character)) {
+        section.report.error(found.span, format!("\"{}\" cannot be the name of an account", shown(name)), fix);
         return None;
     }
     Some(name.to_string())
@@ -106,11 +80,7 @@ pub(crate) fn admin(section: Option<Section<'_, '_>>) -> Option<Admin> {
             None
         }
         Some(node) if matches!(node.value, Value::Array(_)) => {
-            report.error(
-                node.span,
-                "the admin API listens on one address",
-                "write it without brackets",
-            );
+            report.error(node.span, "the admin API listens on one address", "write it without brackets");
             None
         }
         Some(_) => section.string("bind"),
@@ -124,32 +94,18 @@ pub(crate) fn admin(section: Option<Section<'_, '_>>) -> Option<Admin> {
             None
         }
     })?;
-    Some(Admin {
-        bind: address,
-        at: report.at(span),
-    })
+    Some(Admin { bind: address, at: report.at(span) })
 }
 
 pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
-    let mut log = Log {
-        access: AccessLog::Off,
-        level: Level::Info,
-    };
+    let mut log = Log { access: AccessLog::Off, level: Level::Info };
     let Some(mut section) = section else {
         return log;
     };
-    if let Some(access) = section
-        .string("access")
-        .and_then(|found| access(&section, found, base))
-    {
+    if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
         log.access = access;
     }
-    let levels = [
-        ("error", Level::Error),
-        ("warn", Level::Warn),
-        ("info", Level::Info),
-        ("debug", Level::Debug),
-    ];
+    let levels = [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
     if let Some(level) = section.choice("level", &levels) {
         log.level = level.value;
     }
@@ -165,27 +121,16 @@ fn access(section: &Section<'_, '_>, found: Found<&str>, base: &Path) -> Option<
         "stdout" => Some(AccessLog::Stdout),
         "stderr" => Some(AccessLog::Stderr),
         path if path.ends_with('/') => {
-            report.error(
-                found.span,
-                "`access` is a folder",
-                "write the path of a file in it",
-            );
+            report.error(found.span, "`access` is a folder", "write the path of a file in it");
             None
         }
         // A bare word is more likely a slip than a file without an extension in the folder of the configuration.
         word if !word.is_empty() && !word.contains(['/', '.']) => {
             let fix = match report.closest(word, WORDS) {
                 Some(close) => format!("did you mean \"{close}\"?"),
-                None => format!(
-                    "use \"off\", \"stdout\", \"stderr\" or a path such as \"./{}\"",
-                    shown(word)
-                ),
+                None => format!("use \"off\", \"stdout\", \"stderr\" or a path such as \"./{}\"", shown(word)),
             };
-            report.error(
-                found.span,
-                format!("`access` cannot be \"{}\"", shown(word)),
-                fix,
-            );
+            report.error(found.span, format!("`access` cannot be \"{}\"", shown(word)), fix);
             None
         }
         _ => file(report, "access", found, base).map(AccessLog::File),

@@ -1,9 +1,7 @@
 //! `[[route]]`
 
 use super::{Context, RouteDraft};
-use crate::model::{
-    Action, BackendId, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route,
-};
+use crate::model::{Action, BackendId, HostPattern, ListenerId, PathPattern, Redirect, Respond, Route};
 use crate::report::Report;
 use crate::text::Span;
 use crate::tree::{Node, Value};
@@ -23,11 +21,7 @@ pub(crate) fn routes(context: &Context<'_, '_>, top: &mut Section<'_, '_>) -> Ve
     match &entry.node.value {
         Value::Array(items) => items.iter().map(|item| route(context, item)).collect(),
         Value::Table(_) => {
-            report.error(
-                entry.key_span,
-                "there can be several routes",
-                "write [[route]] in double brackets",
-            );
+            report.error(entry.key_span, "there can be several routes", "write [[route]] in double brackets");
             vec![route(context, &entry.node)]
         }
         _ => {
@@ -46,19 +40,11 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     section.title = "this route".to_string();
     let errors = report.errors();
     let listener = section.string("listener");
-    draft.route.listener = listener
-        .and_then(|found| context.listeners.resolve(report, found))
-        .map(ListenerId);
-    if let Some(host) = section
-        .string("host")
-        .and_then(|found| accepted(report, found, address::host_pattern))
-    {
+    draft.route.listener = listener.and_then(|found| context.listeners.resolve(report, found)).map(ListenerId);
+    if let Some(host) = section.string("host").and_then(|found| accepted(report, found, address::host_pattern)) {
         draft.route.host = host;
     }
-    if let Some(path) = section
-        .node("path")
-        .and_then(|node| path_pattern(report, node))
-    {
+    if let Some(path) = section.node("path").and_then(|node| path_pattern(report, node)) {
         draft.route.path = path;
     }
     // A listener that was given and is not known says nothing if a syntax error may have hidden it.
@@ -80,11 +66,7 @@ fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
         action: Action::Backend(BackendId(usize::MAX)),
         at: report.at(node.span),
     };
-    RouteDraft {
-        route,
-        span: node.span,
-        complete: false,
-    }
+    RouteDraft { route, span: node.span, complete: false }
 }
 
 /// The value as its type, or a problem.
@@ -93,30 +75,19 @@ fn accepted<T>(
     found: Found<&str>,
     accept: impl Fn(&str) -> Result<T, address::Complaint>,
 ) -> Option<T> {
-    accept(found.value)
-        .map_err(|(what, fix)| report.error(found.span, what, fix))
-        .ok()
+    accept(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
 }
 
 fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
     match &node.value {
         Value::String(text) => {
-            let text = path_text(
-                report,
-                Found {
-                    value: text.as_ref(),
-                    span: node.span,
-                },
-            )?;
+            let text = path_text(report, Found { value: text.as_ref(), span: node.span })?;
             Some(PathPattern::Prefix(text))
         }
         Value::Table(_) => {
             let mut section = Section::of(report, node, "`path`", node.span)?;
             if section.node("exact").is_none() {
-                section.missing(
-                    "exact",
-                    "write { exact = \"/PATH\" }, or the prefix as a string",
-                );
+                section.missing("exact", "write { exact = \"/PATH\" }, or the prefix as a string");
             }
             let found = section.string("exact");
             section.close();
@@ -129,55 +100,33 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
 fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     accepted(report, found, path::check)?;
     if let Some((what, fix)) = path::never_sent(found.value) {
-        report.warning(
-            found.span,
-            format!("{what}: this route may never match"),
-            fix,
-        );
+        report.warning(found.span, format!("{what}: this route may never match"), fix);
     }
     Some(found.value.to_string())
 }
 
 fn action(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Action> {
     let report = context.report;
-    let given: Vec<_> = ["backend", "redirect", "respond"]
-        .into_iter()
-        .filter_map(|key| section.entry(key))
-        .collect();
+    let given: Vec<_> = ["backend", "redirect", "respond"].into_iter().filter_map(|key| section.entry(key)).collect();
     if given.is_empty() && report.is_whole() {
         report.error(section.span, "this route leads nowhere", ACTION_FIX);
     }
     for second in given.iter().skip(1) {
-        let what = format!(
-            "this route has both `{}` and `{}`",
-            given[0].key, second.key
-        );
+        let what = format!("this route has both `{}` and `{}`", given[0].key, second.key);
         report.error(second.key_span, what, ACTION_FIX);
     }
-    let backend = section
-        .string("backend")
-        .and_then(|found| context.backends.resolve(report, found));
+    let backend = section.string("backend").and_then(|found| context.backends.resolve(report, found));
     let redirect = section.table("redirect").and_then(redirect);
     let respond = section.table("respond").and_then(respond);
-    backend
-        .map(|id| Action::Backend(BackendId(id)))
-        .or(redirect.map(Action::Redirect))
-        .or(respond.map(Action::Respond))
+    backend.map(|id| Action::Backend(BackendId(id))).or(redirect.map(Action::Redirect)).or(respond.map(Action::Respond))
 }
 
 fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     let report = section.report;
     let errors = report.errors();
-    let status = section
-        .node("status")
-        .and_then(|node| redirect_status(report, node))
-        .unwrap_or(308);
-    let scheme = section
-        .choice("scheme", &[("http", "http"), ("https", "https")])
-        .map(|found| found.value.to_string());
-    let host = section
-        .string("host")
-        .and_then(|found| accepted(report, found, redirect_host));
+    let status = section.node("status").and_then(|node| redirect_status(report, node)).unwrap_or(308);
+    let scheme = section.choice("scheme", &[("http", "http"), ("https", "https")]).map(|found| found.value.to_string());
+    let host = section.string("host").and_then(|found| accepted(report, found, redirect_host));
     let port = section.integer("port", 1..=65_535).map(|found| found.value);
     let path = section.string("path").and_then(|found| {
         accepted(report, found, path::check_target)?;
@@ -190,61 +139,35 @@ fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     }
     if scheme.is_none() && host.is_none() && port.is_none() && path.is_none() {
         let fix = "give it at least one of `scheme`, `host`, `port` and `path`";
-        report.error(
-            span,
-            "this redirect leads to where the request came from",
-            fix,
-        );
+        report.error(span, "this redirect leads to where the request came from", fix);
     }
-    Some(Redirect {
-        status,
-        scheme,
-        host,
-        port,
-        path,
-    })
+    Some(Redirect { status, scheme, host, port, path })
 }
 
 fn redirect_status(report: &Report<'_>, node: &Node<'_>) -> Option<u16> {
     let Value::Integer(value) = node.value else {
         return mismatch(report, "status", "an integer", node);
     };
-    let status = u16::try_from(value)
-        .ok()
-        .filter(|status| REDIRECT_STATUSES.contains(status));
+    let status = u16::try_from(value).ok().filter(|status| REDIRECT_STATUSES.contains(status));
     if status.is_none() {
-        report.error(
-            node.span,
-            format!("{value} is not the status of a redirect"),
-            "use 301, 302, 303, 307 or 308",
-        );
+        report.error(node.span, format!("{value} is not the status of a redirect"), "use 301, 302, 303, 307 or 308");
     }
     status
 }
 
 fn redirect_host(text: &str) -> Result<String, address::Complaint> {
     if text.contains('*') {
-        let what = format!(
-            "\"{}\": a redirect leads to one host",
-            crate::report::shown(text)
-        );
-        return Err((
-            what,
-            "write it without `*`, or leave `host` out to keep the request's".into(),
-        ));
+        let what = format!("\"{}\": a redirect leads to one host", crate::report::shown(text));
+        return Err((what, "write it without `*`, or leave `host` out to keep the request's".into()));
     }
     address::host(text)
 }
 
 fn respond(mut section: Section<'_, '_>) -> Option<Respond> {
     let report = section.report;
-    let status = section
-        .integer("status", 200..=599)
-        .map(|found| found.value);
+    let status = section.integer("status", 200..=599).map(|found| found.value);
     let body = section.string("body");
-    let content_type = section
-        .string("content_type")
-        .and_then(|found| content_type(report, found));
+    let content_type = section.string("content_type").and_then(|found| content_type(report, found));
     section.close();
     let status: u16 = status.unwrap_or(200);
     if let Some(found) = body {
@@ -252,46 +175,29 @@ fn respond(mut section: Section<'_, '_>) -> Option<Respond> {
     }
     Some(Respond {
         status,
-        body: body
-            .map(|found| found.value.to_string())
-            .unwrap_or_default(),
+        body: body.map(|found| found.value.to_string()).unwrap_or_default(),
         content_type: content_type.unwrap_or_else(|| "text/plain; charset=utf-8".to_string()),
     })
 }
 
 fn check_body(report: &Report<'_>, status: u16, body: &str, span: Span) {
     if body.len() > BODY_BYTES_MAX {
-        let fix = format!(
-            "write at most {} KiB, and leave more to a server",
-            BODY_BYTES_MAX >> 10
-        );
+        let fix = format!("write at most {} KiB, and leave more to a server", BODY_BYTES_MAX >> 10);
         report.error(span, "`body` is too large", fix);
     }
     // RFC 9110 §6.4.1: such responses cannot have content; 205 is in the same place, §15.3.6.
     if matches!(status, 204 | 205 | 304) && !body.is_empty() {
-        report.error(
-            span,
-            format!("a response with status {status} has no body"),
-            "remove `body`",
-        );
+        report.error(span, format!("a response with status {status} has no body"), "remove `body`");
     }
 }
 
 fn content_type(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     let text = found.value;
-    let printable = text
-        .bytes()
-        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
-    let shaped = text
-        .split_once('/')
-        .is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
+    let printable = text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    let shaped = text.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
     if !printable || !shaped || text.len() > CONTENT_TYPE_BYTES_MAX || text.trim() != text {
         let what = format!("\"{}\" is not a content type", crate::report::shown(text));
-        report.error(
-            found.span,
-            what,
-            "write it as in \"text/html; charset=utf-8\"",
-        );
+        report.error(found.span, what, "write it as in \"text/html; charset=utf-8\"");
         return None;
     }
     Some(text.to_string())

@@ -6,11 +6,7 @@ use crate::walk::{Named, string};
 use crate::{address, walk};
 
 pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) {
-    let Named {
-        name,
-        span,
-        mut section,
-    } = named;
+    let Named { name, span, mut section } = named;
     let report = context.report;
     report.unsupported(
         span,
@@ -21,11 +17,7 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) {
         section.missing("servers", "add servers = [\"HOST:PORT\"]");
     } else if let Some(list) = section.list("servers") {
         if list.value.is_empty() {
-            report.error(
-                list.span,
-                "`servers` is empty",
-                "write at least one \"HOST:PORT\"",
-            );
+            report.error(list.span, "`servers` is empty", "write at least one \"HOST:PORT\"");
         }
         for node in list.value {
             if let Value::Table(_) = node.value {
@@ -37,18 +29,8 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) {
             }
         }
     }
-    required_file(
-        &mut section,
-        "identity",
-        context.base,
-        "add the PEM file of the engine's certificate and key",
-    );
-    required_file(
-        &mut section,
-        "ca",
-        context.base,
-        "add the PEM file of the authority that signed the key servers",
-    );
+    required_file(&mut section, "identity", context.base, "add the PEM file of the engine's certificate and key");
+    required_file(&mut section, "ca", context.base, "add the PEM file of the authority that signed the key servers");
     section.duration("timeout", up_to(seconds(60)));
     section.close();
 }

@@ -10,51 +10,29 @@ use crate::walk::{Found, Named, Section, choice, mismatch};
 const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
-    let Named {
-        name,
-        span,
-        mut section,
-    } = named;
+    let Named { name, span, mut section } = named;
     let certificates = certificates(context, &mut section);
-    let policies = [
-        ("modern", TlsPolicy::Modern),
-        ("intermediate", TlsPolicy::Intermediate),
-    ];
-    let policy = section
-        .choice("policy", &policies)
-        .map_or(TlsPolicy::Intermediate, |found| found.value);
+    let policies = [("modern", TlsPolicy::Modern), ("intermediate", TlsPolicy::Intermediate)];
+    let policy = section.choice("policy", &policies).map_or(TlsPolicy::Intermediate, |found| found.value);
     let prefer = section.list("prefer").map(|found| prefer(&section, found));
     let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
     signer(context, &mut section);
     client_auth(context, &mut section);
     section.close();
-    TlsProfile {
-        name: name.to_string(),
-        certificates,
-        policy,
-        prefer,
-        at: context.report.at(span),
-    }
+    TlsProfile { name: name.to_string(), certificates, policy, prefer, at: context.report.at(span) }
 }
 
 fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
     let report = context.report;
     if section.node("certificates").is_none() {
-        section.missing(
-            "certificates",
-            "add certificates = [\"PATH\"] with a PEM file of chain and key",
-        );
+        section.missing("certificates", "add certificates = [\"PATH\"] with a PEM file of chain and key");
         return Vec::new();
     }
     let Some(list) = section.list("certificates") else {
         return Vec::new();
     };
     if list.value.is_empty() {
-        report.error(
-            list.span,
-            "`certificates` is empty",
-            "write at least one PEM file of chain and key",
-        );
+        report.error(list.span, "`certificates` is empty", "write at least one PEM file of chain and key");
     }
     let mut seen = HashMap::new();
     let mut certificates = Vec::new();
@@ -76,31 +54,15 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate
     let report = context.report;
     match &node.value {
         Value::String(text) => {
-            let found = Found {
-                value: text.as_ref(),
-                span: node.span,
-            };
+            let found = Found { value: text.as_ref(), span: node.span };
             file(report, "certificates", found, context.base).map(CertificateSource::Path)
         }
         Value::Table(_) => {
             let mut section = Section::of(report, node, "this certificate", node.span)?;
-            let chain = required_file(
-                &mut section,
-                "chain",
-                context.base,
-                "add the PEM file of the chain",
-            );
-            let key = required_file(
-                &mut section,
-                "key",
-                context.base,
-                "add the PEM file of the private key",
-            );
+            let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
+            let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
             section.close();
-            Some(CertificateSource::Pair {
-                chain: chain?,
-                key: key?,
-            })
+            Some(CertificateSource::Pair { chain: chain?, key: key? })
         }
         _ => mismatch(report, "certificates", CERTIFICATE_FORM, node),
     }
@@ -109,11 +71,7 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate
 fn prefer(section: &Section<'_, '_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
     let report = section.report;
     if list.value.is_empty() {
-        report.error(
-            list.span,
-            "`prefer` is empty",
-            "use [\"ecdsa\", \"rsa\"], or leave it out",
-        );
+        report.error(list.span, "`prefer` is empty", "use [\"ecdsa\", \"rsa\"], or leave it out");
     }
     let mut prefer = Vec::new();
     for node in list.value {
@@ -122,11 +80,7 @@ fn prefer(section: &Section<'_, '_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
             continue;
         };
         if prefer.contains(&found.value) {
-            report.error(
-                found.span,
-                "`prefer` names this key type twice",
-                "remove one of the two",
-            );
+            report.error(found.span, "`prefer` names this key type twice", "remove one of the two");
         } else {
             prefer.push(found.value);
         }
@@ -142,11 +96,7 @@ fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
         return;
     };
     if context.signers.resolve(context.report, name).is_some() {
-        context.report.unsupported(
-            entry.key_span,
-            "signer",
-            "and keep the keys beside the certificates",
-        );
+        context.report.unsupported(entry.key_span, "signer", "and keep the keys beside the certificates");
     }
 }
 
@@ -154,17 +104,8 @@ fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
     let Some(mut table) = section.table("client_auth") else {
         return;
     };
-    context.report.unsupported(
-        table.span,
-        "client_auth",
-        "and have the servers check who the client is",
-    );
-    required_file(
-        &mut table,
-        "ca",
-        context.base,
-        "add the PEM file of the authorities that sign client certificates",
-    );
+    context.report.unsupported(table.span, "client_auth", "and have the servers check who the client is");
+    required_file(&mut table, "ca", context.base, "add the PEM file of the authorities that sign client certificates");
     table.choice("mode", &[("required", ()), ("optional", ())]);
     table.close();
 }

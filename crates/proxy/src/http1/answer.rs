@@ -74,11 +74,7 @@ pub struct OwnResponse<'a> {
 }
 
 pub fn write_own_response(response: &OwnResponse, out: &mut Vec<u8>) {
-    write_status_line(
-        response.status,
-        reason_phrase(response.status).as_bytes(),
-        out,
-    );
+    write_status_line(response.status, reason_phrase(response.status).as_bytes(), out);
     for (name, value) in response.fields {
         // Made by us, but perhaps of what a client sent: one more look before it ends up between two CRLFs.
         if super::grammar::first_control(value.as_bytes()).is_none() {

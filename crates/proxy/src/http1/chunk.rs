@@ -86,10 +86,7 @@ impl Decoder {
                     if self.remaining == 0 {
                         self.state = State::DataCr;
                     }
-                    return Ok(Event::Data {
-                        start: at,
-                        end: at + length,
-                    });
+                    return Ok(Event::Data { start: at, end: at + length });
                 }
                 State::Trailers => at += self.take_trailers(&input[at..])?,
                 State::Done => return Ok(Event::End { consumed: at }),
@@ -151,11 +148,7 @@ impl Decoder {
             return Err(Reject::bad("bare-cr"));
         }
         self.digits = 0;
-        Ok(if self.remaining == 0 {
-            State::Trailers
-        } else {
-            State::Data
-        })
+        Ok(if self.remaining == 0 { State::Trailers } else { State::Data })
     }
 }
 
@@ -195,8 +188,7 @@ impl Decoder {
         }
         let before = self.section.len();
         let room = TRAILER_BYTES_MAX - before;
-        self.section
-            .extend_from_slice(&input[..input.len().min(room)]);
+        self.section.extend_from_slice(&input[..input.len().min(room)]);
         while let Some(line) = self.lines.next(&self.section)? {
             if line.is_empty() {
                 self.state = State::Done;
@@ -236,10 +228,7 @@ fn may_trail(kind: Name, name: &[u8]) -> bool {
         "retry-after",
         "x-real-ip",
     ];
-    kind == Name::Other
-        && !REFUSED
-            .iter()
-            .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+    kind == Name::Other && !REFUSED.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// The line before a chunk's data.
@@ -261,10 +250,7 @@ impl ChunkHeader {
             bytes[start] = b"0123456789abcdef"[rest & 15];
             rest >>= 4;
         }
-        ChunkHeader {
-            bytes,
-            start: start as u8,
-        }
+        ChunkHeader { bytes, start: start as u8 }
     }
 
     pub fn as_bytes(&self) -> &[u8] {

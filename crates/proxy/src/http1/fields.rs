@@ -13,10 +13,7 @@ pub struct Span {
 impl Span {
     pub(crate) fn new(start: usize, end: usize) -> Span {
         debug_assert!(start <= end && end <= u32::MAX as usize);
-        Span {
-            start: start as u32,
-            end: end as u32,
-        }
+        Span { start: start as u32, end: end as u32 }
     }
 
     #[inline]
@@ -141,13 +138,10 @@ fn is_x_forwarded(name: &[u8]) -> bool {
 /// For names too long to be any of the others.
 fn is_x_forwarded_lookalike(name: &[u8]) -> bool {
     name.len() > X_FORWARDED.len()
-        && name
-            .iter()
-            .zip(X_FORWARDED)
-            .all(|(&byte, &known)| match known {
-                b'-' => byte == b'-' || class(byte) & ODD != 0,
-                _ => byte.eq_ignore_ascii_case(&known),
-            })
+        && name.iter().zip(X_FORWARDED).all(|(&byte, &known)| match known {
+            b'-' => byte == b'-' || class(byte) & ODD != 0,
+            _ => byte.eq_ignore_ascii_case(&known),
+        })
 }
 
 /// One header line.
@@ -178,11 +172,7 @@ const INLINE: usize = 48;
 
 impl Default for Fields {
     fn default() -> Fields {
-        Fields {
-            inline: [Field::default(); INLINE],
-            length: 0,
-            more: Vec::new(),
-        }
+        Fields { inline: [Field::default(); INLINE], length: 0, more: Vec::new() }
     }
 }
 
@@ -208,10 +198,7 @@ impl Fields {
     /// The value of the first field of this name (any case), forwarded or not: for logs.
     pub fn value<'a>(&self, buf: &'a [u8], name: &str) -> Option<&'a [u8]> {
         self.iter()
-            .find(|f| {
-                f.name.len() == name.len()
-                    && f.name.bytes(buf).eq_ignore_ascii_case(name.as_bytes())
-            })
+            .find(|f| f.name.len() == name.len() && f.name.bytes(buf).eq_ignore_ascii_case(name.as_bytes()))
             .map(|f| f.value.bytes(buf))
     }
 
@@ -301,10 +288,7 @@ impl Lines {
     }
 
     pub fn at(start: usize) -> Lines {
-        Lines {
-            next: start,
-            scanned: start,
-        }
+        Lines { next: start, scanned: start }
     }
 }
 
@@ -389,9 +373,7 @@ impl Options {
                 10 if is(option, "keep-alive") => self.keep_alive = true,
                 7 if is(option, "upgrade") => self.upgrade = true,
                 _ => match Name::of(option) {
-                    Name::Host | Name::ContentLength | Name::TransferEncoding => {
-                        self.framing = true
-                    }
+                    Name::Host | Name::ContentLength | Name::TransferEncoding => self.framing = true,
                     Name::Other => self.others = true,
                     _ => {}
                 },

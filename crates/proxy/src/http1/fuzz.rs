@@ -10,15 +10,9 @@ use propylon_config::Forwarded;
 use super::grammar::first_control;
 use super::*;
 
-const LIMITS: Limits = Limits {
-    head_bytes: 4096,
-    headers: 60,
-};
+const LIMITS: Limits = Limits { head_bytes: 4096, headers: 60 };
 /// For what we wrote ourselves, which may be longer than what came.
-const WIDE: Limits = Limits {
-    head_bytes: 16384,
-    headers: 100,
-};
+const WIDE: Limits = Limits { head_bytes: 16384, headers: 100 };
 
 /// Requests: the same verdict however the bytes arrive, and a rewriting that reads as what was asked.
 pub fn head(bytes: &[u8]) {
@@ -59,12 +53,7 @@ fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
     write_request(head, buf, &context, &mut out);
     assert_clean(&out);
     let mut again = RequestHead::default();
-    assert_eq!(
-        parse_request(&out, &WIDE, &mut again),
-        Ok(Parsed::Complete),
-        "{}",
-        out.escape_ascii()
-    );
+    assert_eq!(parse_request(&out, &WIDE, &mut again), Ok(Parsed::Complete), "{}", out.escape_ascii());
     assert_eq!(again.length, out.len());
     assert_eq!(again.version, Version::Http11);
     assert_eq!(again.method_text.bytes(&out), head.method_text.bytes(buf));
@@ -77,10 +66,7 @@ fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
     assert_eq!(again.body, head.body);
     assert_eq!(again.te_trailers, head.te_trailers);
     assert_eq!(again.expect_continue, head.expect_continue);
-    assert_eq!(
-        again.upgrade.map(|u| u.bytes(&out)),
-        head.upgrade.map(|u| u.bytes(buf))
-    );
+    assert_eq!(again.upgrade.map(|u| u.bytes(&out)), head.upgrade.map(|u| u.bytes(buf)));
     let mut expected = forwarded_lines(&head.fields, buf);
     expected.push((b"Via".to_vec(), via(head.version)));
     assert_eq!(forwarded_lines(&again.fields, &out), expected);
@@ -102,36 +88,21 @@ fn forwarded_lines(fields: &Fields, buf: &[u8]) -> Vec<Line> {
 }
 
 fn line(field: &Field, buf: &[u8]) -> Line {
-    (
-        field.name.bytes(buf).to_vec(),
-        field.value.bytes(buf).to_vec(),
-    )
+    (field.name.bytes(buf).to_vec(), field.value.bytes(buf).to_vec())
 }
 
 fn witness_request(head: &RequestHead, out: &[u8]) {
     let mut slots = [httparse::EMPTY_HEADER; 100];
     let mut request = httparse::Request::new(&mut slots);
-    assert_eq!(
-        request.parse(out),
-        Ok(httparse::Status::Complete(out.len()))
-    );
-    assert_eq!(
-        request.method.map(str::as_bytes),
-        Some(head.method_text.bytes(out))
-    );
-    assert_eq!(
-        request.path.map(|p| p.as_bytes().to_vec()),
-        Some(head.target(out).concat())
-    );
+    assert_eq!(request.parse(out), Ok(httparse::Status::Complete(out.len())));
+    assert_eq!(request.method.map(str::as_bytes), Some(head.method_text.bytes(out)));
+    assert_eq!(request.path.map(|p| p.as_bytes().to_vec()), Some(head.target(out).concat()));
     witness_fields(&head.fields, out, request.headers);
 }
 
 fn witness_fields(fields: &Fields, buf: &[u8], seen: &[httparse::Header]) {
     let ours: Vec<Line> = fields.iter().map(|f| line(f, buf)).collect();
-    let theirs: Vec<Line> = seen
-        .iter()
-        .map(|h| (h.name.as_bytes().to_vec(), h.value.to_vec()))
-        .collect();
+    let theirs: Vec<Line> = seen.iter().map(|h| (h.name.as_bytes().to_vec(), h.value.to_vec())).collect();
     assert_eq!(ours, theirs);
     let count = |name: &str| {
         let named = seen.iter().filter(|h| h.name.eq_ignore_ascii_case(name));
@@ -145,19 +116,13 @@ fn witness_fields(fields: &Fields, buf: &[u8], seen: &[httparse::Header]) {
 
 /// Responses: the same promises on the way back.
 pub fn response(bytes: &[u8]) {
-    let requests = [
-        (Method::Get, false),
-        (Method::Get, true),
-        (Method::Head, false),
-    ];
+    let requests = [(Method::Get, false), (Method::Get, true), (Method::Head, false)];
     for (method, upgrade) in requests {
         let asked = Asked { method, upgrade };
         let mut whole = ResponseHead::default();
         let verdict = parse_response(bytes, asked, &LIMITS, &mut whole);
         let mut pieces = ResponseHead::default();
-        let (in_pieces, _) = feed(bytes, |seen| {
-            parse_response(seen, asked, &LIMITS, &mut pieces)
-        });
+        let (in_pieces, _) = feed(bytes, |seen| parse_response(seen, asked, &LIMITS, &mut pieces));
         match (verdict, in_pieces) {
             (Ok(Parsed::Complete), Ok(Parsed::Complete)) => {
                 assert_eq!(format!("{whole:?}"), format!("{pieces:?}"));
@@ -186,25 +151,14 @@ fn handed_on(head: &ResponseHead, buf: &[u8], asked: Asked) {
     }
     assert_clean(&out);
     let mut again = ResponseHead::default();
-    assert_eq!(
-        parse_response(&out, asked, &WIDE, &mut again),
-        Ok(Parsed::Complete),
-        "{}",
-        out.escape_ascii()
-    );
+    assert_eq!(parse_response(&out, asked, &WIDE, &mut again), Ok(Parsed::Complete), "{}", out.escape_ascii());
     assert_eq!(again.length, out.len());
     assert_eq!(again.status, head.status);
     assert_eq!(again.reason.bytes(&out), head.reason.bytes(buf));
     assert_eq!(again.framing_for(Version::Http11), framing);
-    assert_eq!(
-        again.body == ResponseBody::None,
-        head.body == ResponseBody::None
-    );
+    assert_eq!(again.body == ResponseBody::None, head.body == ResponseBody::None);
     assert_ne!(again.body, ResponseBody::UntilClose);
-    assert_eq!(
-        again.upgrade.map(|u| u.bytes(&out)),
-        head.upgrade.map(|u| u.bytes(buf))
-    );
+    assert_eq!(again.upgrade.map(|u| u.bytes(&out)), head.upgrade.map(|u| u.bytes(buf)));
     assert!(again.keep_alive);
     let mut expected = forwarded_lines(&head.fields, buf);
     if !head.has_date && !head.is_informational() {
@@ -215,10 +169,7 @@ fn handed_on(head: &ResponseHead, buf: &[u8], asked: Asked) {
     assert_eq!(forwarded_lines(&again.fields, &out), expected);
     let mut slots = [httparse::EMPTY_HEADER; 100];
     let mut witness = httparse::Response::new(&mut slots);
-    assert_eq!(
-        witness.parse(&out),
-        Ok(httparse::Status::Complete(out.len()))
-    );
+    assert_eq!(witness.parse(&out), Ok(httparse::Status::Complete(out.len())));
     assert_eq!(witness.code, Some(head.status));
     witness_fields(&again.fields, &out, witness.headers);
 }
@@ -293,10 +244,7 @@ fn decode(bytes: &[u8], step: usize) -> Decoded {
 
 /// Shows a parser ever more of `bytes`, in steps that depend on the bytes themselves, until it has made up its mind.
 /// Also returns how many it had seen by then.
-fn feed(
-    bytes: &[u8],
-    mut parse: impl FnMut(&[u8]) -> Result<Parsed, Reject>,
-) -> (Result<Parsed, Reject>, usize) {
+fn feed(bytes: &[u8], mut parse: impl FnMut(&[u8]) -> Result<Parsed, Reject>) -> (Result<Parsed, Reject>, usize) {
     let mut step = bytes.len() % 7;
     let mut seen = 0;
     loop {

@@ -84,10 +84,7 @@ pub fn first_control(bytes: &[u8]) -> Option<usize> {
         }
         at = hit + 1;
     }
-    bytes[at..]
-        .iter()
-        .position(|&b| is_control(b))
-        .map(|i| at + i)
+    bytes[at..].iter().position(|&b| is_control(b)).map(|i| at + i)
 }
 
 #[inline]
@@ -111,10 +108,7 @@ fn controls(word: u64) -> u64 {
 pub fn trim(bytes: &[u8]) -> (usize, usize) {
     let blank = |b: &u8| matches!(b, b' ' | b'\t');
     let start = bytes.iter().position(|b| !blank(b)).unwrap_or(bytes.len());
-    let end = bytes
-        .iter()
-        .rposition(|b| !blank(b))
-        .map_or(start, |i| i + 1);
+    let end = bytes.iter().rposition(|b| !blank(b)).map_or(start, |i| i + 1);
     (start, end)
 }
 

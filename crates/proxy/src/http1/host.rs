@@ -23,10 +23,7 @@ impl Authority {
     pub fn read(buf: &[u8], span: Span) -> Result<Authority, Reject> {
         let bytes = span.bytes(buf);
         let name_length = match bytes.first() {
-            Some(b'[') => bytes
-                .iter()
-                .position(|&b| b == b']')
-                .map_or(bytes.len(), |i| i + 1),
+            Some(b'[') => bytes.iter().position(|&b| b == b']').map_or(bytes.len(), |i| i + 1),
             _ => bytes.iter().position(|&b| b == b':').unwrap_or(bytes.len()),
         };
         let (name, rest) = bytes.split_at(name_length);
@@ -42,19 +39,12 @@ impl Authority {
         };
         let start = span.start as usize;
         let name = Span::new(start, start + name_length);
-        good.then_some(Authority {
-            text: span,
-            name,
-            port,
-        })
-        .ok_or(BAD)
+        good.then_some(Authority { text: span, name, port }).ok_or(BAD)
     }
 
     /// Whether both mean the same place when `default_port` stands for none.
     pub fn is_same(&self, other: &Authority, default_port: u16, buf: &[u8]) -> bool {
-        self.name
-            .bytes(buf)
-            .eq_ignore_ascii_case(other.name.bytes(buf))
+        self.name.bytes(buf).eq_ignore_ascii_case(other.name.bytes(buf))
             && self.port.unwrap_or(default_port) == other.port.unwrap_or(default_port)
     }
 }
@@ -71,10 +61,7 @@ fn port(digits: &[u8]) -> Option<u16> {
 /// Labels of at least one byte, with or without a dot at the end. An empty label would let `.example` or `..example`
 /// meet patterns that no real name meets.
 fn is_name(name: &[u8]) -> bool {
-    name.len() <= HOST_BYTES_MAX
-        && all(name, HOST)
-        && name[0] != b'.'
-        && !name.windows(2).any(|pair| pair == b"..")
+    name.len() <= HOST_BYTES_MAX && all(name, HOST) && name[0] != b'.' && !name.windows(2).any(|pair| pair == b"..")
 }
 
 /// `[` address `]`, without zone and without the form for future versions.

@@ -51,8 +51,7 @@ mod rewrite;
 mod tests;
 
 pub use answer::{
-    AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response,
-    write_response,
+    AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response, write_response,
 };
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, write_chunk_header, write_last_chunk};
 pub use fields::{Field, Fields, Name, Span};

@@ -55,10 +55,7 @@ impl Method {
     }
 
     pub fn is_safe(self) -> bool {
-        matches!(
-            self,
-            Method::Get | Method::Head | Method::Options | Method::Trace
-        )
+        matches!(self, Method::Get | Method::Head | Method::Options | Method::Trace)
     }
 
     /// May be sent again when it is not known whether the first one had its effect.
@@ -164,11 +161,7 @@ impl RequestHead {
     /// Without the query, as received: not decoded, dots not resolved. `*` for an OPTIONS of the whole server.
     pub fn path<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         match self.target_prefix {
-            Prefix::None => Span {
-                end: self.path_end,
-                ..self.target
-            }
-            .bytes(buf),
+            Prefix::None => Span { end: self.path_end, ..self.target }.bytes(buf),
             Prefix::Slash => b"/",
             Prefix::Asterisk => b"*",
         }
@@ -176,11 +169,7 @@ impl RequestHead {
 
     /// The query with its `?`; empty if there is none.
     pub fn query<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
-        Span {
-            start: self.path_end,
-            ..self.target
-        }
-        .bytes(buf)
+        Span { start: self.path_end, ..self.target }.bytes(buf)
     }
 
     /// The host in lower case, without port and trailing dot; IPv6 in brackets. Empty only in HTTP/1.0.
@@ -192,10 +181,7 @@ impl RequestHead {
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
-        *self = RequestHead {
-            fields,
-            ..RequestHead::default()
-        };
+        *self = RequestHead { fields, ..RequestHead::default() };
     }
 }
 
@@ -318,15 +304,9 @@ fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(
     let text = line.bytes(buf);
     check_line_so_far(text)?;
     let start = line.start as usize;
-    let method_end = text
-        .iter()
-        .position(|&b| b == b' ')
-        .ok_or(Reject::bad("bad-request-line"))?;
+    let method_end = text.iter().position(|&b| b == b' ').ok_or(Reject::bad("bad-request-line"))?;
     let rest = &text[method_end + 1..];
-    let target_length = rest
-        .iter()
-        .position(|&b| b == b' ')
-        .ok_or(Reject::bad("no-version"))?;
+    let target_length = rest.iter().position(|&b| b == b' ').ok_or(Reject::bad("no-version"))?;
     head.version = read_version(&rest[target_length + 1..])?;
     head.method_text = Span::new(start, start + method_end);
     head.method = Method::of(&text[..method_end]);
@@ -336,19 +316,13 @@ fn read_request_line(buf: &[u8], line: Span, head: &mut RequestHead) -> Result<(
         _ => {}
     }
     let target_start = start + method_end + 1;
-    read_target(
-        buf,
-        Span::new(target_start, target_start + target_length),
-        head,
-    )
+    read_target(buf, Span::new(target_start, target_start + target_length), head)
 }
 
 /// A later minor version is understood as the one we know (RFC 9110 §2.5).
 pub(crate) fn read_version(text: &[u8]) -> Result<Version, Reject> {
     match text {
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-            if major.is_ascii_digit() && minor.is_ascii_digit() =>
-        {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit() => {
             match (major, minor) {
                 (b'1', b'0') => Ok(Version::Http10),
                 (b'1', _) => Ok(Version::Http11),
@@ -374,22 +348,14 @@ fn read_target(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Rej
     head.path_end = head.target.start + path_length as u32;
     if path_length == 0 {
         let whole_server = target.is_empty() && head.method == Method::Options;
-        head.target_prefix = if whole_server {
-            Prefix::Asterisk
-        } else {
-            Prefix::Slash
-        };
+        head.target_prefix = if whole_server { Prefix::Asterisk } else { Prefix::Slash };
     }
     Ok(())
 }
 
 fn read_absolute(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), Reject> {
     let target = span.bytes(buf);
-    let starts = |with: &str| {
-        target
-            .get(..with.len())
-            .is_some_and(|t| t.eq_ignore_ascii_case(with.as_bytes()))
-    };
+    let starts = |with: &str| target.get(..with.len()).is_some_and(|t| t.eq_ignore_ascii_case(with.as_bytes()));
     let (scheme, skip) = if starts("http://") {
         (Scheme::Http, 7)
     } else if starts("https://") {
@@ -398,10 +364,7 @@ fn read_absolute(buf: &[u8], span: Span, head: &mut RequestHead) -> Result<(), R
         return Err(Reject::bad("bad-target"));
     };
     let rest = &target[skip..];
-    let length = rest
-        .iter()
-        .position(|b| matches!(b, b'/' | b'?'))
-        .unwrap_or(rest.len());
+    let length = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
     if length == 0 {
         return Err(Reject::bad("target-without-host"));
     }
@@ -436,11 +399,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         }
         Name::Expect => {
             let known = value.eq_ignore_ascii_case(b"100-continue") && state.expect.is_none();
-            state.expect = Some(if known {
-                Expect::Continue
-            } else {
-                Expect::Unknown
-            });
+            state.expect = Some(if known { Expect::Continue } else { Expect::Unknown });
         }
         Name::Upgrade => {
             state.upgrades += 1;
@@ -480,11 +439,7 @@ fn note_content_length(value: &[u8], state: &mut Parser) -> Result<(), Reject> {
     Ok(())
 }
 
-fn note_transfer_encoding(
-    value: &[u8],
-    version: Version,
-    state: &mut Parser,
-) -> Result<(), Reject> {
+fn note_transfer_encoding(value: &[u8], version: Version, state: &mut Parser) -> Result<(), Reject> {
     if version == Version::Http10 {
         return Err(Reject::bad("transfer-encoding-in-http10"));
     }
@@ -534,14 +489,8 @@ fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
         Some(Expect::Unknown) if modern => return Err(Reject::new(417, "unknown-expectation")),
         expect => head.expect_continue = expect.is_some() && modern && has_body,
     }
-    let upgradable = modern
-        && !has_body
-        && head.method == Method::Get
-        && state.options.upgrade
-        && state.upgrades == 1;
-    head.upgrade = head
-        .upgrade
-        .filter(|value| upgradable && may_upgrade_to(value.bytes(buf)));
+    let upgradable = modern && !has_body && head.method == Method::Get && state.options.upgrade && state.upgrades == 1;
+    head.upgrade = head.upgrade.filter(|value| upgradable && may_upgrade_to(value.bytes(buf)));
     head.te_trailers &= modern;
     head.fields.drop_nominated(buf, &state.options);
     Ok(())
@@ -576,8 +525,6 @@ pub(crate) fn may_upgrade_to(value: &[u8]) -> bool {
         let banned = ["http", "tls", "h2", "h2c", "h3"];
         super::grammar::is_token(name)
             && parts.next().is_none_or(super::grammar::is_token)
-            && !banned
-                .iter()
-                .any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+            && !banned.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
     })
 }

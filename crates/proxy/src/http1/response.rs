@@ -104,20 +104,12 @@ impl ResponseHead {
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear();
-        *self = ResponseHead {
-            fields,
-            ..ResponseHead::default()
-        };
+        *self = ResponseHead { fields, ..ResponseHead::default() };
     }
 }
 
 /// Parses the response at the beginning of `buf`; same manners as `parse_request`. Every reject has status 502.
-pub fn parse_response(
-    buf: &[u8],
-    asked: Asked,
-    limits: &Limits,
-    out: &mut ResponseHead,
-) -> Result<Parsed, Reject> {
+pub fn parse_response(buf: &[u8], asked: Asked, limits: &Limits, out: &mut ResponseHead) -> Result<Parsed, Reject> {
     if out.parser.phase == Phase::Done {
         out.clear();
     }
@@ -129,18 +121,10 @@ pub fn parse_response(
         result = Err(Reject::bad("head-too-long"));
     }
     out.parser.phase = Phase::Done;
-    result.map_err(|reject| Reject {
-        status: 502,
-        ..reject
-    })
+    result.map_err(|reject| Reject { status: 502, ..reject })
 }
 
-fn advance(
-    buf: &[u8],
-    asked: Asked,
-    limits: &Limits,
-    head: &mut ResponseHead,
-) -> Result<Parsed, Reject> {
+fn advance(buf: &[u8], asked: Asked, limits: &Limits, head: &mut ResponseHead) -> Result<Parsed, Reject> {
     if head.parser.phase == Phase::StatusLine {
         check_status_line_so_far(buf)?;
         let Some(line) = head.parser.lines.next(buf)? else {
@@ -250,8 +234,7 @@ fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Rejec
     } else if head.chunked {
         ResponseBody::Chunked
     } else {
-        head.content_length
-            .map_or(ResponseBody::UntilClose, ResponseBody::Length)
+        head.content_length.map_or(ResponseBody::UntilClose, ResponseBody::Length)
     };
     head.keep_alive = !options.close
         && (head.version == Version::Http11 || options.keep_alive)
@@ -266,9 +249,7 @@ fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Rejec
 
 fn finish_upgrade(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Reject> {
     let named = head.parser.options.upgrade && head.parser.upgrades == 1;
-    let upgrade = head
-        .upgrade
-        .filter(|value| named && may_upgrade_to(value.bytes(buf)));
+    let upgrade = head.upgrade.filter(|value| named && may_upgrade_to(value.bytes(buf)));
     head.upgrade = match head.status {
         101 if !asked.upgrade => return Err(Reject::bad("switched-without-being-asked")),
         101 if upgrade.is_none() => return Err(Reject::bad("bad-switch")),

@@ -25,11 +25,7 @@ impl ClientAddress {
         let mut rest = &mut text[..];
         write!(rest, "{address}").expect("no canonical address is longer than 39 bytes");
         let length = (room - rest.len()) as u8;
-        ClientAddress {
-            text,
-            length,
-            v6: address.is_ipv6(),
-        }
+        ClientAddress { text, length, v6: address.is_ipv6() }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -56,19 +52,10 @@ pub struct ForwardContext<'a> {
 
 /// Writes the head for the server, in HTTP/1.1. Fields keep their order and their spelling; ours come last.
 pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, out: &mut Vec<u8>) {
-    debug_assert!(
-        context.host.is_some() || !head.host.is_empty(),
-        "a request without a host"
-    );
+    debug_assert!(context.host.is_some() || !head.host.is_empty(), "a request without a host");
     out.reserve(head.length + 384);
     let [prefix, target] = head.target(buf);
-    for part in [
-        head.method_text.bytes(buf),
-        b" ",
-        prefix,
-        target,
-        b" HTTP/1.1\r\nHost: ",
-    ] {
+    for part in [head.method_text.bytes(buf), b" ", prefix, target, b" HTTP/1.1\r\nHost: "] {
         out.extend_from_slice(part);
     }
     out.extend_from_slice(context.host.unwrap_or_else(|| head.host.bytes(buf)));
@@ -84,11 +71,7 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
     }
     if let Some(hops) = head.max_forwards {
         let mut digits = itoa::Buffer::new();
-        write_line(
-            b"Max-Forwards",
-            digits.format(hops.saturating_sub(1)).as_bytes(),
-            out,
-        );
+        write_line(b"Max-Forwards", digits.format(hops.saturating_sub(1)).as_bytes(), out);
     }
     write_connection(head, buf, context.keep_alive, out);
     write_forwarded(head, buf, context, out);
@@ -99,11 +82,7 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
 pub(crate) const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
 
 pub(crate) fn write_content_length(length: u64, out: &mut Vec<u8>) {
-    write_line(
-        b"Content-Length",
-        itoa::Buffer::new().format(length).as_bytes(),
-        out,
-    );
+    write_line(b"Content-Length", itoa::Buffer::new().format(length).as_bytes(), out);
 }
 
 /// The version is that of the message as it came to us (RFC 9110 §7.6.3).
@@ -148,11 +127,7 @@ fn write_forwarded(head: &RequestHead, buf: &[u8], context: &ForwardContext, out
         write_line(b"X-Forwarded-For", context.client.as_bytes(), out);
     }
     if !came.scheme {
-        write_line(
-            b"X-Forwarded-Proto",
-            context.scheme.as_str().as_bytes(),
-            out,
-        );
+        write_line(b"X-Forwarded-Proto", context.scheme.as_str().as_bytes(), out);
     }
     if !came.host && !head.host.is_empty() {
         write_line(b"X-Forwarded-Host", head.host.bytes(buf), out);
@@ -169,12 +144,7 @@ struct Came {
 
 /// Continues the lists a trusted proxy began. Each list becomes one line: a server that reads only the first line, or
 /// only the last, sees the whole chain.
-fn write_trusted(
-    head: &RequestHead,
-    buf: &[u8],
-    context: &ForwardContext,
-    out: &mut Vec<u8>,
-) -> Came {
+fn write_trusted(head: &RequestHead, buf: &[u8], context: &ForwardContext, out: &mut Vec<u8>) -> Came {
     let mut came = Came::default();
     for field in head.fields.iter() {
         match field.kind {
@@ -228,12 +198,7 @@ fn quotes_are_closed(value: &[u8]) -> bool {
 }
 
 /// `for=...;host=...;proto=...` (RFC 7239 §4): what is not a token is quoted, IPv6 is bracketed as well.
-fn write_forwarded_element(
-    head: &RequestHead,
-    buf: &[u8],
-    context: &ForwardContext,
-    out: &mut Vec<u8>,
-) {
+fn write_forwarded_element(head: &RequestHead, buf: &[u8], context: &ForwardContext, out: &mut Vec<u8>) {
     let (before, after): (&[u8], &[u8]) = match context.client.v6 {
         true => (b"for=\"[", b"]\""),
         false => (b"for=", b""),

@@ -25,10 +25,7 @@ impl Leaf {
     /// Of the first certificate. All of them must be readable.
     pub fn inspect(chain: &[CertificateDer<'_>], path: &Path) -> Result<Leaf, Trouble> {
         let parsed = parse(chain, path)?;
-        Ok(Leaf {
-            kind: key_kind(parsed[0].public_key()),
-            names: dns_names(&parsed[0]),
-        })
+        Ok(Leaf { kind: key_kind(parsed[0].public_key()), names: dns_names(&parsed[0]) })
     }
 }
 
@@ -46,19 +43,13 @@ pub(super) fn order(
         let mut leaves = (0..parsed.len()).filter(ours);
         let Some(leaf) = leaves.next() else {
             let what = "the private key does not belong to the certificate";
-            let fix = format!(
-                "put the key of {} and its chain together",
-                subject(&parsed[0])
-            );
+            let fix = format!("put the key of {} and its chain together", subject(&parsed[0]));
             return Err(Trouble::error(key_path, what, fix));
         };
         if leaf == 0 && is_in_order(&parsed) {
             None
         } else if leaves.next().is_some() {
-            return Err(ambiguous(
-                chain_path,
-                "the key belongs to more than one of the certificates",
-            ));
+            return Err(ambiguous(chain_path, "the key belongs to more than one of the certificates"));
         } else {
             Some(sort(&parsed, leaf).map_err(|why| ambiguous(chain_path, &why))?)
         }
@@ -77,9 +68,7 @@ pub(super) fn order(
 fn is_in_order(parsed: &[X509Certificate<'_>]) -> bool {
     (1..parsed.len()).all(|index| {
         let subject = parsed[index].subject().as_raw();
-        parsed[..index]
-            .iter()
-            .any(|earlier| earlier.issuer().as_raw() == subject)
+        parsed[..index].iter().any(|earlier| earlier.issuer().as_raw() == subject)
     })
 }
 
@@ -88,8 +77,7 @@ fn sort(parsed: &[X509Certificate<'_>], leaf: usize) -> Result<Vec<usize>, Strin
     let mut left: Vec<usize> = (0..parsed.len()).filter(|&index| index != leaf).collect();
     while !left.is_empty() {
         let issuer = parsed[order[order.len() - 1]].issuer().as_raw();
-        let mut issuers =
-            (0..left.len()).filter(|&at| parsed[left[at]].subject().as_raw() == issuer);
+        let mut issuers = (0..left.len()).filter(|&at| parsed[left[at]].subject().as_raw() == issuer);
         match (issuers.next(), issuers.next()) {
             (Some(at), None) => order.push(left.remove(at)),
             (Some(_), Some(_)) => return Err("two of them could be the issuer of one".into()),
@@ -104,11 +92,7 @@ fn sort(parsed: &[X509Certificate<'_>], leaf: usize) -> Result<Vec<usize>, Strin
 
 fn ambiguous(path: &Path, why: &str) -> Trouble {
     let what = format!("the certificates do not make a chain: {why}");
-    Trouble::error(
-        path,
-        what,
-        "keep the server's own certificate first, then each one's issuer, and nothing else",
-    )
+    Trouble::error(path, what, "keep the server's own certificate first, then each one's issuer, and nothing else")
 }
 
 /// What does not stop a leaf from being served.
@@ -121,24 +105,13 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     let not_after = leaf.validity().not_after.to_datetime();
     let mut worries = Vec::new();
     if now > not_after {
-        let what = format!(
-            "the certificate expired on {}, {} ago",
-            not_after.date(),
-            days(now - not_after)
-        );
+        let what = format!("the certificate expired on {}, {} ago", not_after.date(), days(now - not_after));
         worries.push(Trouble::warning(path, what, "renew it: clients refuse it"));
     }
     if now < not_before {
         let ahead = days(not_before - now);
-        let what = format!(
-            "the certificate is not valid before {}, in {ahead}",
-            not_before.date()
-        );
-        worries.push(Trouble::warning(
-            path,
-            what,
-            "wait, or check this machine's clock: clients refuse it",
-        ));
+        let what = format!("the certificate is not valid before {}, in {ahead}", not_before.date());
+        worries.push(Trouble::warning(path, what, "wait, or check this machine's clock: clients refuse it"));
     }
     if dns_names(&leaf).is_empty() {
         let what = "the certificate names no DNS name (subjectAltName)";
@@ -147,11 +120,7 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     }
     if SHA1_SIGNATURES.contains(&leaf.signature_algorithm.algorithm.to_id_string().as_str()) {
         let what = "the certificate is signed with SHA-1";
-        worries.push(Trouble::warning(
-            path,
-            what,
-            "have it issued again: clients refuse it",
-        ));
+        worries.push(Trouble::warning(path, what, "have it issued again: clients refuse it"));
     }
     worries
 }
@@ -166,20 +135,12 @@ fn days(span: Duration) -> String {
     }
 }
 
-fn parse<'a>(
-    chain: &'a [CertificateDer<'_>],
-    path: &Path,
-) -> Result<Vec<X509Certificate<'a>>, Trouble> {
-    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| match X509Certificate::from_der(der)
-    {
+fn parse<'a>(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Vec<X509Certificate<'a>>, Trouble> {
+    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
         _ => {
             let what = format!("certificate {} in this file cannot be read", index + 1);
-            Err(Trouble::error(
-                path,
-                what,
-                "export it again as X.509 in PEM",
-            ))
+            Err(Trouble::error(path, what, "export it again as X.509 in PEM"))
         }
     };
     chain.iter().enumerate().map(parse).collect()

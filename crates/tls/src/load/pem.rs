@@ -29,11 +29,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     if has_encrypted_key(&text) {
         return Err(encrypted(path));
     }
-    let mut contents = Contents {
-        certificates: Vec::new(),
-        keys: Vec::new(),
-        world_readable,
-    };
+    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable };
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
         match section {
             Ok((SectionKind::Certificate, der)) => contents.certificates.push(der.into()),
@@ -70,9 +66,7 @@ fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
     // Room for all of it at once: a buffer that grows leaves copies of the key behind.
     let room = metadata.len().min(FILE_BYTES_MAX) as usize + 2;
     let mut text = Zeroizing::new(Vec::with_capacity(room));
-    File::open(path)?
-        .take(FILE_BYTES_MAX + 1)
-        .read_to_end(&mut text)?;
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
     let world_readable = metadata.permissions().mode() & 0o004 != 0;
     Ok((text, world_readable))
 }
@@ -85,15 +79,9 @@ pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {
         }
         io::ErrorKind::PermissionDenied => {
             let fix = "let the account that starts Propylon read it";
-            (
-                "this file cannot be read: permission denied".to_string(),
-                fix,
-            )
+            ("this file cannot be read: permission denied".to_string(), fix)
         }
-        _ => (
-            format!("this file cannot be read: {error}"),
-            "make it readable",
-        ),
+        _ => (format!("this file cannot be read: {error}"), "make it readable"),
     };
     Trouble::error(path, what, fix)
 }

@@ -47,11 +47,7 @@ impl Pair {
             end: false,
             closed: false,
         };
-        Pair {
-            server,
-            sealing: protection(kind, 2),
-            opening: protection(kind, 1),
-        }
+        Pair { server, sealing: protection(kind, 2), opening: protection(kind, 1) }
     }
 
     fn record(&mut self, content: u8, plain: &[u8]) -> Vec<u8> {
@@ -95,17 +91,11 @@ impl Pair {
     }
 
     fn works(&mut self) {
-        assert_eq!(
-            self.send(APPLICATION_DATA, b"ping"),
-            (Ok(b"ping".to_vec()), vec![])
-        );
+        assert_eq!(self.send(APPLICATION_DATA, b"ping"), (Ok(b"ping".to_vec()), vec![]));
         let mut out = vec![0; self.server.sealed_len(4)];
         let len = self.server.seal(b"pong", &mut out);
         out.truncate(len);
-        assert_eq!(
-            self.read(out).last(),
-            Some(&(APPLICATION_DATA, b"pong".to_vec()))
-        );
+        assert_eq!(self.read(out).last(), Some(&(APPLICATION_DATA, b"pong".to_vec())));
     }
 }
 
@@ -132,17 +122,13 @@ fn data_goes_both_ways_with_every_suite_and_after_a_rest() {
 fn several_records_open_at_once_and_a_cut_one_waits() {
     for kind in ALL {
         let mut pair = Pair::new(kind);
-        let mut bytes = [b"one ".as_slice(), b"two ", b"three"]
-            .map(|data| pair.record(APPLICATION_DATA, data))
-            .concat();
+        let mut bytes =
+            [b"one ".as_slice(), b"two ", b"three"].map(|data| pair.record(APPLICATION_DATA, data)).concat();
         let end = bytes.len();
         let mut out = Vec::new();
         let opened = pair.server.open(&mut bytes, 0..end - 1, &mut out).unwrap();
         assert_eq!(&bytes[..opened.plain], b"one two ");
-        let opened = pair
-            .server
-            .open(&mut bytes, opened.consumed..end, &mut out)
-            .unwrap();
+        let opened = pair.server.open(&mut bytes, opened.consumed..end, &mut out).unwrap();
         assert_eq!(&bytes[..opened.plain], b"three");
     }
 }
@@ -151,14 +137,8 @@ fn several_records_open_at_once_and_a_cut_one_waits() {
 fn a_key_update_is_followed_and_answered_when_asked_for() {
     for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::Chacha20Poly1305] {
         let mut pair = Pair::new((Version::Tls13, suite));
-        for (request, answer) in [
-            (0, vec![]),
-            (1, vec![(HANDSHAKE, vec![KEY_UPDATE, 0, 0, 1, 0])]),
-        ] {
-            assert_eq!(
-                pair.send(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, request]),
-                (Ok(vec![]), answer)
-            );
+        for (request, answer) in [(0, vec![]), (1, vec![(HANDSHAKE, vec![KEY_UPDATE, 0, 0, 1, 0])])] {
+            assert_eq!(pair.send(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, request]), (Ok(vec![]), answer));
             pair.sealing.update();
             pair.works();
         }
@@ -179,38 +159,13 @@ fn a_key_update_in_pieces_is_one() {
 fn messages_that_cannot_come_are_refused() {
     use Alert::*;
     for (content, message, reason, alert) in [
-        (
-            HANDSHAKE,
-            &[KEY_UPDATE, 0, 0, 1, 2][..],
-            "protocol-violation",
-            IllegalParameter,
-        ),
-        (
-            HANDSHAKE,
-            &[KEY_UPDATE, 0, 0, 2, 0, 0],
-            "bad-record",
-            DecodeError,
-        ),
-        (
-            HANDSHAKE,
-            &[KEY_UPDATE, 0, 0, 1, 0, KEY_UPDATE],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
-        (
-            HANDSHAKE,
-            &[1, 0, 0, 0],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
+        (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 2][..], "protocol-violation", IllegalParameter),
+        (HANDSHAKE, &[KEY_UPDATE, 0, 0, 2, 0, 0], "bad-record", DecodeError),
+        (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0, KEY_UPDATE], "unexpected-message", UnexpectedMessage),
+        (HANDSHAKE, &[1, 0, 0, 0], "unexpected-message", UnexpectedMessage),
         (HANDSHAKE, &[4], "unexpected-message", UnexpectedMessage),
         (HANDSHAKE, &[], "unexpected-message", UnexpectedMessage),
-        (
-            CHANGE_CIPHER_SPEC,
-            &[1],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
+        (CHANGE_CIPHER_SPEC, &[1], "unexpected-message", UnexpectedMessage),
         (24, b"heartbeat", "unexpected-message", UnexpectedMessage),
         (ALERT, &[1], "bad-record", DecodeError),
         (ALERT, &[1, 0, 1, 0], "bad-record", DecodeError),
@@ -218,25 +173,10 @@ fn messages_that_cannot_come_are_refused() {
         refused(Pair::new(TLS13).send(content, message), reason, alert);
     }
     for (content, message, reason, alert) in [
-        (
-            HANDSHAKE,
-            &[0, 0, 0, 0][..],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
-        (
-            HANDSHAKE,
-            &[20, 0, 0, 12],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
+        (HANDSHAKE, &[0, 0, 0, 0][..], "unexpected-message", UnexpectedMessage),
+        (HANDSHAKE, &[20, 0, 0, 12], "unexpected-message", UnexpectedMessage),
         (HANDSHAKE, &[], "unexpected-message", UnexpectedMessage),
-        (
-            CHANGE_CIPHER_SPEC,
-            &[1],
-            "unexpected-message",
-            UnexpectedMessage,
-        ),
+        (CHANGE_CIPHER_SPEC, &[1], "unexpected-message", UnexpectedMessage),
         (ALERT, &[], "bad-record", DecodeError),
     ] {
         refused(Pair::new(TLS12).send(content, message), reason, alert);
@@ -248,18 +188,10 @@ fn a_message_in_part_lets_no_data_through() {
     for content in [APPLICATION_DATA, ALERT] {
         let mut pair = Pair::new(TLS13);
         assert_eq!(pair.send(HANDSHAKE, &[KEY_UPDATE, 0]), (Ok(vec![]), vec![]));
-        refused(
-            pair.send(content, &[1, 0]),
-            "unexpected-message",
-            Alert::UnexpectedMessage,
-        );
+        refused(pair.send(content, &[1, 0]), "unexpected-message", Alert::UnexpectedMessage);
         let mut pair = Pair::new(TLS12);
         assert!(pair.send(HANDSHAKE, &[1, 0, 0, 9, 0]).0.is_ok());
-        refused(
-            pair.send(content, &[1, 0]),
-            "unexpected-message",
-            Alert::UnexpectedMessage,
-        );
+        refused(pair.send(content, &[1, 0]), "unexpected-message", Alert::UnexpectedMessage);
     }
 }
 
@@ -271,25 +203,15 @@ fn renegotiation_is_declined_and_data_goes_on() {
         for cut in [0, 1, 3, 4, 5, 100, 204] {
             let mut pair = Pair::new(*kind);
             let parts = [&hello[..cut], &hello[cut..]];
-            let answers = parts
-                .iter()
-                .filter(|part| !part.is_empty())
-                .flat_map(|part| pair.send(HANDSHAKE, part).1);
+            let answers = parts.iter().filter(|part| !part.is_empty()).flat_map(|part| pair.send(HANDSHAKE, part).1);
             assert_eq!(answers.collect::<Vec<_>>(), declined);
             pair.works();
         }
     }
     // Two in one record are two; a record full of empty ones is a flood.
     let mut pair = Pair::new(TLS12);
-    assert_eq!(
-        pair.send(HANDSHAKE, &[&hello[..], &hello].concat()).1.len(),
-        2
-    );
-    refused(
-        pair.send(HANDSHAKE, &[1, 0, 0, 0].repeat(100)),
-        "flood",
-        Alert::UnexpectedMessage,
-    );
+    assert_eq!(pair.send(HANDSHAKE, &[&hello[..], &hello].concat()).1.len(), 2);
+    refused(pair.send(HANDSHAKE, &[1, 0, 0, 0].repeat(100)), "flood", Alert::UnexpectedMessage);
 }
 
 #[test]
@@ -297,13 +219,9 @@ fn records_without_data_are_allowed_a_few_times_between_data() {
     let empty = (APPLICATION_DATA, &[][..]);
     let cancelled = (ALERT, &[1, Alert::UserCanceled as u8][..]);
     let update = (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 1][..]);
-    for (kind, (content, message)) in [
-        (TLS12, empty),
-        (TLS12, cancelled),
-        (TLS13, empty),
-        (TLS13, cancelled),
-        (TLS13, update),
-    ] {
+    for (kind, (content, message)) in
+        [(TLS12, empty), (TLS12, cancelled), (TLS13, empty), (TLS13, cancelled), (TLS13, update)]
+    {
         let mut pair = Pair::new(kind);
         for _ in 0..3 {
             for _ in 0..FRUITLESS_MAX {
@@ -320,11 +238,7 @@ fn records_without_data_are_allowed_a_few_times_between_data() {
                 pair.sealing.update();
             }
         }
-        refused(
-            pair.send(content, message),
-            "flood",
-            Alert::UnexpectedMessage,
-        );
+        refused(pair.send(content, message), "flood", Alert::UnexpectedMessage);
     }
 }
 
@@ -333,24 +247,15 @@ fn a_clients_alert_ends_the_session_without_an_answer() {
     const HANDSHAKE_FAILURE: u8 = 40;
     for kind in ALL {
         let mut pair = Pair::new(kind);
-        assert_eq!(
-            pair.send(ALERT, &[2, HANDSHAKE_FAILURE]),
-            (Err("peer-alert"), vec![])
-        );
+        assert_eq!(pair.send(ALERT, &[2, HANDSHAKE_FAILURE]), (Err("peer-alert"), vec![]));
         let mut pair = Pair::new(kind);
         let level = if kind.0 == Version::Tls12 { 1 } else { 2 };
         pair.send(ALERT, &[level, 0]).0.unwrap();
         assert!(pair.server.end);
     }
     // Levels mean nothing in TLS 1.3.
-    assert_eq!(
-        Pair::new(TLS13).send(ALERT, &[1, HANDSHAKE_FAILURE]).0,
-        Err("peer-alert")
-    );
-    assert_eq!(
-        Pair::new(TLS12).send(ALERT, &[1, HANDSHAKE_FAILURE]).0,
-        Ok(vec![])
-    );
+    assert_eq!(Pair::new(TLS13).send(ALERT, &[1, HANDSHAKE_FAILURE]).0, Err("peer-alert"));
+    assert_eq!(Pair::new(TLS12).send(ALERT, &[1, HANDSHAKE_FAILURE]).0, Ok(vec![]));
 }
 
 /// A TLS 1.3 record with any inner plaintext: what it holds, its type and its padding.
@@ -363,18 +268,11 @@ fn padded(pair: &mut Pair, inner: &[u8]) -> Vec<u8> {
 #[test]
 fn padding_is_taken_off() {
     let mut pair = Pair::new(TLS13);
-    let record = padded(
-        &mut pair,
-        &[b"data\0", &[APPLICATION_DATA][..], &[0; 300]].concat(),
-    );
+    let record = padded(&mut pair, &[b"data\0", &[APPLICATION_DATA][..], &[0; 300]].concat());
     assert_eq!(pair.open(&record).0, Ok(b"data\0".to_vec()));
     let nothing = padded(&mut pair, &[0; 9]);
     let (plain, out) = pair.open(&nothing);
-    refused(
-        (plain, pair.read(out)),
-        "unexpected-message",
-        Alert::UnexpectedMessage,
-    );
+    refused((plain, pair.read(out)), "unexpected-message", Alert::UnexpectedMessage);
 }
 
 #[test]
@@ -384,38 +282,18 @@ fn records_that_are_too_long_or_too_short_or_in_the_clear_are_refused() {
         let plain = vec![7; PLAIN_MAX];
         assert!(pair.send(APPLICATION_DATA, &plain).0 == Ok(plain.clone()));
         let longer = vec![7; PLAIN_MAX + 1];
-        refused(
-            pair.send(APPLICATION_DATA, &longer),
-            "record-overflow",
-            Alert::RecordOverflow,
-        );
+        refused(pair.send(APPLICATION_DATA, &longer), "record-overflow", Alert::RecordOverflow);
 
         let raw = |header: [u8; 5], len: usize| {
             let mut pair = Pair::new(kind);
             let (plain, out) = pair.open(&[&header[..], &vec![0; len]].concat());
             (plain, pair.read(out))
         };
-        refused(
-            raw([23, 3, 3, 0, 3], 3),
-            "decrypt-error",
-            Alert::BadRecordMac,
-        );
-        refused(
-            raw([23, 3, 3, 0, 0], 0),
-            "decrypt-error",
-            Alert::BadRecordMac,
-        );
-        refused(
-            raw([23, 3, 3, 0x48, 1], 0),
-            "record-overflow",
-            Alert::RecordOverflow,
-        );
+        refused(raw([23, 3, 3, 0, 3], 3), "decrypt-error", Alert::BadRecordMac);
+        refused(raw([23, 3, 3, 0, 0], 0), "decrypt-error", Alert::BadRecordMac);
+        refused(raw([23, 3, 3, 0x48, 1], 0), "record-overflow", Alert::RecordOverflow);
         refused(raw([23, 2, 3, 0, 1], 0), "bad-record", Alert::DecodeError);
-        refused(
-            raw([20, 3, 3, 0, 1], 1),
-            "unexpected-message",
-            Alert::UnexpectedMessage,
-        );
+        refused(raw([20, 3, 3, 0, 1], 1), "unexpected-message", Alert::UnexpectedMessage);
         let (reason, alert) = match kind.0 {
             Version::Tls13 => ("unexpected-message", Alert::UnexpectedMessage),
             Version::Tls12 => ("decrypt-error", Alert::BadRecordMac),
@@ -456,8 +334,8 @@ fn worn_keys_are_replaced_in_tls_1_3_and_end_a_tls_1_2_session() {
             Version::Tls13 => assert_eq!(
                 records,
                 [
-                    DATA, DATA, DATA, HANDSHAKE, DATA, DATA, DATA, HANDSHAKE, DATA, DATA, DATA,
-                    HANDSHAKE, DATA, DATA, DATA
+                    DATA, DATA, DATA, HANDSHAKE, DATA, DATA, DATA, HANDSHAKE, DATA, DATA, DATA, HANDSHAKE, DATA, DATA,
+                    DATA
                 ]
             ),
             Version::Tls12 => {

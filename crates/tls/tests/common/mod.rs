@@ -13,10 +13,7 @@ use rcgen::{CertificateParams, KeyPair, SignatureAlgorithm};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme,
-    SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion};
 
 pub const ALPN: &[&[u8]] = &[b"h2", b"http/1.1"];
 pub const NAME: &str = "shop.example";
@@ -27,11 +24,7 @@ pub struct Directory(pub PathBuf);
 impl Directory {
     pub fn new() -> Directory {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let unique = format!(
-            "propylon-tls-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
+        let unique = format!("propylon-tls-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(unique);
         fs::create_dir_all(&path).unwrap();
         Directory(path)
@@ -59,10 +52,7 @@ pub fn key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
 /// A self-signed certificate and its key in one PEM.
 pub fn pem(names: &[&str], key: &KeyPair) -> String {
     let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-    let certificate = CertificateParams::new(names)
-        .unwrap()
-        .self_signed(key)
-        .unwrap();
+    let certificate = CertificateParams::new(names).unwrap().self_signed(key).unwrap();
     certificate.pem() + &key.serialize_pem()
 }
 
@@ -71,10 +61,7 @@ pub fn ec(names: &[&str]) -> String {
 }
 
 pub fn rsa(names: &[&str]) -> String {
-    pem(
-        names,
-        &KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap(),
-    )
+    pem(names, &KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap())
 }
 
 pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
@@ -85,20 +72,12 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
             .enumerate()
             .map(|(index, path)| Certificate {
                 source: CertificateSource::Path(path.to_path_buf()),
-                at: At {
-                    line: index as u32 + 1,
-                    column: 1,
-                    length: 1,
-                },
+                at: At { line: index as u32 + 1, column: 1, length: 1 },
             })
             .collect(),
         policy: TlsPolicy::Intermediate,
         prefer: vec![KeyType::Ecdsa, KeyType::Rsa],
-        at: At {
-            line: 99,
-            column: 1,
-            length: 1,
-        },
+        at: At { line: 99, column: 1, length: 1 },
     }
 }
 
@@ -132,45 +111,27 @@ pub struct Client {
     pub alpn: Vec<Vec<u8>>,
 }
 
-pub const EC_SCHEMES: &[SignatureScheme] = &[
-    SignatureScheme::ECDSA_NISTP256_SHA256,
-    SignatureScheme::ECDSA_NISTP384_SHA384,
-];
-pub const RSA_SCHEMES: &[SignatureScheme] = &[
-    SignatureScheme::RSA_PSS_SHA256,
-    SignatureScheme::RSA_PKCS1_SHA256,
-];
+pub const EC_SCHEMES: &[SignatureScheme] =
+    &[SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ECDSA_NISTP384_SHA384];
+pub const RSA_SCHEMES: &[SignatureScheme] = &[SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256];
 
 impl Client {
     pub fn new() -> Client {
         Client {
             provider: aws_lc_rs::default_provider(),
             versions: rustls::ALL_VERSIONS.to_vec(),
-            schemes: [
-                EC_SCHEMES,
-                RSA_SCHEMES,
-                &[
-                    SignatureScheme::ED25519,
-                    SignatureScheme::ECDSA_NISTP521_SHA512,
-                ],
-            ]
-            .concat(),
+            schemes: [EC_SCHEMES, RSA_SCHEMES, &[SignatureScheme::ED25519, SignatureScheme::ECDSA_NISTP521_SHA512]]
+                .concat(),
             alpn: Vec::new(),
         }
     }
 
     pub fn tls12() -> Client {
-        Client {
-            versions: vec![&rustls::version::TLS12],
-            ..Client::new()
-        }
+        Client { versions: vec![&rustls::version::TLS12], ..Client::new() }
     }
 
     pub fn tls13() -> Client {
-        Client {
-            versions: vec![&rustls::version::TLS13],
-            ..Client::new()
-        }
+        Client { versions: vec![&rustls::version::TLS13], ..Client::new() }
     }
 
     pub fn config(self) -> Arc<ClientConfig> {
@@ -286,10 +247,7 @@ impl Dialogue {
             let refused = self.deliver(&out).is_err();
             match step {
                 Step::Done if !refused => return Ok(()),
-                _ => assert!(
-                    !bytes.is_empty() || !out.is_empty(),
-                    "nobody has anything to say"
-                ),
+                _ => assert!(!bytes.is_empty() || !out.is_empty(), "nobody has anything to say"),
             }
         }
     }

@@ -6,12 +6,7 @@ const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
 fn handed_on(asked: Asked, text: &str, client: Version, keep_alive: bool) -> String {
     let head = response_to(asked, text).unwrap();
-    let context = AnswerContext {
-        client,
-        framing: head.framing_for(client),
-        keep_alive,
-        date: DATE.as_bytes(),
-    };
+    let context = AnswerContext { client, framing: head.framing_for(client), keep_alive, date: DATE.as_bytes() };
     let mut out = Vec::new();
     write_response(&head, text.as_bytes(), &context, &mut out);
     String::from_utf8(out).unwrap()
@@ -47,23 +42,12 @@ fn a_body_without_a_length_is_chunked_or_ended_by_closing() {
 fn the_client_is_told_what_its_version_does_not_take_for_granted() {
     let text = "HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 0\r\n\r\n";
     let with = |connection: &str| {
-        format!(
-            "HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 0\r\n{connection}Via: 1.1 propylon\r\n\r\n"
-        )
+        format!("HTTP/1.1 200 OK\r\nDate: then\r\nContent-Length: 0\r\n{connection}Via: 1.1 propylon\r\n\r\n")
     };
     assert_eq!(handed_on(GET, text, Version::Http11, true), with(""));
-    assert_eq!(
-        handed_on(GET, text, Version::Http11, false),
-        with("Connection: close\r\n")
-    );
-    assert_eq!(
-        handed_on(GET, text, Version::Http10, true),
-        with("Connection: keep-alive\r\n")
-    );
-    assert_eq!(
-        handed_on(GET, text, Version::Http10, false),
-        with("Connection: close\r\n")
-    );
+    assert_eq!(handed_on(GET, text, Version::Http11, false), with("Connection: close\r\n"));
+    assert_eq!(handed_on(GET, text, Version::Http10, true), with("Connection: keep-alive\r\n"));
+    assert_eq!(handed_on(GET, text, Version::Http10, false), with("Connection: close\r\n"));
 }
 
 #[test]
@@ -85,16 +69,12 @@ fn a_switch_of_protocols_goes_on() {
 
 #[test]
 fn an_interim_response_goes_on_without_framing() {
-    let text =
-        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 5\r\nConnection: close\r\n\r\n";
+    let text = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Length: 5\r\nConnection: close\r\n\r\n";
     let head = response_to(GET, text).unwrap();
     assert!(head.is_informational());
     let mut out = Vec::new();
     write_informational(&head, text.as_bytes(), &mut out);
-    assert_eq!(
-        out,
-        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nVia: 1.1 propylon\r\n\r\n"
-    );
+    assert_eq!(out, b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nVia: 1.1 propylon\r\n\r\n");
 }
 
 #[test]
@@ -119,22 +99,7 @@ fn our_own_answers_are_whole() {
          Date: {DATE}\r\n\r\n"
     );
     assert_eq!(written(&answer), format!("{head}none"));
-    assert_eq!(
-        written(&OwnResponse {
-            head_only: true,
-            ..answer
-        }),
-        head
-    );
-    let nothing = OwnResponse {
-        status: 204,
-        fields: &[],
-        client: Version::Http10,
-        keep_alive: true,
-        ..answer
-    };
-    assert_eq!(
-        written(&nothing),
-        format!("HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\nDate: {DATE}\r\n\r\n")
-    );
+    assert_eq!(written(&OwnResponse { head_only: true, ..answer }), head);
+    let nothing = OwnResponse { status: 204, fields: &[], client: Version::Http10, keep_alive: true, ..answer };
+    assert_eq!(written(&nothing), format!("HTTP/1.1 204 No Content\r\nConnection: keep-alive\r\nDate: {DATE}\r\n\r\n"));
 }

@@ -14,11 +14,7 @@ fn decode(body: &[u8]) -> Result<(String, String, usize), &'static str> {
             }
             Event::End { consumed } => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                return Ok((
-                    text(&data),
-                    text(decoder.trailers()),
-                    body.len() - at - consumed,
-                ));
+                return Ok((text(&data), text(decoder.trailers()), body.len() - at - consumed));
             }
         }
     }
@@ -31,17 +27,9 @@ fn a_body_is_its_chunks() {
         ("5\r\nhello\r\n0\r\n\r\n", "hello", 0),
         ("5\r\nhello\r\n1\r\n!\r\n000\r\n\r\nGET /", "hello!", 5),
         ("0000000000000005\r\nhello\r\n0\r\n\r\n", "hello", 0),
-        (
-            "a\r\n0123456789\r\nA\r\n\r\n\r\n\r\n\r\n\r\n\r\n0\r\n\r\n",
-            "0123456789\r\n\r\n\r\n\r\n\r\n",
-            0,
-        ),
+        ("a\r\n0123456789\r\nA\r\n\r\n\r\n\r\n\r\n\r\n\r\n0\r\n\r\n", "0123456789\r\n\r\n\r\n\r\n\r\n", 0),
     ] {
-        assert_eq!(
-            decode(body.as_bytes()),
-            Ok((data.into(), String::new(), rest)),
-            "{body:?}"
-        );
+        assert_eq!(decode(body.as_bytes()), Ok((data.into(), String::new(), rest)), "{body:?}");
     }
 }
 
@@ -68,22 +56,12 @@ fn a_chunk_size_is_hexadecimal_digits_and_fits() {
         assert_eq!(decode(body.as_bytes()), Err(reason), "{body:?}");
     }
     let largest = b"7fffffffffffffff\r\n";
-    assert_eq!(
-        Decoder::new().next(largest),
-        Ok(Event::NeedMore {
-            consumed: largest.len()
-        })
-    );
+    assert_eq!(Decoder::new().next(largest), Ok(Event::NeedMore { consumed: largest.len() }));
 }
 
 #[test]
 fn data_ends_where_its_size_says() {
-    for body in [
-        "5\r\nhello0\r\n\r\n",
-        "5\r\nhello\n0\r\n\r\n",
-        "5\r\nhello\r0\r\n\r\n",
-        "4\r\nhello\r\n0\r\n\r\n",
-    ] {
+    for body in ["5\r\nhello0\r\n\r\n", "5\r\nhello\n0\r\n\r\n", "5\r\nhello\r0\r\n\r\n", "4\r\nhello\r\n0\r\n\r\n"] {
         assert_eq!(decode(body.as_bytes()), Err("bad-chunk-end"), "{body:?}");
     }
     assert_eq!(decode(b"6\r\nhello\r\n0\r\n\r\n"), Err("bad-chunk-end"));
@@ -103,11 +81,7 @@ fn extensions_follow_the_grammar_and_are_dropped() {
         ";a=\"\u{e9}\"",
     ] {
         let body = format!("5{extension}\r\nhello\r\n0{extension}\r\n\r\n");
-        assert_eq!(
-            decode(body.as_bytes()),
-            Ok(("hello".into(), String::new(), 0)),
-            "{extension}"
-        );
+        assert_eq!(decode(body.as_bytes()), Ok(("hello".into(), String::new(), 0)), "{extension}");
     }
     for extension in [
         " ",
@@ -134,10 +108,7 @@ fn extensions_follow_the_grammar_and_are_dropped() {
     ] {
         let body = format!("5{extension}\r\nhello\r\n0\r\n\r\n");
         let verdict = decode(body.as_bytes());
-        assert!(
-            matches!(verdict, Err("bad-chunk-extension")),
-            "{extension:?} {verdict:?}"
-        );
+        assert!(matches!(verdict, Err("bad-chunk-extension")), "{extension:?} {verdict:?}");
     }
     assert_eq!(decode(b"5;a\rb\r\n"), Err("bare-cr"));
 }
@@ -157,10 +128,7 @@ fn trailers_go_on_unless_they_would_belong_into_the_head() {
         Cache-Control: x\r\nTE: x\r\nTrailer: x\r\nUpgrade: x\r\nVia: x\r\nDate: x\r\nContent-Type: x\r\nRange: x\r\n\
         ETag: \"1\"\r\n\r\nrest";
     let trailers = "Grpc-Status: 0\r\nETag: \"1\"\r\n";
-    assert_eq!(
-        decode(body.as_bytes()),
-        Ok(("x".into(), trailers.into(), 4))
-    );
+    assert_eq!(decode(body.as_bytes()), Ok(("x".into(), trailers.into(), 4)));
 }
 
 #[test]
@@ -177,22 +145,12 @@ fn trailers_are_checked_as_fields_are() {
         ("\n", "bare-lf"),
         ("\r\r\n", "bare-cr"),
     ] {
-        assert_eq!(
-            decode(format!("0\r\n{trailers}").as_bytes()),
-            Err(reason),
-            "{trailers:?}"
-        );
+        assert_eq!(decode(format!("0\r\n{trailers}").as_bytes()), Err(reason), "{trailers:?}");
     }
     let many = "X: a\r\n".repeat(65);
-    assert_eq!(
-        decode(format!("0\r\n{many}\r\n").as_bytes()),
-        Err("too-many-trailers")
-    );
+    assert_eq!(decode(format!("0\r\n{many}\r\n").as_bytes()), Err("too-many-trailers"));
     let long = "a".repeat(9000);
-    assert_eq!(
-        decode(format!("0\r\nX: {long}\r\n\r\n").as_bytes()),
-        Err("trailers-too-long")
-    );
+    assert_eq!(decode(format!("0\r\nX: {long}\r\n\r\n").as_bytes()), Err("trailers-too-long"));
 }
 
 #[test]

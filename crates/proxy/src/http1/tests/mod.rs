@@ -9,10 +9,7 @@ mod requests;
 mod responses;
 mod rewrites;
 
-const LIMITS: Limits = Limits {
-    head_bytes: 1024,
-    headers: 60,
-};
+const LIMITS: Limits = Limits { head_bytes: 1024, headers: 60 };
 
 fn request(text: impl AsRef<[u8]>) -> Result<RequestHead, Reject> {
     let mut head = RequestHead::default();
@@ -35,15 +32,6 @@ fn response_to(asked: Asked, text: impl AsRef<[u8]>) -> Result<ResponseHead, Rej
     }
 }
 
-const GET: Asked = Asked {
-    method: Method::Get,
-    upgrade: false,
-};
-const HEAD: Asked = Asked {
-    method: Method::Head,
-    upgrade: false,
-};
-const UPGRADE: Asked = Asked {
-    method: Method::Get,
-    upgrade: true,
-};
+const GET: Asked = Asked { method: Method::Get, upgrade: false };
+const HEAD: Asked = Asked { method: Method::Head, upgrade: false };
+const UPGRADE: Asked = Asked { method: Method::Get, upgrade: true };

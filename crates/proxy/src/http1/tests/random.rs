@@ -104,10 +104,7 @@ fn mutated(random: &mut fastrand::Rng, seeds: &[&str]) -> Vec<u8> {
             }
             _ => {
                 let morsel = random.choice(MORSELS).expect("morsels");
-                let line = bytes
-                    .windows(2)
-                    .position(|w| w == b"\r\n")
-                    .map_or(0, |i| i + 2);
+                let line = bytes.windows(2).position(|w| w == b"\r\n").map_or(0, |i| i + 2);
                 bytes.splice(line..line, morsel.bytes());
             }
         }
@@ -120,11 +117,7 @@ fn run(seeds: &[&str], inputs: u32, check: fn(&[u8])) {
     for number in 0..inputs {
         let input = mutated(&mut random, seeds);
         let outcome = std::panic::catch_unwind(|| check(&input));
-        assert!(
-            outcome.is_ok(),
-            "input {number} of seed {SEED:#x}: {}",
-            input.escape_ascii()
-        );
+        assert!(outcome.is_ok(), "input {number} of seed {SEED:#x}: {}", input.escape_ascii());
     }
 }
 

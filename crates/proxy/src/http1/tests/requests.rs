@@ -8,53 +8,21 @@ fn refused(text: impl AsRef<[u8]>, status: u16, reason: &str) {
     let Err(reject) = request(text) else {
         panic!("accepted: {}", text.escape_ascii());
     };
-    assert_eq!(
-        (reject.status, reject.reason),
-        (status, reason),
-        "{}",
-        text.escape_ascii()
-    );
+    assert_eq!((reject.status, reject.reason), (status, reason), "{}", text.escape_ascii());
 }
 
 #[test]
 fn two_framings_of_one_body_are_refused() {
     let table = [
-        (
-            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-            "content-length-with-transfer-encoding",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
-            "content-length-with-transfer-encoding",
-        ),
-        (
-            "transfer-encoding: CHUNKED\r\ncontent-length: 0\r\n",
-            "content-length-with-transfer-encoding",
-        ),
-        (
-            "Content-Length: 5\r\nContent-Length: 5\r\n",
-            "several-content-lengths",
-        ),
-        (
-            "Content-Length: 5\r\nContent-Length: 6\r\n",
-            "several-content-lengths",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-            "several-transfer-encodings",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
-            "several-transfer-encodings",
-        ),
-        (
-            "Connection: Content-Length\r\nContent-Length: 5\r\n",
-            "connection-names-framing",
-        ),
-        (
-            "Connection: close, transfer-encoding\r\nTransfer-Encoding: chunked\r\n",
-            "connection-names-framing",
-        ),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "content-length-with-transfer-encoding"),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "content-length-with-transfer-encoding"),
+        ("transfer-encoding: CHUNKED\r\ncontent-length: 0\r\n", "content-length-with-transfer-encoding"),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", "several-content-lengths"),
+        ("Content-Length: 5\r\nContent-Length: 6\r\n", "several-content-lengths"),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "several-transfer-encodings"),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n", "several-transfer-encodings"),
+        ("Connection: Content-Length\r\nContent-Length: 5\r\n", "connection-names-framing"),
+        ("Connection: close, transfer-encoding\r\nTransfer-Encoding: chunked\r\n", "connection-names-framing"),
         ("Connection: host\r\n", "connection-names-framing"),
     ];
     for (lines, reason) in table {
@@ -83,19 +51,9 @@ fn a_content_length_is_digits_and_fits() {
         "18446744073709551616",
         "99999999999999999999999999",
     ] {
-        refused(
-            get(&format!("Content-Length: {value}\r\n")),
-            400,
-            "bad-content-length",
-        );
+        refused(get(&format!("Content-Length: {value}\r\n")), 400, "bad-content-length");
     }
-    for (value, length) in [
-        ("0", 0),
-        ("5", 5),
-        ("  5\t", 5),
-        ("005", 5),
-        ("9223372036854775807", i64::MAX as u64),
-    ] {
+    for (value, length) in [("0", 0), ("5", 5), ("  5\t", 5), ("005", 5), ("9223372036854775807", i64::MAX as u64)] {
         let head = request(get(&format!("Content-Length:{value}\r\n"))).unwrap();
         assert_eq!(head.body, RequestBody::Length(length));
     }
@@ -129,21 +87,13 @@ fn a_transfer_encoding_is_chunked_and_nothing_else() {
         ("chunked\0", 400, "control-byte"),
         ("\r\n chunked", 400, "bad-transfer-encoding"),
     ] {
-        refused(
-            get(&format!("Transfer-Encoding: {value}\r\n")),
-            status,
-            reason,
-        );
+        refused(get(&format!("Transfer-Encoding: {value}\r\n")), status, reason);
     }
     for value in ["chunked", "Chunked", " \tchunked ", "CHUNKED\t"] {
         let head = request(get(&format!("Transfer-Encoding:{value}\r\n"))).unwrap();
         assert_eq!(head.body, RequestBody::Chunked);
     }
-    refused(
-        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
-        400,
-        "transfer-encoding-in-http10",
-    );
+    refused("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, "transfer-encoding-in-http10");
 }
 
 #[test]
@@ -152,32 +102,17 @@ fn lines_end_in_crlf_and_hold_no_controls() {
         ("GET / HTTP/1.1\nHost: a\r\n\r\n", "bare-lf"),
         ("GET / HTTP/1.1\r\nHost: a\n\r\n", "bare-lf"),
         ("GET / HTTP/1.1\r\nHost: a\r\n\n", "bare-lf"),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nX: b\nContent-Length: 5\r\n\r\n",
-            "bare-lf",
-        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: b\nContent-Length: 5\r\n\r\n", "bare-lf"),
         ("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", "bare-lf"),
         ("GET / HTTP/1.1\rHost: a\r\n\r\n", "bare-cr"),
         ("GET / HTTP/1.1\r\nHost: a\r\r\n\r\n", "bare-cr"),
         ("GET / HTTP/1.1\r\nHost: a\r\nX: b\rc\r\n\r\n", "bare-cr"),
         ("GET / HTTP/1.1\r\nHost: a\r\n\r\r\n", "bare-cr"),
         ("\rGET / HTTP/1.1\r\nHost: a\r\n\r\n", "bare-cr"),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nX: b\0c\r\n\r\n",
-            "control-byte",
-        ),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nX\0: b\r\n\r\n",
-            "control-byte",
-        ),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nX: \x7f\r\n\r\n",
-            "control-byte",
-        ),
-        (
-            "GET / HTTP/1.1\r\nHost: a\r\nX: \x1b[31m\r\n\r\n",
-            "control-byte",
-        ),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: b\0c\r\n\r\n", "control-byte"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX\0: b\r\n\r\n", "control-byte"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: \x7f\r\n\r\n", "control-byte"),
+        ("GET / HTTP/1.1\r\nHost: a\r\nX: \x1b[31m\r\n\r\n", "control-byte"),
         ("G\0T / HTTP/1.1\r\nHost: a\r\n\r\n", "control-byte"),
         ("GET /\x08 HTTP/1.1\r\nHost: a\r\n\r\n", "control-byte"),
     ] {
@@ -192,19 +127,11 @@ fn every_control_byte_is_refused_in_names_and_values_wherever_it_stands() {
             let mut value = [b'v'; 24];
             value[place] = control;
             let text = [b"GET / HTTP/1.1\r\nHost: a\r\nX: ", &value[..], b"\r\n\r\n"].concat();
-            assert_eq!(
-                request(&text).unwrap_err().status,
-                400,
-                "{control:#x} at {place}"
-            );
+            assert_eq!(request(&text).unwrap_err().status, 400, "{control:#x} at {place}");
             let mut name = [b'n'; 24];
             name[place] = control;
             let text = [b"GET / HTTP/1.1\r\nHost: a\r\n", &name[..], b": x\r\n\r\n"].concat();
-            assert_eq!(
-                request(&text).unwrap_err().status,
-                400,
-                "{control:#x} at {place}"
-            );
+            assert_eq!(request(&text).unwrap_err().status, 400, "{control:#x} at {place}");
         }
     }
 }
@@ -229,26 +156,12 @@ fn a_field_is_a_name_a_colon_and_a_value() {
     ] {
         refused(get(&format!("{line}\r\n")), 400, reason);
     }
-    refused(
-        "GET / HTTP/1.1\r\n Host: a\r\n\r\n",
-        400,
-        "space-before-first-field",
-    );
-    refused(
-        "GET / HTTP/1.1\r\n\tHost: a\r\n\r\n",
-        400,
-        "space-before-first-field",
-    );
+    refused("GET / HTTP/1.1\r\n Host: a\r\n\r\n", 400, "space-before-first-field");
+    refused("GET / HTTP/1.1\r\n\tHost: a\r\n\r\n", 400, "space-before-first-field");
     let text = get("X-Tab: a\tb\r\nX-Empty:\r\nX-High: \u{e9}\r\n!#$%&'*+.^`|~9: odd\r\n");
     let head = request(&text).unwrap();
-    assert_eq!(
-        head.fields.value(text.as_bytes(), "x-tab"),
-        Some(&b"a\tb"[..])
-    );
-    assert_eq!(
-        head.fields.value(text.as_bytes(), "X-Empty"),
-        Some(&b""[..])
-    );
+    assert_eq!(head.fields.value(text.as_bytes(), "x-tab"), Some(&b"a\tb"[..]));
+    assert_eq!(head.fields.value(text.as_bytes(), "X-Empty"), Some(&b""[..]));
 }
 
 #[test]
@@ -277,11 +190,7 @@ fn a_request_line_has_three_words_and_two_spaces() {
         ("G\u{c9}T / HTTP/1.1", 400, "bad-method"),
         ("CONNECT a:443 HTTP/1.1", 501, "connect-not-supported"),
         ("TRACE / HTTP/1.1", 405, "trace-not-allowed"),
-        (
-            "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA / HTTP/1.1",
-            501,
-            "method-too-long",
-        ),
+        ("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA / HTTP/1.1", 501, "method-too-long"),
     ] {
         refused(format!("{line}\r\nHost: a\r\n\r\n"), status, reason);
     }
@@ -355,28 +264,12 @@ const NO_HOSTS: [&str; 36] = [
 #[test]
 fn a_host_is_one_name_with_perhaps_a_port() {
     for host in NO_HOSTS {
-        refused(
-            format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
-            400,
-            "bad-host",
-        );
+        refused(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400, "bad-host");
     }
     let long = "a".repeat(255);
-    refused(
-        format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n"),
-        400,
-        "bad-host",
-    );
-    refused(
-        "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
-        400,
-        "several-hosts",
-    );
-    refused(
-        "GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n",
-        400,
-        "several-hosts",
-    );
+    refused(format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n"), 400, "bad-host");
+    refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400, "several-hosts");
+    refused("GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", 400, "several-hosts");
     refused("GET / HTTP/1.1\r\n\r\n", 400, "no-host");
     refused("GET http://a/ HTTP/1.1\r\n\r\n", 400, "no-host");
     refused("GET / HTTP/1.1\r\nHost:\r\n\r\n", 400, "empty-host");
@@ -401,10 +294,7 @@ fn http10_needs_no_host() {
     let text = "GET / HTTP/1.0\r\n\r\n";
     let head = request(text).unwrap();
     assert!(head.host.is_empty());
-    assert_eq!(
-        head.host_name(text.as_bytes(), &mut [0; HOST_BYTES_MAX]),
-        ""
-    );
+    assert_eq!(head.host_name(text.as_bytes(), &mut [0; HOST_BYTES_MAX]), "");
     let text = "GET http://a/ HTTP/1.0\r\n\r\n";
     assert_eq!(request(text).unwrap().host.bytes(text.as_bytes()), b"a");
     refused("GET / HTTP/1.0\r\nHost: a b\r\n\r\n", 400, "bad-host");
@@ -426,39 +316,23 @@ fn a_connection_is_kept_as_its_version_and_its_wish_say() {
         assert_eq!(head.keep_alive, keep_alive, "{version} {lines}");
     }
     let many = "a,".repeat(40);
-    refused(
-        get(&format!("Connection: {many}\r\n")),
-        400,
-        "too-many-connection-options",
-    );
+    refused(get(&format!("Connection: {many}\r\n")), 400, "too-many-connection-options");
 }
 
 #[test]
 fn only_the_known_expectation_is_met() {
     let expecting = |version, value| {
         let length = "Content-Length: 1\r\n";
-        request(format!(
-            "PUT / HTTP/{version}\r\nHost: a\r\n{length}Expect: {value}\r\n\r\n"
-        ))
+        request(format!("PUT / HTTP/{version}\r\nHost: a\r\n{length}Expect: {value}\r\n\r\n"))
     };
     assert!(expecting("1.1", "100-Continue").unwrap().expect_continue);
     assert!(!expecting("1.0", "100-continue").unwrap().expect_continue);
     assert!(!expecting("1.0", "x").unwrap().expect_continue);
-    for value in [
-        "",
-        "200-ok",
-        "100-continue, x",
-        "100-continue;q",
-        "100-continue\r\nExpect: 100-continue",
-    ] {
+    for value in ["", "200-ok", "100-continue, x", "100-continue;q", "100-continue\r\nExpect: 100-continue"] {
         assert_eq!(expecting("1.1", value).unwrap_err().status, 417, "{value}");
     }
     // Nothing to hold back.
-    assert!(
-        !request(get("Expect: 100-continue\r\n"))
-            .unwrap()
-            .expect_continue
-    );
+    assert!(!request(get("Expect: 100-continue\r\n")).unwrap().expect_continue);
 }
 
 #[test]
@@ -466,9 +340,7 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
     let upgrade = |text: &str| request(text).unwrap().upgrade.is_some();
     let asks = "Connection: keep-alive, Upgrade\r\n";
     assert!(upgrade(&get(&format!("{asks}Upgrade: websocket\r\n"))));
-    assert!(upgrade(&get(&format!(
-        "{asks}Upgrade: foo/2, bar\r\nContent-Length: 0\r\n"
-    ))));
+    assert!(upgrade(&get(&format!("{asks}Upgrade: foo/2, bar\r\nContent-Length: 0\r\n"))));
     for value in [
         "h2c",
         "H2C",
@@ -485,30 +357,14 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
         "/a",
         "websocket,",
     ] {
-        assert!(
-            !upgrade(&get(&format!("{asks}Upgrade: {value}\r\n"))),
-            "{value}"
-        );
+        assert!(!upgrade(&get(&format!("{asks}Upgrade: {value}\r\n"))), "{value}");
     }
-    assert!(
-        !upgrade(&get("Upgrade: websocket\r\n")),
-        "not named in Connection"
-    );
-    assert!(!upgrade(&get(&format!(
-        "{asks}Upgrade: a\r\nUpgrade: b\r\n"
-    ))));
-    assert!(!upgrade(&get(&format!(
-        "{asks}Upgrade: a\r\nContent-Length: 3\r\n"
-    ))));
-    assert!(!upgrade(&get(&format!(
-        "{asks}Upgrade: a\r\nTransfer-Encoding: chunked\r\n"
-    ))));
-    assert!(!upgrade(&format!(
-        "POST / HTTP/1.1\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n"
-    )));
-    assert!(!upgrade(&format!(
-        "GET / HTTP/1.0\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n"
-    )));
+    assert!(!upgrade(&get("Upgrade: websocket\r\n")), "not named in Connection");
+    assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nUpgrade: b\r\n"))));
+    assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nContent-Length: 3\r\n"))));
+    assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nTransfer-Encoding: chunked\r\n"))));
+    assert!(!upgrade(&format!("POST / HTTP/1.1\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n")));
+    assert!(!upgrade(&format!("GET / HTTP/1.0\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n")));
 }
 
 #[test]
@@ -521,25 +377,15 @@ fn hops_are_counted_for_options_only() {
     assert_eq!(hops("OPTIONS", "Max-Forwards: 7\r\n"), Ok(Some(7)));
     let bad = Err(Reject::bad("bad-max-forwards"));
     assert_eq!(hops("OPTIONS", "Max-Forwards: -1\r\n"), bad);
-    assert_eq!(
-        hops("OPTIONS", "Max-Forwards: 1\r\nMax-Forwards: 1\r\n"),
-        bad
-    );
-    assert_eq!(
-        request(get("Max-Forwards: x\r\n")).unwrap().max_forwards,
-        None
-    );
+    assert_eq!(hops("OPTIONS", "Max-Forwards: 1\r\nMax-Forwards: 1\r\n"), bad);
+    assert_eq!(request(get("Max-Forwards: x\r\n")).unwrap().max_forwards, None);
 }
 
 #[test]
 fn one_empty_line_before_a_request_is_skipped() {
     let text = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
     assert_eq!(request(text).unwrap().length, text.len() - 4);
-    refused(
-        "\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        400,
-        "empty-lines-before-request",
-    );
+    refused("\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 400, "empty-lines-before-request");
 }
 
 #[test]
@@ -567,21 +413,12 @@ fn what_can_never_become_a_request_is_refused_at_once() {
 
 #[test]
 fn a_head_that_outgrows_its_limit_is_refused_as_soon_as_it_does() {
-    let limits = Limits {
-        head_bytes: 64,
-        headers: 2,
-    };
+    let limits = Limits { head_bytes: 64, headers: 2 };
     let verdict = |text: &str| parse_request(text.as_bytes(), &limits, &mut RequestHead::default());
     let line = |length: usize| format!("GET /{}", "a".repeat(length - 5));
     assert_eq!(verdict(&line(63)), Ok(Parsed::Partial));
-    assert_eq!(
-        verdict(&line(64)),
-        Err(Reject::new(414, "request-line-too-long"))
-    );
-    assert_eq!(
-        verdict(&line(200)),
-        Err(Reject::new(414, "request-line-too-long"))
-    );
+    assert_eq!(verdict(&line(64)), Err(Reject::new(414, "request-line-too-long")));
+    assert_eq!(verdict(&line(200)), Err(Reject::new(414, "request-line-too-long")));
     let fields = |length: usize| format!("GET / HTTP/1.1\r\nHost: {}", "a".repeat(length - 22));
     assert_eq!(verdict(&fields(63)), Ok(Parsed::Partial));
     assert_eq!(verdict(&fields(64)), Err(Reject::new(431, "head-too-long")));
@@ -589,32 +426,21 @@ fn a_head_that_outgrows_its_limit_is_refused_as_soon_as_it_does() {
     let whole = |length: usize| format!("{}\r\n\r\n", fields(length - 4));
     assert_eq!(verdict(&whole(64)), Ok(Parsed::Complete));
     assert_eq!(verdict(&whole(65)), Err(Reject::new(431, "head-too-long")));
-    let many = |count: usize| {
-        format!(
-            "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
-            "X:\r\n".repeat(count - 1)
-        )
-    };
+    let many = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X:\r\n".repeat(count - 1));
     assert_eq!(verdict(&many(2)), Ok(Parsed::Complete));
     assert_eq!(verdict(&many(3)), Err(Reject::new(431, "too-many-fields")));
 }
 
 #[test]
 fn a_head_may_arrive_byte_by_byte() {
-    let text = "\r\nPOST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nX-Long: aaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\nhello";
+    let text =
+        "\r\nPOST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nX-Long: aaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\nhello";
     let buf = text.as_bytes();
     let mut head = RequestHead::default();
     for seen in 0..buf.len() - 5 {
-        assert_eq!(
-            parse_request(&buf[..seen], &LIMITS, &mut head),
-            Ok(Parsed::Partial),
-            "{seen}"
-        );
+        assert_eq!(parse_request(&buf[..seen], &LIMITS, &mut head), Ok(Parsed::Partial), "{seen}");
     }
-    assert_eq!(
-        parse_request(&buf[..buf.len() - 5], &LIMITS, &mut head),
-        Ok(Parsed::Complete)
-    );
+    assert_eq!(parse_request(&buf[..buf.len() - 5], &LIMITS, &mut head), Ok(Parsed::Complete));
     assert_eq!(head.length, buf.len() - 5);
     assert_eq!(head.body, RequestBody::Length(5));
     assert_eq!(head.fields.len(), 3);
@@ -624,20 +450,11 @@ fn a_head_may_arrive_byte_by_byte() {
 fn a_head_is_used_again_without_a_trace_of_the_one_before() {
     let mut head = RequestHead::default();
     let first = "OPTIONS http://a/x?y HTTP/1.0\r\nMax-Forwards: 1\r\nConnection: keep-alive, te\r\nX: 1\r\n\r\n";
-    assert_eq!(
-        parse_request(first.as_bytes(), &LIMITS, &mut head),
-        Ok(Parsed::Complete)
-    );
+    assert_eq!(parse_request(first.as_bytes(), &LIMITS, &mut head), Ok(Parsed::Complete));
     assert!(parse_request(b"\0", &LIMITS, &mut head).is_err());
     let second = get("");
-    assert_eq!(
-        parse_request(second.as_bytes(), &LIMITS, &mut head),
-        Ok(Parsed::Complete)
-    );
-    assert_eq!(
-        format!("{head:?}"),
-        format!("{:?}", request(&second).unwrap())
-    );
+    assert_eq!(parse_request(second.as_bytes(), &LIMITS, &mut head), Ok(Parsed::Complete));
+    assert_eq!(format!("{head:?}"), format!("{:?}", request(&second).unwrap()));
 }
 
 #[test]

@@ -50,34 +50,16 @@ fn a_status_line_is_a_version_a_status_and_perhaps_a_reason() {
 #[test]
 fn what_could_be_read_in_two_ways_is_refused() {
     for (lines, reason) in [
-        (
-            "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-            "content-length-with-transfer-encoding",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
-            "content-length-with-transfer-encoding",
-        ),
-        (
-            "Content-Length: 5\r\nContent-Length: 5\r\n",
-            "several-content-lengths",
-        ),
+        ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "content-length-with-transfer-encoding"),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "content-length-with-transfer-encoding"),
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", "several-content-lengths"),
         ("Content-Length: 5, 5\r\n", "bad-content-length"),
         ("Content-Length: +5\r\n", "bad-content-length"),
         ("Content-Length:\r\n", "bad-content-length"),
-        (
-            "Transfer-Encoding: gzip, chunked\r\n",
-            "unknown-transfer-coding",
-        ),
+        ("Transfer-Encoding: gzip, chunked\r\n", "unknown-transfer-coding"),
         ("Transfer-Encoding: identity\r\n", "bad-transfer-encoding"),
-        (
-            "Transfer-Encoding: chunked, chunked\r\n",
-            "bad-transfer-encoding",
-        ),
-        (
-            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
-            "several-transfer-encodings",
-        ),
+        ("Transfer-Encoding: chunked, chunked\r\n", "bad-transfer-encoding"),
+        ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "several-transfer-encodings"),
         ("X: a\r\n b\r\n", "folded-field"),
         (" X: a\r\n", "space-before-first-field"),
         ("X : a\r\n", "space-in-field-name"),
@@ -87,22 +69,11 @@ fn what_could_be_read_in_two_ways_is_refused() {
     ] {
         refused(&format!("HTTP/1.1 200 OK\r\n{lines}\r\n"), reason);
     }
-    refused(
-        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-        "transfer-encoding-in-http10",
-    );
+    refused("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "transfer-encoding-in-http10");
 }
 
 /// Request method, status, fields; body, whether the connection is kept, framing for HTTP/1.1 and HTTP/1.0 clients.
-type BodyRow = (
-    Asked,
-    u16,
-    &'static str,
-    ResponseBody,
-    bool,
-    Framing,
-    Framing,
-);
+type BodyRow = (Asked, u16, &'static str, ResponseBody, bool, Framing, Framing);
 
 const LENGTH: &str = "Content-Length: 5\r\n";
 const ZERO: &str = "Content-Length: 0\r\n";
@@ -131,16 +102,8 @@ fn a_body_is_as_long_as_status_method_and_fields_say() {
         let head = response_to(asked, format!("HTTP/1.1 {status} X\r\n{lines}\r\n")).unwrap();
         assert_eq!(head.body, body, "{asked:?} {status} {lines:?}");
         assert_eq!(head.keep_alive, keep_alive, "{asked:?} {status} {lines:?}");
-        assert_eq!(
-            head.framing_for(Version::Http11),
-            modern,
-            "{asked:?} {status} {lines:?}"
-        );
-        assert_eq!(
-            head.framing_for(Version::Http10),
-            old,
-            "{asked:?} {status} {lines:?}"
-        );
+        assert_eq!(head.framing_for(Version::Http11), modern, "{asked:?} {status} {lines:?}");
+        assert_eq!(head.framing_for(Version::Http10), old, "{asked:?} {status} {lines:?}");
     }
 }
 
@@ -150,11 +113,7 @@ fn a_server_connection_is_kept_as_its_version_and_its_wish_say() {
         ("1.1", "Content-Length: 0\r\n", true),
         ("1.1", "Content-Length: 0\r\nConnection: Close\r\n", false),
         ("1.0", "Content-Length: 0\r\n", false),
-        (
-            "1.0",
-            "Content-Length: 0\r\nConnection: keep-alive\r\n",
-            true,
-        ),
+        ("1.0", "Content-Length: 0\r\nConnection: keep-alive\r\n", true),
         ("1.0", "Connection: keep-alive\r\n", false),
     ] {
         let head = response_to(GET, format!("HTTP/{version} 200 OK\r\n{lines}\r\n")).unwrap();
@@ -193,12 +152,8 @@ fn a_server_of_another_kind_is_found_out_early() {
 
 #[test]
 fn a_response_head_is_bounded() {
-    let limits = Limits {
-        head_bytes: 64,
-        headers: 2,
-    };
-    let verdict =
-        |text: &str| parse_response(text.as_bytes(), GET, &limits, &mut ResponseHead::default());
+    let limits = Limits { head_bytes: 64, headers: 2 };
+    let verdict = |text: &str| parse_response(text.as_bytes(), GET, &limits, &mut ResponseHead::default());
     let long = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(60));
     assert_eq!(verdict(&long), Err(Reject::new(502, "head-too-long")));
     assert_eq!(verdict(&long[..63]), Ok(Parsed::Partial));

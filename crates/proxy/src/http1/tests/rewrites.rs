@@ -13,12 +13,7 @@ struct With {
     keep_alive: bool,
 }
 
-const PLAIN: With = With {
-    client: "192.0.2.7",
-    forwarded: Forwarded::Remove,
-    host: None,
-    keep_alive: true,
-};
+const PLAIN: With = With { client: "192.0.2.7", forwarded: Forwarded::Remove, host: None, keep_alive: true };
 
 fn forwarded(text: &str, with: With) -> String {
     let head = request(text).unwrap();
@@ -55,61 +50,33 @@ fn fields_keep_their_order_and_spelling() {
 #[test]
 fn the_host_comes_first_wherever_it_came() {
     let text = "GET / HTTP/1.1\r\nAccept: x\r\nhost:\tA:80\r\nVia: 1.0 other\r\n\r\n";
-    let expected =
-        "GET / HTTP/1.1\r\nHost: A:80\r\nAccept: x\r\nVia: 1.0 other\r\nVia: 1.1 propylon\r\n\r\n";
+    let expected = "GET / HTTP/1.1\r\nHost: A:80\r\nAccept: x\r\nVia: 1.0 other\r\nVia: 1.1 propylon\r\n\r\n";
     assert_eq!(forwarded(text, PLAIN), expected);
-    let with = With {
-        host: Some("inner:8080"),
-        ..PLAIN
-    };
-    assert_eq!(
-        forwarded(text, with),
-        expected.replace("Host: A:80", "Host: inner:8080")
-    );
+    let with = With { host: Some("inner:8080"), ..PLAIN };
+    assert_eq!(forwarded(text, with), expected.replace("Host: A:80", "Host: inner:8080"));
 }
 
 #[test]
 fn an_old_request_goes_on_in_the_new_version() {
     let text = "GET /x HTTP/1.0\r\nConnection: keep-alive\r\nTE: trailers\r\nExpect: x\r\n\r\n";
-    let with = With {
-        host: Some("inner"),
-        ..PLAIN
-    };
-    assert_eq!(
-        forwarded(text, with),
-        "GET /x HTTP/1.1\r\nHost: inner\r\nVia: 1.0 propylon\r\n\r\n"
-    );
+    let with = With { host: Some("inner"), ..PLAIN };
+    assert_eq!(forwarded(text, with), "GET /x HTTP/1.1\r\nHost: inner\r\nVia: 1.0 propylon\r\n\r\n");
 }
 
 #[test]
 fn an_absolute_target_goes_on_in_origin_form() {
     let text = "OPTIONS http://a HTTP/1.1\r\nHost: a\r\nMax-Forwards: 3\r\n\r\n";
-    assert_eq!(
-        forwarded(text, PLAIN),
-        "OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: 2\r\nVia: 1.1 propylon\r\n\r\n"
-    );
+    assert_eq!(forwarded(text, PLAIN), "OPTIONS * HTTP/1.1\r\nHost: a\r\nMax-Forwards: 2\r\nVia: 1.1 propylon\r\n\r\n");
     let text = "GET http://A:80?q HTTP/1.1\r\nHost: a\r\n\r\n";
-    assert_eq!(
-        forwarded(text, PLAIN),
-        "GET /?q HTTP/1.1\r\nHost: A:80\r\nVia: 1.1 propylon\r\n\r\n"
-    );
+    assert_eq!(forwarded(text, PLAIN), "GET /?q HTTP/1.1\r\nHost: A:80\r\nVia: 1.1 propylon\r\n\r\n");
 }
 
 #[test]
 fn framing_is_written_by_us_and_once() {
-    becomes(
-        "content-length: 007\r\nX: 1\r\n",
-        "X: 1\r\nContent-Length: 7\r\n",
-    );
+    becomes("content-length: 007\r\nX: 1\r\n", "X: 1\r\nContent-Length: 7\r\n");
     becomes("Content-Length: 0\r\n", "Content-Length: 0\r\n");
-    becomes(
-        "TRANSFER-ENCODING: Chunked\r\nX: 1\r\n",
-        "X: 1\r\nTransfer-Encoding: chunked\r\n",
-    );
-    becomes(
-        "Expect: 100-CONTINUE\r\nContent-Length: 1\r\n",
-        "Content-Length: 1\r\nExpect: 100-continue\r\n",
-    );
+    becomes("TRANSFER-ENCODING: Chunked\r\nX: 1\r\n", "X: 1\r\nTransfer-Encoding: chunked\r\n");
+    becomes("Expect: 100-CONTINUE\r\nContent-Length: 1\r\n", "Content-Length: 1\r\nExpect: 100-continue\r\n");
 }
 
 #[test]
@@ -120,10 +87,7 @@ fn what_is_meant_for_us_stays_with_us() {
          TE: gzip\r\nTrailer: X-Sum\r\n",
         "Trailer: X-Sum\r\n",
     );
-    becomes(
-        "TE: gzip, Trailers\r\nConnection: TE\r\n",
-        "Connection: TE\r\nTE: trailers\r\n",
-    );
+    becomes("TE: gzip, Trailers\r\nConnection: TE\r\n", "Connection: TE\r\nTE: trailers\r\n");
 }
 
 #[test]
@@ -156,10 +120,7 @@ fn an_upgrade_is_asked_for_anew() {
 
 #[test]
 fn a_last_request_says_so() {
-    let with = With {
-        keep_alive: false,
-        ..PLAIN
-    };
+    let with = With { keep_alive: false, ..PLAIN };
     assert_eq!(
         forwarded(&get("TE: trailers\r\n"), with),
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, TE\r\nTE: trailers\r\nVia: 1.1 propylon\r\n\r\n"
@@ -171,11 +132,7 @@ const TOLD: &str = "X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: http\r\nX: 1
 
 #[track_caller]
 fn tells(forwarded_policy: Forwarded, client: &'static str, lines: &str, expected: &str) {
-    let with = With {
-        forwarded: forwarded_policy,
-        client,
-        ..PLAIN
-    };
+    let with = With { forwarded: forwarded_policy, client, ..PLAIN };
     let out = forwarded(&get(lines), with);
     let expected = format!("GET / HTTP/1.1\r\nHost: a\r\n{expected}Via: 1.1 propylon\r\n\r\n");
     assert_eq!(out, expected);
@@ -212,11 +169,7 @@ fn a_trusted_proxy_is_continued() {
 #[test]
 fn forwarded_quotes_what_is_no_token() {
     let text = "GET / HTTP/1.1\r\nHost: a:81\r\nForwarded:\r\n\r\n";
-    let with = With {
-        forwarded: Forwarded::Append,
-        client: "2001:db8::7",
-        ..PLAIN
-    };
+    let with = With { forwarded: Forwarded::Append, client: "2001:db8::7", ..PLAIN };
     let out = forwarded(text, with);
     let expected = "\r\nForwarded: for=\"[2001:db8::7]\";host=\"a:81\";proto=https\r\n";
     assert!(out.contains(expected), "{out}");
@@ -224,10 +177,7 @@ fn forwarded_quotes_what_is_no_token() {
 
 #[test]
 fn an_open_quote_does_not_swallow_the_next_hop() {
-    let with = With {
-        forwarded: Forwarded::Append,
-        ..PLAIN
-    };
+    let with = With { forwarded: Forwarded::Append, ..PLAIN };
     let out = forwarded(&get("Forwarded: for=1\r\nForwarded: for=\"2\\\"\r\n"), with);
     let expected = "\r\nForwarded: for=1, for=192.0.2.7;host=a;proto=https\r\n";
     assert!(out.contains(expected), "{out}");
