@@ -446,7 +446,8 @@ impl Drop for Connection {
         self.give_buffers_back();
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
-        self.core.ended.notify_one();
+        // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
+        self.core.ended.notify_waiters();
     }
 }
 
