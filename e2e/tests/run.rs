@@ -1,0 +1,381 @@
+//! The process itself: how it checks, starts, logs, spreads its work, and ends.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use propylon_e2e::engine::simple;
+use propylon_e2e::program::{Said, run};
+use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, binaries, eventually, holds};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+fn propylon(arguments: &[&str]) -> Said {
+    let mut command = Command::new(binaries::propylon());
+    command.args(arguments);
+    run(command, b"", Duration::from_secs(10))
+}
+
+fn check(scratch: &Scratch, text: &str, arguments: &[&str]) -> Said {
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    propylon(&[&["check", "-c", &path], arguments].concat())
+}
+
+/// A whole configuration, certificates and all.
+fn whole() -> String {
+    let address = "127.0.0.1:1".parse().expect("an address");
+    format!("{}{}", simple(&[address]), Certificates::shared().profile())
+}
+
+#[test]
+fn check_is_content_with_a_good_configuration() {
+    let scratch = Scratch::new();
+    let said = check(&scratch, &whole(), &[]);
+    assert_eq!((said.status.code(), said.stderr.as_str()), (Some(0), ""), "{}", said.stderr);
+    assert!(said.text().trim_end().ends_with("propylon.toml: ok"), "{}", said.text());
+    let said = check(&scratch, &whole(), &["--json"]);
+    assert_eq!((said.status.code(), said.text().trim()), (Some(0), "[]"));
+}
+
+#[test]
+fn check_tells_every_problem_with_its_place_and_its_remedy() {
+    let scratch = Scratch::new();
+    let text = whole().replace("backend = \"app\"", "backend = \"apq\"").replace("127.0.0.1:1\"", "127.0.0.1\"")
+        + "[listener.third]\nbind = \"127.0.0.1:0\"\ntls = \"nowhere\"\ncolour = \"blue\"\n";
+    let said = check(&scratch, &text, &[]);
+    assert_eq!(said.status.code(), Some(1));
+    let line = text.lines().position(|line| line == "backend = \"apq\"").expect("the line") + 1;
+    let expected = format!("propylon.toml:{line}:11: no backend named \"apq\"; did you mean \"app\"?");
+    assert!(said.stderr.contains(&expected), "no {expected} in:\n{}", said.stderr);
+    let said = check(&scratch, &text, &["--json"]);
+    assert_eq!(said.status.code(), Some(1));
+    let problems: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+    assert!(problems.len() >= 4, "{problems:?}");
+    for problem in &problems {
+        assert!(problem["line"].is_u64() && problem["column"].is_u64(), "{problem}");
+        assert!(problem["what"].is_string() && problem["severity"].is_string(), "{problem}");
+    }
+    let words = said.text();
+    for word in ["apq", "nowhere", "colour", "127.0.0.1"] {
+        assert!(words.contains(word), "{word}: {words}");
+    }
+}
+
+#[test]
+fn check_reads_the_certificates_too() {
+    let scratch = Scratch::new();
+    let said = check(&scratch, &whole().replace("/rsa.pem", "/gone.pem"), &[]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains("gone.pem"), "{}", said.stderr);
+}
+
+#[test]
+fn check_fails_where_there_is_no_file() {
+    let said = propylon(&["check", "-c", "/nonexistent/propylon.toml"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains("/nonexistent/propylon.toml"), "{}", said.stderr);
+    let said = propylon(&["check", "--json", "-c", "/nonexistent/propylon.toml"]);
+    assert_eq!(said.status.code(), Some(1));
+    let problems: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+    assert_eq!(problems.len(), 1);
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    for arguments in [&["check"][..], &["run"], &["fly"], &["check", "-c", "x", "--loud"], &[]] {
+        let said = propylon(arguments);
+        assert_eq!(said.status.code(), Some(2), "{arguments:?}: {}", said.stderr);
+        assert!(said.stderr.contains("Usage:"), "{arguments:?}: {}", said.stderr);
+    }
+}
+
+#[test]
+fn every_help_has_an_example() {
+    for arguments in [&["--help"][..], &["run", "--help"], &["check", "--help"]] {
+        let said = propylon(arguments).ok().text();
+        assert!(said.contains("Example") && said.contains("Exit codes: 0 "), "{arguments:?}:\n{said}");
+    }
+    let said = propylon(&["--version"]).ok().text();
+    assert_eq!(said.trim(), format!("propylon {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_what_to_do() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address");
+    let conflict = format!("cannot bind {address}: Address already in use");
+    let config = whole().replacen("127.0.0.1:0", &address.to_string(), 1);
+    let end = Engine::spawn(&config).wait(Duration::from_secs(10));
+    assert_eq!(end.status.code(), Some(1));
+    let words = end.stderr.join("\n");
+    assert!(words.contains(&format!("error: listener \"plain\" {conflict}")), "{words}");
+    assert!(words.contains("ss -ltnp shows it"), "{words}");
+    let config = format!("[admin]\nbind = \"{address}\"\n{}", whole());
+    let end = Engine::spawn(&config).wait(Duration::from_secs(10));
+    assert_eq!(end.status.code(), Some(1));
+    assert!(end.stderr.join("\n").contains(&format!("error: admin {conflict}")), "{:?}", end.stderr);
+    let end = Engine::spawn("[listener.x]\nbind = \"nowhere\"\n").wait(Duration::from_secs(10));
+    assert_eq!(end.status.code(), Some(1));
+}
+
+#[test]
+fn a_second_engine_on_the_same_port_does_not_start() {
+    let first = Engine::start(&whole());
+    let address = first.address("plain");
+    let config = whole().replacen("127.0.0.1:0", &address.to_string(), 1);
+    let end = Engine::spawn(&config).wait(Duration::from_secs(10));
+    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+}
+
+/// Answers when the story says so.
+fn patient() -> (Origin, Sender<()>) {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        while peer.read_request().is_some() {
+            let _ = wait.lock().expect("one request at a time").recv_timeout(Duration::from_secs(20));
+            peer.send(HELLO);
+        }
+    });
+    (origin, go)
+}
+
+fn draining_for(origin: &Origin, limit: &str) -> Engine {
+    let process = format!("[process]\nworkers = 1\ndrain_timeout = \"{limit}\"\n");
+    Engine::start(&(process + &simple(&[origin.address()])))
+}
+
+/// A client whose request the origin is thinking about.
+fn in_progress(engine: &Engine, origin: &Origin) -> Client {
+    let mut client = engine.client("web");
+    client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the request is out", || origin.received_text().contains("/slow"));
+    client
+}
+
+fn drains_on(signal: Signal) {
+    let (origin, go) = patient();
+    let mut engine = draining_for(&origin, "20s");
+    let (plain, web) = (engine.address("plain"), engine.address("web"));
+    let mut idle = engine.client("web");
+    idle.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    go.send(()).expect("the origin waits");
+    idle.read_response();
+    let mut busy = in_progress(&engine, &origin);
+    engine.signal(signal);
+    assert_eq!(idle.ending(), Ending::Clean, "who is idle is sent away at once");
+    holds("no new connections", || TcpStream::connect(plain).is_err() && TcpStream::connect(web).is_err());
+    holds("the count is told", || {
+        engine.stderr().iter().any(|line| line.contains("still draining: 1 connection") && line.contains("1 request"))
+    });
+    assert_eq!(engine.metric("propylon_draining", &[]), 1.0, "the admin address stays");
+    assert!(engine.is_running());
+    go.send(()).expect("the origin waits");
+    let response = busy.read_response();
+    assert_eq!((response.text().as_str(), response.field("Connection")), ("hello\n", Some("close")));
+    assert_eq!(busy.ending(), Ending::Clean);
+    let end = engine.wait(Duration::from_secs(5));
+    assert_eq!(end.status.code(), Some(0), "{:?}", end.stderr);
+    assert!(end.stderr.last().is_some_and(|line| line.contains("drained in ")), "{:?}", end.stderr);
+    assert_eq!(engine.logged_path("/slow")["status"], 200, "the log is complete");
+}
+
+#[test]
+fn sigterm_lets_requests_finish() {
+    drains_on(Signal::TERM);
+}
+
+#[test]
+fn sigint_lets_requests_finish() {
+    drains_on(Signal::INT);
+}
+
+#[test]
+fn a_drain_has_its_limit() {
+    let (origin, _go) = patient();
+    let mut engine = draining_for(&origin, "1s");
+    let mut busy = in_progress(&engine, &origin);
+    let began = Instant::now();
+    engine.signal(Signal::TERM);
+    let end = engine.wait(Duration::from_secs(10));
+    let took = began.elapsed().as_secs_f64();
+    assert_eq!(end.status.code(), Some(3), "{:?}", end.stderr);
+    assert!((0.9..3.0).contains(&took), "{took:.2} s");
+    assert!(end.stderr.iter().any(|line| line.contains("stopped with 1 request")), "{:?}", end.stderr);
+    assert_ne!(busy.ending(), Ending::Open);
+}
+
+#[test]
+fn a_second_signal_ends_the_drain() {
+    for second in [Signal::TERM, Signal::INT] {
+        let (origin, _go) = patient();
+        let mut engine = draining_for(&origin, "60s");
+        let _busy = in_progress(&engine, &origin);
+        engine.signal(Signal::TERM);
+        holds("the drain", || engine.metric("propylon_draining", &[]) == 1.0);
+        let began = Instant::now();
+        engine.signal(second);
+        let end = engine.wait(Duration::from_secs(10));
+        assert_eq!(end.status.code(), Some(3), "{:?}", end.stderr);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn an_idle_engine_ends_at_once() {
+    let mut engine = draining_for(&Origin::always(HELLO), "60s");
+    let _quiet: Vec<Client> = (0..20).map(|n| engine.client(if n % 2 == 0 { "web" } else { "plain" })).collect();
+    let began = Instant::now();
+    engine.signal(Signal::TERM);
+    // Connections that have sent nothing yet may still be with the kernel, which hands them out after a while.
+    let end = engine.wait(Duration::from_secs(10));
+    assert_eq!(end.status.code(), Some(0), "{:?}", end.stderr);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn every_request_has_a_line_with_all_its_fields() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = engine.client("web");
+    client.ask("POST /first?a=\"b\" HTTP/1.1\r\nHost: shop.test:8443\r\nContent-Length: 4\r\n\r\nbody");
+    client.get("/second");
+    engine.client("plain").get("/third");
+    let first = engine.logged("the first line", |line| line["method"] == "POST");
+    let second = engine.logged_path("/second");
+    let third = engine.logged_path("/third");
+    let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_else(|| panic!("{key} in {line}")).to_owned();
+    for line in [&first, &second, &third] {
+        let keys: Vec<&String> = line.as_object().expect("an object").keys().collect();
+        for key in [
+            "time", "client", "listener", "host", "method", "path", "protocol", "status", "bytes_received", "bytes_sent",
+            "duration_us", "backend", "server", "attempts", "reused", "tls", "fault",
+        ] {
+            assert!(keys.iter().any(|known| *known == key), "no {key} in {line}");
+        }
+        assert!(text(line, "client").starts_with("127.0.0.1:"));
+        let time = text(line, "time");
+        assert!(time.len() == 24 && time.ends_with('Z') && time.contains('T'), "{time}");
+        assert_eq!((text(line, "protocol"), &line["status"]), ("HTTP/1.1".into(), &200.into()));
+        assert_eq!((text(line, "backend"), text(line, "server")), ("app".into(), origin.address().to_string()));
+        assert_eq!((&line["attempts"], &line["fault"]), (&1.into(), &Value::Null));
+        let durations = &line["duration_us"];
+        for phase in ["head", "first_byte", "total"] {
+            assert!(durations[phase].is_u64(), "{phase} in {line}");
+        }
+        assert!(durations["total"].as_u64() >= durations["first_byte"].as_u64(), "{line}");
+    }
+    assert_eq!(text(&first, "host"), "shop.test:8443");
+    assert_eq!(text(&first, "path"), "/first?a=\"b\"");
+    assert!(first["bytes_received"].as_u64() > Some(50) && first["bytes_sent"].as_u64() > Some(50), "{first}");
+    assert_eq!((text(&first, "listener"), text(&third, "listener")), ("web".into(), "plain".into()));
+    assert_eq!((&first["reused"], &second["reused"], &third["reused"]), (&false.into(), &true.into(), &true.into()));
+    assert!(first["duration_us"]["handshake"].is_u64() && first["duration_us"]["connect"].is_u64(), "{first}");
+    assert!(second["duration_us"]["handshake"].is_null() && second["duration_us"]["connect"].is_null(), "{second}");
+    let tls = &first["tls"];
+    assert_eq!((tls["version"].as_str(), tls["certificate"].as_str()), (Some("TLSv1.3"), Some("ecdsa")));
+    assert!(tls["suite"].is_string() && tls["group"].is_string() && tls["resumed"] == false, "{tls}");
+    assert_eq!(third["tls"], Value::Null);
+}
+
+#[test]
+fn a_log_file_that_was_moved_is_opened_anew() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!("[log]\naccess = \"access.log\"\n{}", simple(&[origin.address()])));
+    let (path, moved) = (engine.folder().join("access.log"), engine.folder().join("access.log.1"));
+    let mut client = engine.client("web");
+    client.get("/before");
+    holds("the first line", || fs::read_to_string(&path).is_ok_and(|text| text.contains("/before")));
+    fs::rename(&path, &moved).expect("a move");
+    let mut asked = 0_u32;
+    eventually(Duration::from_secs(10), "a new file with new lines", || {
+        client.get(&format!("/after/{asked}"));
+        asked += 1;
+        fs::read_to_string(&path).is_ok_and(|text| text.contains("/after/")).then_some(())
+    });
+    let count = || {
+        let texts = [&moved, &path].map(|path| fs::read_to_string(path).expect("a log"));
+        texts.iter().map(|text| text.matches("/after/").count()).sum::<usize>()
+    };
+    holds("every line is in one of the two", || count() == asked as usize);
+    fs::remove_file(&path).expect("a removal");
+    eventually(Duration::from_secs(10), "a file after the removal", || {
+        client.get("/removed");
+        path.exists().then_some(())
+    });
+}
+
+/// CPU time of each of the engine's threads, in hundredths of a second, by name.
+fn cpu_by_thread(engine: &Engine) -> BTreeMap<String, u64> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", engine.pid())).expect("threads");
+    let of = |stat: &str| {
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // utime and stime, counted from the state that follows the name (proc_pid_stat(5)).
+        Some((name.to_owned(), fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?))
+    };
+    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter_map(|stat| of(&stat)).collect()
+}
+
+/// Handshakes and requests until the engine has used a second of CPU.
+fn busy(workers: usize) -> BTreeMap<String, u64> {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = {workers}\ndrain_timeout = \"1s\"\n[log]\naccess = \"off\"\n{}",
+        simple(&[origin.address()])
+    ));
+    eventually(Duration::from_secs(60), "a second of CPU", || {
+        for _ in 0..50 {
+            assert_eq!(engine.client("web").get("/").text(), "hello\n");
+        }
+        let used = cpu_by_thread(&engine);
+        (used.values().sum::<u64>() >= 100).then_some(used)
+    })
+}
+
+#[test]
+fn one_worker_is_one_busy_thread() {
+    let used = busy(1);
+    let total: u64 = used.values().sum();
+    println!("{used:?}");
+    assert!(used.len() <= 3, "{used:?}");
+    assert!(used["worker-0"] * 100 >= total * 95, "{used:?}");
+}
+
+#[test]
+fn two_workers_share_the_connections() {
+    let used = busy(2);
+    let total: u64 = used.values().sum();
+    println!("{used:?}");
+    for worker in ["worker-0", "worker-1"] {
+        assert!(used[worker] * 100 >= total * 25, "{used:?}");
+    }
+}
+
+#[test]
+fn the_engine_does_not_hold_more_clients_than_it_is_told_to() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nmax_connections = 10\n{}",
+        simple(&[origin.address()])
+    ));
+    let mut held: Vec<Client> = (0..10).map(|_| engine.client("web")).collect();
+    for client in &mut held {
+        client.get("/");
+    }
+    // One more waits in the kernel's queue until there is room.
+    let address = engine.address("plain");
+    let waiting = std::thread::spawn(move || Client::plain(address).get("/waited").text());
+    holds("accepting pauses", || engine.metric("propylon_accept_pauses_total", &[]) > 0.0);
+    assert_eq!(engine.metric("propylon_connections", &[]), 10.0);
+    assert!(!origin.received_text().contains("/waited"));
+    held.pop();
+    assert_eq!(waiting.join().expect("an answer"), "hello\n");
+}
