@@ -11,6 +11,7 @@ use propylon_e2e::engine::with;
 use propylon_e2e::{Client, Ending, Engine, Origin, holds};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+const LISTENERS: [&str; 2] = ["plain", "web"];
 const CLIENTS: &str = "timeouts = { handshake = \"1s\", request_head = \"1s\", body = \"2s\", idle = \"1s\" }\n\
     limits = { body_rate_min = \"240B\" }";
 const SERVERS: &str = "timeouts = { connect = \"1s\", first_byte = \"1s\", body = \"1s\" }\nretries = 0";
@@ -78,21 +79,28 @@ impl Steady {
     }
 }
 
-/// Runs `story` on each listener beside steady clients; each must take from `least` to `most` and count one `wait`.
-fn cut_off(wait: &str, listeners: &[&str], least: f64, most: f64, story: impl Fn(&mut Client)) {
+/// Runs `story` on each listener at once, beside steady clients; it must take from `least` to `most` and count one
+/// `wait` each.
+fn cut_off(wait: &str, least: f64, most: f64, story: impl Fn(&mut Client) + Sync) {
     let origin = origin();
     let engine = Engine::start(&with(&[origin.address()], CLIENTS, SERVERS));
     let steady = Steady::start(&engine);
-    for (index, listener) in listeners.iter().enumerate() {
-        let mut client = engine.client(listener);
-        let began = Instant::now();
-        story(&mut client);
-        let took = began.elapsed().as_secs_f64();
-        assert!((least..most).contains(&took), "{listener}: cut off after {took:.2} s");
-        engine.metric_reaches("propylon_timeouts_total", &[("wait", wait)], index as f64 + 1.0);
-    }
+    std::thread::scope(|scope| {
+        for listener in LISTENERS {
+            let mut client = engine.client(listener);
+            let story = &story;
+            scope.spawn(move || {
+                let began = Instant::now();
+                story(&mut client);
+                let took = began.elapsed().as_secs_f64();
+                assert!((least..most).contains(&took), "{listener}: cut off after {took:.2} s");
+            });
+        }
+    });
+    let count = LISTENERS.len() as f64;
+    engine.metric_reaches("propylon_timeouts_total", &[("wait", wait)], count);
     steady.finish();
-    assert_eq!(engine.metric("propylon_timeouts_total", &[]), listeners.len() as f64, "and nothing else was cut off");
+    assert_eq!(engine.metric("propylon_timeouts_total", &[]), count, "and nothing else was cut off");
 }
 
 /// Sends a byte every now and then until the engine has had enough.
@@ -109,7 +117,7 @@ fn drip(client: &mut Client, every: Duration) {
 
 #[test]
 fn a_head_that_comes_a_byte_at_a_time_is_cut_off() {
-    cut_off("request-head", &["plain", "web"], 0.9, 3.0, |client| {
+    cut_off("request-head", 0.9, 3.0, |client| {
         client.send("GET / HTTP/1.1\r\nHost: a\r\nX: ");
         drip(client, Duration::from_millis(200));
         let response = client.read_response();
@@ -120,7 +128,7 @@ fn a_head_that_comes_a_byte_at_a_time_is_cut_off() {
 
 #[test]
 fn a_body_that_comes_a_byte_at_a_time_is_cut_off() {
-    cut_off("request-body", &["plain", "web"], 1.9, 5.0, |client| {
+    cut_off("request-body", 1.9, 5.0, |client| {
         client.send("POST /silent HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
         drip(client, Duration::from_millis(200));
         let response = client.read_response();
@@ -130,7 +138,7 @@ fn a_body_that_comes_a_byte_at_a_time_is_cut_off() {
 
 #[test]
 fn a_body_that_stops_coming_is_cut_off() {
-    cut_off("request-body", &["plain", "web"], 1.9, 4.0, |client| {
+    cut_off("request-body", 1.9, 4.0, |client| {
         client.send("POST /silent HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n400\r\nhalf");
         let response = client.read_response();
         assert_eq!((response.status, response.text().as_str()), (408, "408 Request Timeout: client-body-timeout\n"));
@@ -139,7 +147,7 @@ fn a_body_that_stops_coming_is_cut_off() {
 
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    cut_off("response-body", &["plain", "web"], 1.9, 5.0, |client| {
+    cut_off("response-body", 1.9, 5.0, |client| {
         client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
         // Nothing is read, so that only a write can tell that the engine has given up.
         let began = Instant::now();
@@ -151,7 +159,7 @@ fn a_client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn a_kept_connection_without_requests_is_closed_in_order() {
-    cut_off("idle", &["plain", "web"], 0.9, 3.0, |client| {
+    cut_off("idle", 0.9, 3.0, |client| {
         assert_eq!(client.get("/").text(), "hello\n");
         assert_eq!(client.ending(), Ending::Clean);
     });
@@ -182,7 +190,7 @@ fn a_handshake_that_stalls_is_cut_off() {
 
 #[test]
 fn a_server_that_does_not_answer_becomes_504() {
-    cut_off("first-byte", &["plain", "web"], 0.9, 3.0, |client| {
+    cut_off("first-byte", 0.9, 3.0, |client| {
         let response = client.get("/silent");
         assert_eq!((response.status, response.text().as_str()), (504, "504 Gateway Timeout: first-byte-timeout\n"));
         assert_eq!(client.get("/").text(), "hello\n", "the client's connection lives on");
@@ -191,7 +199,7 @@ fn a_server_that_does_not_answer_becomes_504() {
 
 #[test]
 fn a_server_that_stops_half_way_breaks_the_response_off() {
-    cut_off("server-body", &["plain", "web"], 0.9, 3.0, |client| {
+    cut_off("server-body", 0.9, 3.0, |client| {
         client.send("GET /half HTTP/1.1\r\nHost: a\r\n\r\n");
         let (bytes, ending) = client.read_to_end();
         assert!(bytes.ends_with(b"ten bytes."));
@@ -201,7 +209,7 @@ fn a_server_that_stops_half_way_breaks_the_response_off() {
 
 #[test]
 fn a_server_that_does_not_read_the_body_becomes_504() {
-    cut_off("server-body", &["plain", "web"], 0.9, 5.0, |client| {
+    cut_off("server-body", 0.9, 5.0, |client| {
         client.send("POST /no-reader HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n");
         let began = Instant::now();
         client.patience(Duration::from_millis(1));
