@@ -160,7 +160,7 @@ async fn open(
     core.metrics.increment(metrics.requests);
     request.note.reused = false;
     if config.reuse == Reuse::Always && !fresh {
-        let (pooled, stale) = state.pool.checkout(server);
+        let (pooled, stale) = state.pool.checkout(server, !request.head.method.is_idempotent());
         for _ in 0..stale {
             core.metrics.increment(metrics.stale);
             core.metrics.lower(metrics.idle);

@@ -65,17 +65,16 @@ impl Pool {
     }
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
-    pub fn checkout(&self, server: usize) -> (Option<ServerConnection>, u64) {
+    /// `certain` asks the kernel as well, for a request that could not be repeated.
+    pub fn checkout(&self, server: usize, certain: bool) -> (Option<ServerConnection>, u64) {
         let mut stale = 0;
         loop {
-            let candidate = self.idle.borrow_mut()[server].pop();
-            match candidate {
-                None => return (None, stale),
-                Some(mut idle) => match idle.connection.socket.is_quiet() {
-                    true => return (Some(idle.connection), stale),
-                    false => stale += 1,
-                },
+            let Some(mut idle) = self.idle.borrow_mut()[server].pop() else { return (None, stale) };
+            let socket = &mut idle.connection.socket;
+            if socket.is_quiet() && !(certain && socket.has_news()) {
+                return (Some(idle.connection), stale);
             }
+            stale += 1;
         }
     }
 

@@ -88,6 +88,11 @@ impl Socket {
         }
     }
 
+    /// True when the kernel has something that nobody has read: a byte, an end, an error. One system call.
+    pub fn has_news(&self) -> bool {
+        self.fd().map_or(true, propylon_sys::peek_closed)
+    }
+
     /// Ready when the peer has reset the connection. An end that the peer announced (FIN) is none: it may have closed
     /// its sending half only. Nothing is read.
     pub fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<()> {
