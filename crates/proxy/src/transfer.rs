@@ -364,6 +364,7 @@ impl<'a> Transfer<'a> {
                 self.request.body_begun = true;
                 *remaining -= (count - head) as u64;
                 self.connection.inbox.consume(count - head);
+                self.request.note.bytes_received += (count - head) as u64;
             }
         }
     }
@@ -379,6 +380,7 @@ impl<'a> Transfer<'a> {
         let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
         let consumed = rechunked.map_err(|_| Stop::Client("bad-body"))?;
         inbox.consume(consumed);
+        self.request.note.bytes_received += consumed as u64;
         self.core.stock.equip(&mut self.outbox);
         self.outbox.extend(&scratch);
         Ok(())
@@ -397,7 +399,6 @@ impl<'a> Transfer<'a> {
         match filled {
             Ok(Fill::Bytes) => {
                 let count = connection.inbox.len() - before;
-                self.request.note.bytes_received += count as u64;
                 progressed(&mut self.upload_wait, &mut self.upload_patience, count, &self.core);
                 Poll::Ready(Ok(()))
             }
