@@ -9,6 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::simple;
+use propylon_e2e::http::in_chunks;
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, binaries, eventually, holds};
 use rustix::process::Signal;
@@ -282,6 +283,29 @@ fn every_request_has_a_line_with_all_its_fields() {
     assert_eq!((tls["version"].as_str(), tls["certificate"].as_str()), (Some("TLSv1.3"), Some("ecdsa")));
     assert!(tls["suite"].is_string() && tls["group"].is_string() && tls["resumed"] == false, "{tls}");
     assert_eq!(third["tls"], Value::Null);
+}
+
+#[test]
+fn the_log_counts_each_byte_of_a_request_once() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let head = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").into_bytes();
+    for listener in ["plain", "web"] {
+        let length = [head("/length", "Content-Length: 200000"), vec![b'x'; 200_000]].concat();
+        let chunks = [head("/chunks", "Transfer-Encoding: chunked"), in_chunks(&[&[b'x'; 100_000][..]; 2], "")].concat();
+        let little = [head("/little", "Content-Length: 3"), b"abc".to_vec()].concat();
+        let requests = [length, chunks, little];
+        let mut client = engine.client(listener);
+        // In one go: what lies behind a body belongs to the next request.
+        client.send(requests.concat());
+        for _ in 0..requests.len() {
+            assert_eq!(client.read_response().text(), "hello\n");
+        }
+        for (path, bytes) in ["/length", "/chunks", "/little"].iter().zip(&requests) {
+            let line = engine.logged(path, |line| line["path"] == *path && line["listener"] == listener);
+            assert_eq!(line["bytes_received"], bytes.len(), "{line}");
+        }
+    }
 }
 
 #[test]
