@@ -255,8 +255,23 @@ fn every_request_has_a_line_with_all_its_fields() {
     for line in [&first, &second, &third] {
         let keys: Vec<&String> = line.as_object().expect("an object").keys().collect();
         for key in [
-            "time", "client", "listener", "host", "method", "path", "protocol", "status", "bytes_received", "bytes_sent",
-            "duration_us", "backend", "server", "attempts", "reused", "tls", "fault",
+            "time",
+            "client",
+            "listener",
+            "host",
+            "method",
+            "path",
+            "protocol",
+            "status",
+            "bytes_received",
+            "bytes_sent",
+            "duration_us",
+            "backend",
+            "server",
+            "attempts",
+            "reused",
+            "tls",
+            "fault",
         ] {
             assert!(keys.iter().any(|known| *known == key), "no {key} in {line}");
         }
@@ -292,7 +307,8 @@ fn the_log_counts_each_byte_of_a_request_once() {
     let head = |path: &str, framing: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").into_bytes();
     for listener in ["plain", "web"] {
         let length = [head("/length", "Content-Length: 200000"), vec![b'x'; 200_000]].concat();
-        let chunks = [head("/chunks", "Transfer-Encoding: chunked"), in_chunks(&[&[b'x'; 100_000][..]; 2], "")].concat();
+        let chunks =
+            [head("/chunks", "Transfer-Encoding: chunked"), in_chunks(&[&[b'x'; 100_000][..]; 2], "")].concat();
         let little = [head("/little", "Content-Length: 3"), b"abc".to_vec()].concat();
         let requests = [length, chunks, little];
         let mut client = engine.client(listener);
