@@ -207,7 +207,9 @@ impl Engine {
         holds("the engine's last words", || {
             Arc::strong_count(&self.stderr) == 1 && Arc::strong_count(&self.stdout) == 1
         });
-        End { status, stderr: self.stderr() }
+        let stderr = self.stderr();
+        assert!(!stderr.iter().any(|line| line.contains("panicked at")), "the engine panicked:\n{}", stderr.join("\n"));
+        End { status, stderr }
     }
 
     /// Whether it still runs.
