@@ -130,9 +130,13 @@ async fn accept(
     mut phase: watch::Receiver<Phase>,
 ) {
     loop {
-        if core.connections.get() >= connections_max && !core.draining.get() {
+        let serving = *phase.borrow() == Phase::Serving;
+        if serving && core.connections.get() >= connections_max {
             core.metrics.increment(core.telemetry.process.accept_pauses);
-            core.ended.notified().await;
+            tokio::select! {
+                () = core.ended.notified() => {}
+                _ = phase.changed() => {}
+            }
             continue;
         }
         tokio::select! {
