@@ -213,6 +213,22 @@ fn a_drain_has_its_limit() {
 }
 
 #[test]
+fn an_engine_that_is_full_stops_listening_when_it_drains() {
+    let (origin, go) = patient();
+    let process = "[process]\nworkers = 1\ndrain_timeout = \"20s\"\nmax_connections = 1\n";
+    let mut engine = Engine::start(&format!("{process}{}", simple(&[origin.address()])));
+    let (plain, web) = (engine.address("plain"), engine.address("web"));
+    let mut busy = in_progress(&engine, &origin);
+    let _waiting = TcpStream::connect(plain).expect("the kernel takes it");
+    holds("accepting pauses", || engine.metric("propylon_accept_pauses_total", &[]) > 0.0);
+    engine.signal(Signal::TERM);
+    holds("no new connections", || TcpStream::connect(plain).is_err() && TcpStream::connect(web).is_err());
+    go.send(()).expect("the origin waits");
+    assert_eq!(busy.read_response().text(), "hello\n");
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
+}
+
+#[test]
 fn a_second_signal_ends_the_drain() {
     for second in [Signal::TERM, Signal::INT] {
         let (origin, _go) = patient();
