@@ -137,11 +137,13 @@ impl Connection {
         };
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
-            if core.draining.get() {
-                return Poll::Ready(false);
-            }
+            // A request that came before the drain began is answered: a close would destroy it, and its client could
+            // not know whether it was carried out.
             if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
                 return Poll::Ready(readable.is_ok());
+            }
+            if core.draining.get() {
+                return Poll::Ready(false);
             }
             let now = core.timers.now();
             if now >= due {
