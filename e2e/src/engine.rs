@@ -22,7 +22,7 @@ use crate::wait::{PATIENCE, eventually, holds};
 type Lines = Arc<Mutex<Vec<String>>>;
 
 pub struct Engine {
-    child: Child,
+    child: Ended,
     scratch: Scratch,
     stderr: Lines,
     stdout: Lines,
@@ -31,6 +31,18 @@ pub struct Engine {
     ended: bool,
     /// A story that has made the engine fail on purpose sees to its end itself.
     expected: Option<i32>,
+}
+
+/// A child that does not outlive its owner, even where an assertion about it fails.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 }
 
 /// How an engine ended.
@@ -63,13 +75,13 @@ impl Engine {
         let mut child = command.spawn().expect("the engine starts");
         let stderr = lines(child.stderr.take().expect("piped"));
         let stdout = lines(child.stdout.take().expect("piped"));
-        Engine { child, scratch, stderr, stdout, admin: None, ended: false, expected: None }
+        Engine { child: Ended(child), scratch, stderr, stdout, admin: None, ended: false, expected: None }
     }
 
     #[track_caller]
     fn await_start(&mut self) {
         holds("the engine runs", || {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+            if let Some(status) = self.child.0.try_wait().expect("a child can be waited for") {
                 self.ended = true;
                 panic!("the engine ended with {status}:\n{}", self.stderr().join("\n"));
             }
@@ -110,7 +122,7 @@ impl Engine {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// The folder of its configuration.
@@ -201,7 +213,7 @@ impl Engine {
     /// Waits for its end.
     #[track_caller]
     pub fn wait(&mut self, limit: Duration) -> End {
-        let status = finish(&mut self.child, limit, "the engine ends");
+        let status = finish(&mut self.child.0, limit, "the engine ends");
         self.ended = true;
         // The readers see the end of a pipe a moment after the child's.
         holds("the engine's last words", || {
@@ -214,7 +226,7 @@ impl Engine {
 
     /// Whether it still runs.
     pub fn is_running(&mut self) -> bool {
-        !self.ended && self.child.try_wait().expect("a child can be waited for").is_none()
+        !self.ended && self.child.0.try_wait().expect("a child can be waited for").is_none()
     }
 }
 
@@ -226,8 +238,6 @@ impl Drop for Engine {
         let failing = std::thread::panicking();
         if failing {
             eprintln!("--- the engine's stderr ---\n{}", self.stderr().join("\n"));
-            let _ = self.child.kill();
-            let _ = self.child.wait();
             return;
         }
         let panics = if self.admin.is_some() { self.metric("propylon_panics_total", &[]) } else { 0.0 };

@@ -213,6 +213,27 @@ fn a_drain_has_its_limit() {
 }
 
 #[test]
+fn what_was_asked_before_the_signal_is_answered() {
+    let origin = Origin::always(HELLO);
+    let mut engine = draining_for(&origin, "20s");
+    let mut clients: Vec<Client> = (0..40).map(|n| engine.client(if n % 2 == 0 { "web" } else { "plain" })).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/first").text(), "hello\n");
+    }
+    // And clients that the engine has not even accepted.
+    clients.extend((0..20).map(|_| engine.client("plain")));
+    for client in &mut clients {
+        client.send("GET /last HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    engine.signal(Signal::TERM);
+    for client in &mut clients {
+        assert_eq!(client.read_response().text(), "hello\n");
+        assert_eq!(client.ending(), Ending::Clean);
+    }
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0));
+}
+
+#[test]
 fn an_engine_that_is_full_stops_listening_when_it_drains() {
     let (origin, go) = patient();
     let process = "[process]\nworkers = 1\ndrain_timeout = \"20s\"\nmax_connections = 1\n";
