@@ -169,16 +169,19 @@ fn a_server_that_is_dead_from_the_start_is_not_felt() {
     page(&alive);
     dead.kill();
     let engine = Engine::start(&simple(&[dead.address(), alive.address()]));
-    let mut slowest = Duration::ZERO;
+    let mut took = Vec::new();
     for _ in 0..20 {
         let mut client = engine.client("web");
         for _ in 0..50 {
             let asked = Instant::now();
             assert_eq!(client.get("/").text(), SMALL);
-            slowest = slowest.max(asked.elapsed());
+            took.push(asked.elapsed());
         }
     }
-    assert!(slowest < Duration::from_millis(500), "an answer took {slowest:?}");
+    took.sort();
+    // Not the slowest one: the machine may have had other work.
+    let slow = took[took.len() * 99 / 100];
+    assert!(slow < Duration::from_millis(250), "an answer in a hundred took {slow:?}");
     let server = dead.address().to_string();
     let tries = engine.metric("propylon_server_connect_failures_total", &[("server", &server)]);
     assert!((1.0..20.0).contains(&tries), "the dead server was tried {tries} times");
