@@ -15,6 +15,7 @@ PEERS=(
     "nginx nginx"
     "haproxy haproxy"
     "python3 python3"
+    "chromium chromium"
 )
 
 main() {
