@@ -1,0 +1,118 @@
+//! A tally on its way from one process to another, with nothing lost: every bucket of its histogram travels.
+
+use super::{ErrorKind, Tally};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a `Tally` holds, in a form that goes over a wire.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortableTally {
+    pub done: u64,
+    pub body_bytes: u64,
+    pub resumed: u64,
+    pub connections: u64,
+    pub unanswered: u64,
+    /// By the kind's name.
+    pub errors: BTreeMap<String, u64>,
+    pub first_error: Option<String>,
+    /// Nanoseconds (the highest of the bucket's) and how many samples fell into that bucket.
+    pub latency: Vec<(u64, u64)>,
+    pub elapsed: Duration,
+}
+
+impl Tally {
+    pub fn portable(&self) -> PortableTally {
+        let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
+        PortableTally {
+            done: self.done,
+            body_bytes: self.body_bytes,
+            resumed: self.resumed,
+            connections: self.connections,
+            unanswered: self.unanswered,
+            errors: errors.map(|kind| (kind.name().to_owned(), self.errors(*kind))).collect(),
+            first_error: self.first_error.clone(),
+            latency: self
+                .latency
+                .iter_recorded()
+                .map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+                .collect(),
+            elapsed: self.elapsed,
+        }
+    }
+
+    /// Adds another's: the sums, the samples, the longer time. All tallies have the same buckets, so a sample falls
+    /// where it would have fallen had it been recorded here. Nothing is added if the other makes no sense.
+    pub fn absorb(&mut self, other: &PortableTally) -> Result<(), String> {
+        let mut errors = self.errors;
+        for (name, count) in &other.errors {
+            let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == name);
+            let kind = kind.ok_or_else(|| format!("an unknown kind of error, \"{name}\""))?;
+            errors[*kind as usize] = errors[*kind as usize].saturating_add(*count);
+        }
+        let mut latency = self.latency.clone();
+        for &(nanoseconds, count) in &other.latency {
+            latency.record_n(nanoseconds, count).map_err(|error| format!("a latency of {nanoseconds} ns: {error}"))?;
+        }
+        self.errors = errors;
+        self.latency = latency;
+        self.done = self.done.saturating_add(other.done);
+        self.body_bytes = self.body_bytes.saturating_add(other.body_bytes);
+        self.resumed = self.resumed.saturating_add(other.resumed);
+        self.connections = self.connections.saturating_add(other.connections);
+        self.unanswered = self.unanswered.saturating_add(other.unanswered);
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&other.first_error);
+        }
+        self.elapsed = self.elapsed.max(other.elapsed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_merged_are_the_tally_of_all_samples() {
+        let seed = 7;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut whole = Tally::new();
+        let mut parts = [Tally::new(), Tally::new(), Tally::new()];
+        for sample in 0..60_000_u64 {
+            // From a nanosecond to beyond the hour that the histogram ends with, all magnitudes alike.
+            let nanoseconds = random.u64(..) >> random.u32(20..63);
+            let part = &mut parts[(sample % 3) as usize];
+            for tally in [&mut whole, part] {
+                tally.record_latency(Duration::from_nanos(nanoseconds));
+                tally.done += 1;
+                if sample % 100 == 0 {
+                    tally.record_error(ErrorKind::ALL[(sample / 100 % 8) as usize], || "a test".to_owned());
+                }
+            }
+        }
+        let mut merged = Tally::new();
+        for part in &parts {
+            // As it is after the wire.
+            let json = serde_json::to_string(&part.portable()).unwrap();
+            merged.absorb(&serde_json::from_str(&json).unwrap()).unwrap();
+        }
+        assert!(merged.latency == whole.latency, "seed {seed}");
+        assert_eq!(merged.portable(), PortableTally { first_error: merged.first_error.clone(), ..whole.portable() });
+        for quantile in [0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0] {
+            assert_eq!(merged.latency.value_at_quantile(quantile), whole.latency.value_at_quantile(quantile));
+        }
+        assert_eq!((merged.latency.mean(), merged.latency.max()), (whole.latency.mean(), whole.latency.max()));
+    }
+
+    #[test]
+    fn what_makes_no_sense_adds_nothing() {
+        let errors = BTreeMap::from([("gremlins".to_owned(), 1)]);
+        let mut tally = Tally::new();
+        assert!(tally.absorb(&PortableTally { done: 1, errors, ..PortableTally::default() }).is_err());
+        let latency = vec![(10, 1), (u64::MAX, 1)];
+        assert!(tally.absorb(&PortableTally { done: 1, latency, ..PortableTally::default() }).is_err());
+        assert_eq!((tally.done, tally.latency.len()), (0, 0));
+    }
+}
