@@ -1,6 +1,7 @@
 //! `agent`: waits for a coordinator that may tell it what to load, and does its share.
 
 use super::identity::{AgentIdentity, Secret};
+use super::message::printable;
 use super::rules::{Pattern, Rules, Targets};
 use super::session;
 use crate::failure::{Failure, Outcome, While};
@@ -108,6 +109,12 @@ pub struct Shared {
 /// The right to do a job; given back with its end.
 pub struct Claim<'a>(&'a Shared);
 
+/// One of the sessions; given back with its end, however it ends.
+struct Place {
+    shared: Arc<Shared>,
+    others: usize,
+}
+
 #[derive(Serialize)]
 struct Bound {
     listening: SocketAddr,
@@ -178,6 +185,18 @@ impl Drop for Claim<'_> {
     }
 }
 
+impl Place {
+    fn take(shared: &Arc<Shared>) -> Self {
+        Self { shared: shared.clone(), others: shared.sessions.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Agent {
     pub fn bind(address: SocketAddr, shared: Shared) -> Outcome<Self> {
         let listener = TcpListener::bind(address).when(format_args!("listening on {address}"))?;
@@ -208,19 +227,18 @@ impl Agent {
     }
 
     fn admit(&self, socket: TcpStream, peer: SocketAddr, interrupt: &Interrupt) {
-        if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
-            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        let place = Place::take(&self.shared);
+        if place.others >= SESSIONS_MAX {
             return progress(format_args!("{peer}: more than {SESSIONS_MAX} sessions at once"));
         }
         let (shared, interrupt) = (self.shared.clone(), interrupt.clone());
         let session = move || {
+            let _place = place;
             if let Err(failure) = session::serve(socket, &shared, &interrupt) {
-                progress(format_args!("{peer}: {failure}"));
+                progress(format_args!("{peer}: {}", printable(&failure.to_string())));
             }
-            shared.sessions.fetch_sub(1, Ordering::Relaxed);
         };
         if let Err(error) = std::thread::Builder::new().name("session".to_owned()).spawn(session) {
-            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
             progress(format_args!("{peer}: {error}"));
         }
     }

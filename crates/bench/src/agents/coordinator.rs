@@ -30,7 +30,7 @@ pub struct AgentsArguments {
     #[arg(long, value_name = "FILE", requires = "agents", conflicts_with_all = ["agents_identity", "agents_ca"])]
     pub secret_file: Option<PathBuf>,
     /// Certificate chain and key to show to agents, for mutual TLS
-    #[arg(long, value_name = "PEM", requires = "agents_ca")]
+    #[arg(long, value_name = "PEM", requires = "agents_ca", requires = "agents")]
     pub agents_identity: Option<PathBuf>,
     /// CA that agents' certificates must be of
     #[arg(long, value_name = "PEM", requires = "agents_identity")]

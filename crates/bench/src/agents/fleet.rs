@@ -2,7 +2,7 @@
 
 use super::clock::{Clock, Offset};
 use super::link::{How, News, Start};
-use super::message::{Job, Results};
+use super::message::{Job, Results, printable};
 use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
@@ -191,7 +191,7 @@ impl Fleet {
             How::Failed => format!("failed {when}"),
         };
         let share = (agent.share * 100.0).round();
-        let why: String = why.chars().filter(|c| !c.is_control()).collect();
+        let why = printable(why);
         let loss = format!("agent {} {what} ({why}): {share} % of the load is missing", agent.address);
         progress(&loss);
         agent.state = State::Lost(loss);
@@ -334,11 +334,10 @@ impl FleetReport {
             ]);
         }
         table.print();
-        println!(
-            "all began within {} (give or take {})",
-            show_nanoseconds(self.start_spread as f64),
-            show_nanoseconds(self.start_spread_error as f64)
-        );
+        if self.agents.iter().filter(|agent| agent.lost.is_none()).count() > 1 {
+            let (spread, error) = (self.start_spread as f64, self.start_spread_error as f64);
+            println!("all began within {} (give or take {})", show_nanoseconds(spread), show_nanoseconds(error));
+        }
         if self.missing > 0.0 {
             println!("what a lost agent had done until then is not in the sums above");
         }

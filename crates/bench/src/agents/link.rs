@@ -7,6 +7,7 @@ use super::message::{Job, Message, Results};
 use super::rules::bare_host;
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
+use crate::load::Until;
 use crate::report::Pace;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const READY_MAX: Duration = Duration::from_secs(15);
 /// Exchanges to find an agent's clock with; the quickest counts.
 const CLOCK_EXCHANGES: usize = 16;
+/// From the end of a load to its figures.
+const RESULTS_MAX: Duration = Duration::from_secs(15);
 const CLOCK_ANSWER_MAX: Duration = Duration::from_secs(2);
 const TURN: Duration = Duration::from_millis(20);
 
@@ -146,6 +149,7 @@ impl AgentLink {
         let died = |failure: Failure| (How::Died, failure.to_string());
         let mut pace = Pace::new();
         let mut heard = Instant::now();
+        let mut deadline = None;
         loop {
             if self.stop.is_raised() {
                 return Err((How::Failed, "stopped".to_owned()));
@@ -153,6 +157,10 @@ impl AgentLink {
             if let Ok(start) = self.start.try_recv() {
                 let (warmup_at, measure_at) = (offset.to_agent(start.warmup_at), offset.to_agent(start.measure_at));
                 channel.send(&Message::Start { warmup_at, measure_at }).map_err(died)?;
+                deadline = self.deadline(start);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err((How::Stalled, "it should have ended long ago".to_owned()));
             }
             if pace.is_due(Instant::now()) {
                 channel.send(&Message::Alive).map_err(died)?;
@@ -171,6 +179,14 @@ impl AgentLink {
                 Some(other) => return Err((How::Failed, unexpected(&other).to_string())),
             }
             heard = Instant::now();
+        }
+    }
+
+    /// When the figures are overdue; how long a count takes nobody knows, and the agent has a limit for it.
+    fn deadline(&self, start: Start) -> Option<Instant> {
+        match self.job.until {
+            Until::Elapsed(duration) => Some(self.clock.instant(start.measure_at)? + duration + RESULTS_MAX),
+            Until::Finished(_) => None,
         }
     }
 }

@@ -212,6 +212,12 @@ impl Job {
     }
 }
 
+/// What comes from outside ends up on a terminal: without what a terminal obeys, and not for ever.
+pub fn printable(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 300;
+    text.chars().filter(|c| !c.is_control()).take(CHARACTERS_MAX).collect()
+}
+
 fn name_of<T: ValueEnum>(value: T) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

@@ -6,12 +6,13 @@ use super::agent::Shared;
 use super::channel::Channel;
 use super::clock::Clock;
 use super::identity::unexpected;
-use super::message::{Job, Message, Results};
+use super::message::{Job, Message, Results, printable};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::load::{Load, Until};
 use crate::report::{Pace, progress};
 use crate::scratch::ScratchDir;
+use crate::target::Target;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -194,21 +195,23 @@ impl LoadThread {
         }
     }
 
+    /// The CA came as text; it lies in a file only while it is read.
+    fn target(&self) -> Outcome<Target> {
+        let flags = |ca| self.job.target.arguments(ca, &self.sources)?.target(self.job.resume);
+        let Some(pem) = &self.job.target.ca_pem else {
+            return flags(None);
+        };
+        let scratch = ScratchDir::new()?;
+        let path = scratch.path().join("ca.pem");
+        std::fs::write(&path, pem).when("keeping the CA")?;
+        flags(Some(path))
+    }
+
     fn load(&self) -> Outcome<()> {
         if let Some(core) = self.core {
             crate::machine::pin_to_core(core)?;
         }
-        let scratch = ScratchDir::new()?;
-        let ca = match &self.job.target.ca_pem {
-            Some(pem) => {
-                let path = scratch.path().join("ca.pem");
-                std::fs::write(&path, pem).when("keeping the CA")?;
-                Some(path)
-            }
-            None => None,
-        };
-        let target = self.job.target.arguments(ca, &self.sources)?.target(self.job.resume)?;
-        drop(scratch);
+        let target = self.target()?;
         let mut load = Load::new(&target, self.job.plan(), &self.interrupt)?;
         load.shift_arrivals(self.job.phase);
         let _ = self.tell.send(Event::Ready);
@@ -243,8 +246,6 @@ fn describe(job: &Job) -> String {
         Until::Elapsed(duration) => format!("for {} s", duration.as_secs_f64()),
         Until::Finished(count) => format!("{count} times"),
     };
-    // Both come from outside, and end up on a terminal.
-    let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(200).collect::<String>();
-    let (command, target) = (plain(&job.command), plain(&job.target.target));
+    let (command, target) = (printable(&job.command), printable(&job.target.target));
     format!("{command} to {target}, {} connections{rate}, {until}", job.connections)
 }

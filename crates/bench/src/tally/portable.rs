@@ -106,6 +106,23 @@ mod tests {
         assert_eq!((merged.latency.mean(), merged.latency.max()), (whole.latency.mean(), whole.latency.max()));
     }
 
+    /// The largest that can be: it has to fit into one frame of 16 MiB.
+    #[test]
+    fn a_tally_with_something_in_every_bucket_is_below_two_megabytes() {
+        let mut tally = Tally::new();
+        let mut nanoseconds = 1;
+        while nanoseconds <= tally.latency.high() {
+            tally.latency.record_n(nanoseconds, 1_000_000_000).unwrap();
+            nanoseconds = tally.latency.next_non_equivalent(nanoseconds);
+        }
+        let portable = tally.portable();
+        assert!(portable.latency.len() > 30_000, "{}", portable.latency.len());
+        assert!(serde_json::to_vec(&portable).unwrap().len() < 2_000_000);
+        let mut merged = Tally::new();
+        merged.absorb(&portable).unwrap();
+        assert!(merged.latency == tally.latency);
+    }
+
     #[test]
     fn what_makes_no_sense_adds_nothing() {
         let errors = BTreeMap::from([("gremlins".to_owned(), 1)]);
