@@ -167,6 +167,7 @@ impl<'t> Load<'t> {
             }
         }
         self.tally.elapsed = begin.elapsed();
+        self.charge_missed_arrivals(until, begin);
         self.charge_unanswered();
         let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
         Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
@@ -369,6 +370,19 @@ impl<'t> Load<'t> {
         }
     }
 
+    /// What was due before the end, but while this loop was held up, so that it never got to start it.
+    fn charge_missed_arrivals(&mut self, until: Until, begin: Instant) {
+        let (Some(arrivals), Until::Elapsed(duration)) = (&mut self.arrivals, until) else {
+            return;
+        };
+        let (now, end) = (Instant::now(), begin + duration);
+        while arrivals.next < end {
+            self.tally.unanswered += 1;
+            self.tally.record_latency(now.saturating_duration_since(arrivals.next));
+            arrivals.next += arrivals.interval;
+        }
+    }
+
     /// An open-loop run ends with some arrivals unanswered; a stalled server must not look fast for it.
     fn charge_unanswered(&mut self) {
         let Some(arrivals) = &self.arrivals else {
@@ -462,6 +476,18 @@ mod tests {
         assert!(summary.unanswered >= 30, "{summary:?}");
         assert!(summary.latency.max >= 300_000_000, "{summary:?}");
         assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
+    }
+
+    #[test]
+    fn arrivals_that_a_stall_at_the_end_hid_are_charged() {
+        let target = Target::new(([127, 0, 0, 1], 1).into(), "localhost", None).unwrap();
+        let plan = Plan { rate: Some(100.0), ..plan(Kind::KeepAlive, 1, "/") };
+        let mut load = Load::new(&target, plan, &Interrupt::default()).unwrap();
+        // A second of arrivals, the last 300 ms of them not looked at when the second is over.
+        let begin = Instant::now();
+        load.arrivals.as_mut().unwrap().next = begin + Duration::from_millis(700);
+        load.charge_missed_arrivals(Until::Elapsed(Duration::from_secs(1)), begin);
+        assert_eq!(load.tally.unanswered, 30);
     }
 
     #[test]
