@@ -124,7 +124,8 @@ fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
     // Two thirds of 900, and the sums are those of the two that finished.
     assert_eq!(report["done"].as_u64().unwrap(), sum);
     let arrived = sum + report["unanswered"].as_u64().unwrap();
-    assert!((590..=600).contains(&arrived), "{report}");
+    // What the warm-up left in progress may end in the measured part: one per connection.
+    assert!((600..=604).contains(&arrived), "{report}");
     assert!(agents[1]["lost"].as_str().unwrap().starts_with(&died));
     assert!(report["server_cpu"]["nanoseconds_per_request"].as_f64().unwrap() > 0.0);
     assert!(String::from_utf8_lossy(&output.stdout).contains("what a lost agent had done"));

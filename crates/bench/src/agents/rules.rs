@@ -2,7 +2,7 @@
 
 use super::message::Job;
 use crate::failure::{Failure, Outcome};
-use crate::load::{Kind, Until};
+use crate::load::Until;
 use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
@@ -119,8 +119,6 @@ impl Rules {
                 Some(rate) => {
                     return refuse(format!("{rate} requests per second; {rate_max} are allowed here (--max-rate)"));
                 }
-                // Holding connections open asks once on each, and that is all.
-                None if job.kind == Kind::Idle => {}
                 None => return refuse(format!("only a load with --rate, at most {rate_max}, is allowed here")),
             }
         }
@@ -143,6 +141,7 @@ pub fn bare_host(host: &str) -> &str {
 pub mod tests {
     use super::*;
     use crate::agents::message::TargetFlags;
+    use crate::load::Kind;
 
     pub fn job(target: &str) -> Job {
         Job {

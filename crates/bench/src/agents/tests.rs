@@ -100,9 +100,8 @@ fn agents_together_offer_the_rate_that_one_would() {
     let addresses: Vec<SocketAddr> = agents.iter().map(|agent| agent.address).collect();
     let whole = Job { micro_rate: Some(100_000_000), ..whole(origin.address, Until::Elapsed(Duration::from_secs(1))) };
     let summary = measure(&addresses, &whole).unwrap().measured.tally.summary();
-    // 100 arrivals in one second; what is unanswered at the end of a stalled moment is counted too.
-    let arrived = summary.done + summary.unanswered;
-    assert!((97..=100).contains(&arrived) && summary.errors_total() == 0, "{summary:?}");
+    // 100 arrivals in one second, however they are divided, and however busy this machine is.
+    assert_eq!((summary.done + summary.unanswered, summary.errors_total()), (100, 0), "{summary:?}");
 }
 
 #[test]

@@ -23,49 +23,62 @@ pub struct PortableTally {
 }
 
 impl Tally {
+    /// Every field is named, so that a new one cannot be forgotten here.
     pub fn portable(&self) -> PortableTally {
+        let Self { done, body_bytes, resumed, connections, unanswered, errors: _, first_error, latency, elapsed } =
+            self;
         let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
         PortableTally {
-            done: self.done,
-            body_bytes: self.body_bytes,
-            resumed: self.resumed,
-            connections: self.connections,
-            unanswered: self.unanswered,
+            done: *done,
+            body_bytes: *body_bytes,
+            resumed: *resumed,
+            connections: *connections,
+            unanswered: *unanswered,
             errors: errors.map(|kind| (kind.name().to_owned(), self.errors(*kind))).collect(),
-            first_error: self.first_error.clone(),
-            latency: self
-                .latency
+            first_error: first_error.clone(),
+            latency: latency
                 .iter_recorded()
                 .map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
                 .collect(),
-            elapsed: self.elapsed,
+            elapsed: *elapsed,
         }
     }
 
     /// Adds another's: the sums, the samples, the longer time. All tallies have the same buckets, so a sample falls
     /// where it would have fallen had it been recorded here. Nothing is added if the other makes no sense.
     pub fn absorb(&mut self, other: &PortableTally) -> Result<(), String> {
+        let PortableTally {
+            done,
+            body_bytes,
+            resumed,
+            connections,
+            unanswered,
+            errors: kinds,
+            first_error,
+            latency: buckets,
+            elapsed,
+        } = other;
         let mut errors = self.errors;
-        for (name, count) in &other.errors {
+        for (name, count) in kinds {
             let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == name);
             let kind = kind.ok_or_else(|| format!("an unknown kind of error, \"{name}\""))?;
             errors[*kind as usize] = errors[*kind as usize].saturating_add(*count);
         }
         let mut latency = self.latency.clone();
-        for &(nanoseconds, count) in &other.latency {
+        for &(nanoseconds, count) in buckets {
             latency.record_n(nanoseconds, count).map_err(|error| format!("a latency of {nanoseconds} ns: {error}"))?;
         }
         self.errors = errors;
         self.latency = latency;
-        self.done = self.done.saturating_add(other.done);
-        self.body_bytes = self.body_bytes.saturating_add(other.body_bytes);
-        self.resumed = self.resumed.saturating_add(other.resumed);
-        self.connections = self.connections.saturating_add(other.connections);
-        self.unanswered = self.unanswered.saturating_add(other.unanswered);
+        self.done = self.done.saturating_add(*done);
+        self.body_bytes = self.body_bytes.saturating_add(*body_bytes);
+        self.resumed = self.resumed.saturating_add(*resumed);
+        self.connections = self.connections.saturating_add(*connections);
+        self.unanswered = self.unanswered.saturating_add(*unanswered);
         if self.first_error.is_none() {
-            self.first_error.clone_from(&other.first_error);
+            self.first_error.clone_from(first_error);
         }
-        self.elapsed = self.elapsed.max(other.elapsed);
+        self.elapsed = self.elapsed.max(*elapsed);
         Ok(())
     }
 }
