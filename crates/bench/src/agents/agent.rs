@@ -37,8 +37,8 @@ Examples:
   propylon-bench agent --listen 0.0.0.0:7001 --identity agent.pem --ca agents-ca.pem --allow '*.lab.test'")]
 pub struct Arguments {
     /// Address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR")]
-    pub listen: SocketAddr,
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: String,
     #[command(flatten)]
     pub identity: IdentityArguments,
     #[command(flatten)]
@@ -134,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     shared.sources.clone_from(&arguments.sources);
     shared.core = arguments.core;
     progress(format_args!("{}", shared.identity.describe()));
-    let agent = Agent::bind(arguments.listen, shared)?;
+    let agent = Agent::bind(&arguments.listen, shared)?;
     let bound = Bound { listening: agent.address()? };
     println!("listening {}", bound.listening);
     std::io::stdout().flush().when("telling the address")?;
@@ -198,7 +198,7 @@ impl Drop for Place {
 }
 
 impl Agent {
-    pub fn bind(address: SocketAddr, shared: Shared) -> Outcome<Self> {
+    pub fn bind(address: &str, shared: Shared) -> Outcome<Self> {
         let listener = TcpListener::bind(address).when(format_args!("listening on {address}"))?;
         listener.set_nonblocking(true).when("the listener")?;
         Ok(Self { listener, shared: Arc::new(shared) })

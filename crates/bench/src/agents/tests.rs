@@ -28,7 +28,7 @@ struct RunningAgent {
 impl RunningAgent {
     fn start(secret: &[u8]) -> Self {
         let shared = Shared::new(AgentIdentity::Secret(Secret::new(secret)), rules(&["127.0.0.1"]));
-        let agent = Agent::bind("127.0.0.1:0".parse().unwrap(), shared).unwrap();
+        let agent = Agent::bind("127.0.0.1:0", shared).unwrap();
         let (address, interrupt) = (agent.address().unwrap(), Interrupt::default());
         let flag = interrupt.clone();
         let thread = Some(std::thread::spawn(move || agent.serve(&flag).unwrap()));
