@@ -129,7 +129,7 @@ fn certify(
     let mut params = CertificateParams::new(names).when(format_args!("--name \"{name}\""))?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, arguments.days);
     let chain = params.signed_by(&key, authority).when(format_args!("certifying {name}"))?.pem();

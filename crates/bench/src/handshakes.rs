@@ -1,5 +1,6 @@
 //! `handshakes`: new connections, one request each, closed.
 
+use crate::agents::{AgentsArguments, Distributed, FleetReport, Job};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
@@ -16,7 +17,8 @@ use std::time::Duration;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     propylon-bench handshakes --target 127.0.0.1:8443 --tls 1.3 --key ec --group x25519 --duration 5 --server-pid 4711\n  \
-    propylon-bench handshakes --target 127.0.0.1:8080 --plain --count 10000")]
+    propylon-bench handshakes --target 127.0.0.1:8080 --plain --count 10000\n  \
+    propylon-bench handshakes --target 10.0.0.5:8443 --agents 10.0.0.7:7001,10.0.0.8:7001 --secret-file secret")]
 pub struct Arguments {
     #[command(flatten)]
     pub target: target::TargetArguments,
@@ -60,6 +62,8 @@ pub struct RunArguments {
     /// Write the result as JSON ("-": to stdout)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub agents: AgentsArguments,
 }
 
 /// What a load command tells.
@@ -72,6 +76,9 @@ pub struct Report {
     /// Share of the load's core that the load used; near 1 the load is the limit, not the server.
     pub load_busy: f64,
     pub server_cpu: Option<ServerCpu>,
+    /// With `--agents`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetReport>,
 }
 
 #[derive(Serialize)]
@@ -104,27 +111,65 @@ pub fn measure(
     plan: Plan,
 ) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
+    let (measured, usage, fleet) = if run.agents.is_empty() {
+        let (measured, usage) = measure_here(command, target, resume, run, plan, &interrupt)?;
+        (measured, usage, None)
+    } else {
+        let distributed = measure_there(command, target, resume, run, &plan, &interrupt)?;
+        (distributed.measured, distributed.usage, Some(distributed.report))
+    };
+    // Without an answer there is nothing to divide by.
+    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 { None } else { Some(usage) };
+    let report = Report { fleet, ..Report::new(command, &target.target, &measured, usage) };
+    report.print();
+    report::save_json(run.json.as_deref(), &report)?;
+    report.verdict()
+}
+
+/// By the agents.
+fn measure_there(
+    command: &'static str,
+    target: &target::TargetArguments,
+    resume: bool,
+    run: &RunArguments,
+    plan: &Plan,
+    interrupt: &Interrupt,
+) -> Outcome<Distributed> {
+    if run.core.is_some() {
+        return Err(Failure::new("--core belongs to the machine of the agent: give it to `propylon-bench agent`"));
+    }
+    let job = Job::whole(command, target, resume, run.warmup, run.until(), plan)?;
+    run.agents.measure(&job, &run.server_pids, interrupt)
+}
+
+/// By this process.
+fn measure_here(
+    command: &'static str,
+    target: &target::TargetArguments,
+    resume: bool,
+    run: &RunArguments,
+    plan: Plan,
+    interrupt: &Interrupt,
+) -> Outcome<(Measured, cpu::Usage)> {
     let target_made = target.target(resume)?;
     if let Some(core) = run.core {
         machine::pin_to_core(core)?;
     }
-    let mut load = Load::new(&target_made, plan, &interrupt)?;
+    let mut load = Load::new(&target_made, plan, interrupt)?;
     let warmup = load.run(Until::Elapsed(run.warmup), "warm-up")?;
     if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
         report::progress(format_args!("warm-up: no request succeeded; {}", warmup.tally.first_error().unwrap_or("")));
     }
-    let until = run.count.map_or(Until::Elapsed(run.duration), Until::Finished);
     let before = cpu::Reading::of(&run.server_pids)?;
-    let measured = load.run(until, command)?;
+    let measured = load.run(run.until(), command)?;
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
-    drop(load);
+    Ok((measured, usage))
+}
 
-    // Without an answer there is nothing to divide by.
-    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 { None } else { Some(usage) };
-    let report = Report::new(command, &target.target, &measured, usage);
-    report.print();
-    report::save_json(run.json.as_deref(), &report)?;
-    report.verdict()
+impl RunArguments {
+    fn until(&self) -> Until {
+        self.count.map_or(Until::Elapsed(self.duration), Until::Finished)
+    }
 }
 
 impl Report {
@@ -136,7 +181,7 @@ impl Report {
             cores: usage.cpu.as_secs_f64() / summary.elapsed_seconds.max(1e-9),
             source: usage.source,
         });
-        Self { command, target: target.to_owned(), summary, load_busy: measured.load_busy, server_cpu }
+        Self { command, target: target.to_owned(), summary, load_busy: measured.load_busy, server_cpu, fleet: None }
     }
 
     fn print(&self) {
@@ -158,7 +203,8 @@ impl Report {
             table.row(["unanswered", &format!("{} at the end; their age is in the latency", summary.unanswered)]);
         }
         table.row(["latency", &summary.latency.show()]);
-        table.row(["load", &format!("{:.0} % of its core{}", self.load_busy * 100.0, saturation(self.load_busy))]);
+        let whose = if self.fleet.is_some() { "of the busiest agent's core" } else { "of its core" };
+        table.row(["load", &format!("{:.0} % {whose}{}", self.load_busy * 100.0, saturation(self.load_busy))]);
         if let Some(cpu) = &self.server_cpu {
             let bulk = format!(", {} CPU s/GB", show_number(cpu.seconds_per_gigabyte));
             let each = show_nanoseconds(cpu.nanoseconds_per_request);
@@ -167,12 +213,19 @@ impl Report {
             table.row(["server CPU", &format!("{each} per request{bulk}; {:.2} cores ({source})", cpu.cores)]);
         }
         table.print();
+        if let Some(fleet) = &self.fleet {
+            fleet.print();
+        }
     }
 
     fn verdict(&self) -> Outcome<()> {
         let errors = self.summary.errors_total();
+        let mut faults = self.fleet.as_ref().map(FleetReport::losses).unwrap_or_default();
         if errors > 0 {
-            return Err(Failure::new(format!("{errors} of {} requests failed", errors + self.summary.done)));
+            faults.push(format!("{errors} of {} requests failed", errors + self.summary.done));
+        }
+        if !faults.is_empty() {
+            return Err(Failure::new(faults.join("; ")));
         }
         if self.summary.done == 0 {
             return Err(Failure::new("no request was answered"));
@@ -188,7 +241,7 @@ fn saturation(busy: f64) -> &'static str {
     if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+pub fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
         _ => Err("a rate is a number of requests per second".to_owned()),

@@ -30,8 +30,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Raised by hand: what a test does instead of a signal.
-    #[cfg(test)]
+    /// Raised by hand: the end of a part of the work, or what a test does instead of a signal.
     pub fn raise(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

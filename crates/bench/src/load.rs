@@ -8,6 +8,7 @@ use crate::poll::{Poll, Ready};
 use crate::report::{Pace, progress};
 use crate::tally::{ErrorKind, Tally};
 use crate::target::Target;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ const OPENING_MAX: usize = 128;
 const BACKLOG_MAX: usize = 1_000_000;
 
 /// What the connections are for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Connect, ask, read to the end, close; and again.
     NewConnections,
@@ -44,12 +46,16 @@ pub struct Plan {
     pub rate: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Until {
     Elapsed(Duration),
     /// So many requests came to an end, well or not.
     Finished(u64),
 }
+
+/// Told once a second of a run what came of it so far.
+pub type Watcher = Box<dyn Fn(&Tally)>;
 
 /// The load's own use of its thread during a run, 0 to 1.
 pub struct Measured {
@@ -69,6 +75,7 @@ pub struct Load<'t> {
     /// Slots that failed to connect, with the time at which they may try again; in that order.
     resting: VecDeque<(Instant, usize)>,
     arrivals: Option<Arrivals>,
+    watcher: Option<Watcher>,
     busy: usize,
     /// Requests that may still be started in this run.
     allowed: u64,
@@ -85,6 +92,8 @@ struct Slot {
 /// The clock of an open-loop run. A request that finds no free connection waits here, and its wait counts.
 struct Arrivals {
     interval: Duration,
+    /// From the begin of a run to its first arrival.
+    phase: Duration,
     next: Instant,
     backlog: VecDeque<Instant>,
 }
@@ -94,6 +103,7 @@ impl<'t> Load<'t> {
         crate::machine::require_open_files(plan.connections)?;
         let arrivals = plan.rate.map(|rate| Arrivals {
             interval: Duration::from_secs_f64(1.0 / rate),
+            phase: Duration::ZERO,
             next: Instant::now(),
             backlog: VecDeque::new(),
         });
@@ -105,12 +115,24 @@ impl<'t> Load<'t> {
             free: (0..plan.connections).collect(),
             resting: VecDeque::new(),
             arrivals,
+            watcher: None,
             busy: 0,
             allowed: 0,
             tally: Tally::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
             plan,
         })
+    }
+
+    pub fn watch(&mut self, watcher: Watcher) {
+        self.watcher = Some(watcher);
+    }
+
+    /// Several loads at one rate each take turns if each begins a little later than the one before.
+    pub fn shift_arrivals(&mut self, phase: Duration) {
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.phase = phase;
+        }
     }
 
     /// Loads the server until then and returns what came of it. `label` is told once a second on stderr.
@@ -123,7 +145,7 @@ impl<'t> Load<'t> {
             Until::Elapsed(_) => u64::MAX,
         };
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.next = begin;
+            arrivals.next = begin + arrivals.phase;
             arrivals.backlog.clear();
         }
         let mut pace = Pace::new();
@@ -139,19 +161,26 @@ impl<'t> Load<'t> {
                 sweep_due = now + LOOK_INTERVAL;
                 self.interrupt.check()?;
                 self.drop_overdue(now);
-                if !label.is_empty() && pace.is_due(now) {
-                    let (done, errors) = (self.tally.done, self.tally.errors_total());
-                    progress(format_args!(
-                        "{label}: {:.0} s, {done} done, {errors} errors",
-                        (now - begin).as_secs_f64()
-                    ));
+                if pace.is_due(now) {
+                    self.tell(label, now - begin);
                 }
             }
         }
         self.tally.elapsed = begin.elapsed();
+        self.charge_missed_arrivals(until, begin);
         self.charge_unanswered();
         let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
         Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
+    }
+
+    fn tell(&self, label: &str, elapsed: Duration) {
+        if let Some(watcher) = &self.watcher {
+            watcher(&self.tally);
+        }
+        if !label.is_empty() {
+            let (done, errors) = (self.tally.done, self.tally.errors_total());
+            progress(format_args!("{label}: {:.0} s, {done} done, {errors} errors", elapsed.as_secs_f64()));
+        }
     }
 
     /// Connections that are open and have nothing in progress.
@@ -341,6 +370,19 @@ impl<'t> Load<'t> {
         }
     }
 
+    /// What was due before the end, but while this loop was held up, so that it never got to start it.
+    fn charge_missed_arrivals(&mut self, until: Until, begin: Instant) {
+        let (Some(arrivals), Until::Elapsed(duration)) = (&mut self.arrivals, until) else {
+            return;
+        };
+        let (now, end) = (Instant::now(), begin + duration);
+        while arrivals.next < end {
+            self.tally.unanswered += 1;
+            self.tally.record_latency(now.saturating_duration_since(arrivals.next));
+            arrivals.next += arrivals.interval;
+        }
+    }
+
     /// An open-loop run ends with some arrivals unanswered; a stalled server must not look fast for it.
     fn charge_unanswered(&mut self) {
         let Some(arrivals) = &self.arrivals else {
@@ -434,6 +476,18 @@ mod tests {
         assert!(summary.unanswered >= 30, "{summary:?}");
         assert!(summary.latency.max >= 300_000_000, "{summary:?}");
         assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
+    }
+
+    #[test]
+    fn arrivals_that_a_stall_at_the_end_hid_are_charged() {
+        let target = Target::new(([127, 0, 0, 1], 1).into(), "localhost", None).unwrap();
+        let plan = Plan { rate: Some(100.0), ..plan(Kind::KeepAlive, 1, "/") };
+        let mut load = Load::new(&target, plan, &Interrupt::default()).unwrap();
+        // A second of arrivals, the last 300 ms of them not looked at when the second is over.
+        let begin = Instant::now();
+        load.arrivals.as_mut().unwrap().next = begin + Duration::from_millis(700);
+        load.charge_missed_arrivals(Until::Elapsed(Duration::from_secs(1)), begin);
+        assert_eq!(load.tally.unanswered, 30);
     }
 
     #[test]

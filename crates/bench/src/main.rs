@@ -1,11 +1,13 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`). What they
+//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`; `agents`
+//! spreads load commands over machines). What they
 //! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
 //! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod body;
 mod certificates;
 mod compare;
@@ -50,6 +52,7 @@ enum Command {
     Requests(requests::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Agent(agents::agent::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Agent(arguments) => agents::agent::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -13,7 +13,8 @@ const BODY_BYTES_MAX: u64 = 1 << 30;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     propylon-bench requests --target 127.0.0.1:8443 --connections 64 --duration 10 --server-pid 4711\n  \
-    propylon-bench requests --target 127.0.0.1:8080 --plain --connections 64 --rate 5000 --duration 10")]
+    propylon-bench requests --target 127.0.0.1:8080 --plain --connections 64 --rate 5000 --duration 10\n  \
+    propylon-bench requests --target 10.0.0.5:8443 --rate 30000 --agents 10.0.0.7:7001,10.0.0.8:7001 --secret-file secret")]
 pub struct Arguments {
     #[command(flatten)]
     pub target: target::TargetArguments,

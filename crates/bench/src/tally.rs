@@ -1,5 +1,9 @@
 //! What came of a stretch of load: answers, errors by kind, latencies.
 
+mod portable;
+
+pub use portable::PortableTally;
+
 use crate::units::show_nanoseconds;
 use hdrhistogram::Histogram;
 use serde::Serialize;

@@ -1,0 +1,148 @@
+//! A tally on its way from one process to another, with nothing lost: every bucket of its histogram travels.
+
+use super::{ErrorKind, Tally};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What a `Tally` holds, in a form that goes over a wire.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortableTally {
+    pub done: u64,
+    pub body_bytes: u64,
+    pub resumed: u64,
+    pub connections: u64,
+    pub unanswered: u64,
+    /// By the kind's name.
+    pub errors: BTreeMap<String, u64>,
+    pub first_error: Option<String>,
+    /// Nanoseconds (the highest of the bucket's) and how many samples fell into that bucket.
+    pub latency: Vec<(u64, u64)>,
+    pub elapsed: Duration,
+}
+
+impl Tally {
+    /// Every field is named, so that a new one cannot be forgotten here.
+    pub fn portable(&self) -> PortableTally {
+        let Self { done, body_bytes, resumed, connections, unanswered, errors: _, first_error, latency, elapsed } =
+            self;
+        let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
+        PortableTally {
+            done: *done,
+            body_bytes: *body_bytes,
+            resumed: *resumed,
+            connections: *connections,
+            unanswered: *unanswered,
+            errors: errors.map(|kind| (kind.name().to_owned(), self.errors(*kind))).collect(),
+            first_error: first_error.clone(),
+            latency: latency
+                .iter_recorded()
+                .map(|bucket| (bucket.value_iterated_to(), bucket.count_at_value()))
+                .collect(),
+            elapsed: *elapsed,
+        }
+    }
+
+    /// Adds another's: the sums, the samples, the longer time. All tallies have the same buckets, so a sample falls
+    /// where it would have fallen had it been recorded here. Nothing is added if the other makes no sense.
+    pub fn absorb(&mut self, other: &PortableTally) -> Result<(), String> {
+        let PortableTally {
+            done,
+            body_bytes,
+            resumed,
+            connections,
+            unanswered,
+            errors: kinds,
+            first_error,
+            latency: buckets,
+            elapsed,
+        } = other;
+        let mut errors = self.errors;
+        for (name, count) in kinds {
+            let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == name);
+            let kind = kind.ok_or_else(|| format!("an unknown kind of error, \"{name}\""))?;
+            errors[*kind as usize] = errors[*kind as usize].saturating_add(*count);
+        }
+        let mut latency = self.latency.clone();
+        for &(nanoseconds, count) in buckets {
+            latency.record_n(nanoseconds, count).map_err(|error| format!("a latency of {nanoseconds} ns: {error}"))?;
+        }
+        self.errors = errors;
+        self.latency = latency;
+        self.done = self.done.saturating_add(*done);
+        self.body_bytes = self.body_bytes.saturating_add(*body_bytes);
+        self.resumed = self.resumed.saturating_add(*resumed);
+        self.connections = self.connections.saturating_add(*connections);
+        self.unanswered = self.unanswered.saturating_add(*unanswered);
+        if self.first_error.is_none() {
+            self.first_error.clone_from(first_error);
+        }
+        self.elapsed = self.elapsed.max(*elapsed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tallies_merged_are_the_tally_of_all_samples() {
+        let seed = 7;
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut whole = Tally::new();
+        let mut parts = [Tally::new(), Tally::new(), Tally::new()];
+        for sample in 0..60_000_u64 {
+            // From a nanosecond to beyond the hour that the histogram ends with, all magnitudes alike.
+            let nanoseconds = random.u64(..) >> random.u32(20..63);
+            let part = &mut parts[(sample % 3) as usize];
+            for tally in [&mut whole, part] {
+                tally.record_latency(Duration::from_nanos(nanoseconds));
+                tally.done += 1;
+                if sample % 100 == 0 {
+                    tally.record_error(ErrorKind::ALL[(sample / 100 % 8) as usize], || "a test".to_owned());
+                }
+            }
+        }
+        let mut merged = Tally::new();
+        for part in &parts {
+            // As it is after the wire.
+            let json = serde_json::to_string(&part.portable()).unwrap();
+            merged.absorb(&serde_json::from_str(&json).unwrap()).unwrap();
+        }
+        assert!(merged.latency == whole.latency, "seed {seed}");
+        assert_eq!(merged.portable(), PortableTally { first_error: merged.first_error.clone(), ..whole.portable() });
+        for quantile in [0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0] {
+            assert_eq!(merged.latency.value_at_quantile(quantile), whole.latency.value_at_quantile(quantile));
+        }
+        assert_eq!((merged.latency.mean(), merged.latency.max()), (whole.latency.mean(), whole.latency.max()));
+    }
+
+    /// The largest that can be: it has to fit into one frame of 16 MiB.
+    #[test]
+    fn a_tally_with_something_in_every_bucket_is_below_two_megabytes() {
+        let mut tally = Tally::new();
+        let mut nanoseconds = 1;
+        while nanoseconds <= tally.latency.high() {
+            tally.latency.record_n(nanoseconds, 1_000_000_000).unwrap();
+            nanoseconds = tally.latency.next_non_equivalent(nanoseconds);
+        }
+        let portable = tally.portable();
+        assert!(portable.latency.len() > 30_000, "{}", portable.latency.len());
+        assert!(serde_json::to_vec(&portable).unwrap().len() < 2_000_000);
+        let mut merged = Tally::new();
+        merged.absorb(&portable).unwrap();
+        assert!(merged.latency == tally.latency);
+    }
+
+    #[test]
+    fn what_makes_no_sense_adds_nothing() {
+        let errors = BTreeMap::from([("gremlins".to_owned(), 1)]);
+        let mut tally = Tally::new();
+        assert!(tally.absorb(&PortableTally { done: 1, errors, ..PortableTally::default() }).is_err());
+        let latency = vec![(10, 1), (u64::MAX, 1)];
+        assert!(tally.absorb(&PortableTally { done: 1, latency, ..PortableTally::default() }).is_err());
+        assert_eq!((tally.done, tally.latency.len()), (0, 0));
+    }
+}

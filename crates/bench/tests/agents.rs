@@ -1,0 +1,172 @@
+//! `propylon-bench requests --agents`, with every part a process of its own, over loopback.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A busy machine may need this long for what takes a second elsewhere.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn bench() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_propylon-bench"))
+}
+
+/// A process that told its address; killed with its owner.
+struct Listening {
+    child: Child,
+    address: String,
+}
+
+impl Listening {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening ").expect("an address").to_owned();
+        Self { child, address }
+    }
+
+    fn origin() -> Self {
+        Self::start(bench().args(["origin", "--bind", "127.0.0.1:0"]))
+    }
+
+    fn agent(identity: &[&str]) -> Self {
+        Self::start(bench().args(["agent", "--listen", "127.0.0.1:0", "--allow", "127.0.0.1"]).args(identity))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder of this test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("propylon-bench-agents-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn secret(&self) -> String {
+        let path = self.0.join("secret");
+        fs::write(&path, "0123456789abcdef0123456789abcdef\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        text(&path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// The end of a process, or of patience with it.
+fn wait(mut child: Child) -> Output {
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            let _ = child.kill();
+            panic!("the command did not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn an_agent_killed_in_the_middle_is_named_and_the_others_finish() {
+    let folder = Folder::new("killed");
+    let secret = folder.secret();
+    let origin = Listening::origin();
+    let mut agents: Vec<Listening> = (0..3).map(|_| Listening::agent(&["--secret-file", &secret])).collect();
+    let addresses = agents.iter().map(|agent| agent.address.clone()).collect::<Vec<_>>();
+    let json = folder.0.join("report.json");
+    let mut coordinator = bench()
+        .args(["requests", "--plain", "--target", &origin.address, "--connections", "6", "--rate", "300"])
+        .args(["--duration", "3", "--warmup", "200ms", "--agents", &addresses.join(","), "--secret-file", &secret])
+        .args(["--json", &text(&json), "--server-pid", &origin.child.id().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its first line of progress is of the measured part.
+    let mut lines = BufReader::new(coordinator.stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains(" done, ") {
+        assert!(lines.read_line(&mut told).unwrap() > 0, "{told}");
+    }
+    let victim = agents.remove(1);
+    let address = victim.address.clone();
+    drop(victim);
+    lines.read_to_string(&mut told).unwrap();
+    let output = wait(coordinator);
+
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let died = format!("agent {address} died after ");
+    assert!(told.contains(&died) && told.contains("33 % of the load is missing"), "{told}");
+    let report: serde_json::Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let agents = report["fleet"]["agents"].as_array().unwrap();
+    let sum: u64 =
+        agents.iter().filter(|agent| agent["lost"].is_null()).map(|agent| agent["done"].as_u64().unwrap()).sum();
+    // Two thirds of 900, and the sums are those of the two that finished.
+    assert_eq!(report["done"].as_u64().unwrap(), sum);
+    let arrived = sum + report["unanswered"].as_u64().unwrap();
+    // What the warm-up left in progress may end in the measured part: one per connection.
+    assert!((600..=604).contains(&arrived), "{report}");
+    assert!(agents[1]["lost"].as_str().unwrap().starts_with(&died));
+    assert!(report["server_cpu"]["nanoseconds_per_request"].as_f64().unwrap() > 0.0);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("what a lost agent had done"));
+}
+
+#[test]
+fn mutual_tls_does_what_a_secret_does() {
+    let folder = Folder::new("tls");
+    let out = text(&folder.0);
+    assert!(bench().args(["certificates", "--out", &out, "--name", "agents"]).output().unwrap().status.success());
+    let (identity, ca) = (format!("{out}/agents.ec.pem"), format!("{out}/ca.pem"));
+    let origin = Listening::origin();
+    let agents: Vec<Listening> = (0..2).map(|_| Listening::agent(&["--identity", &identity, "--ca", &ca])).collect();
+    let addresses = format!("{},{}", agents[0].address, agents[1].address);
+    let coordinator = bench()
+        .args(["handshakes", "--plain", "--target", &origin.address, "--count", "101", "--warmup", "0"])
+        .args(["--agents", &addresses, "--agents-identity", &identity, "--agents-ca", &ca, "--json", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = wait(coordinator);
+    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && told.contains("\"done\": 101,"), "{told}{errors}");
+}
+
+#[test]
+fn an_agent_never_listens_without_an_identity_or_to_loads_on_anything_unasked() {
+    let folder = Folder::new("open");
+    let secret = folder.secret();
+    let refused = |flags: &[&str], why: &str| {
+        let output = bench().args(["agent", "--listen", "127.0.0.1:0"]).args(flags).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty() && told.contains(why), "{told}");
+    };
+    refused(&["--allow-any"], "--secret-file");
+    refused(&["--allow-any", "--identity", &secret], "--ca");
+    refused(&["--secret-file", &secret], "--allow");
+    refused(&["--secret-file", &secret, "--allow-any", "--allow", "a"], "cannot be used with");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o644)).unwrap();
+    refused(&["--secret-file", &secret, "--allow-any"], "chmod 600");
+    let output = bench().args(["requests", "--target", "127.0.0.1:1", "--agents", "127.0.0.1:1"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--agents needs --secret-file"), "{output:?}");
+}
