@@ -6,7 +6,7 @@ use propylon_config::{KeyType, TlsPolicy};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{ServerConfig, SupportedProtocolVersion, version};
+use rustls::{NamedGroup, ServerConfig, SignatureScheme, SupportedProtocolVersion, version};
 
 use crate::handshake::Handshake;
 use crate::overheard::{self, SecretsListener};
@@ -107,8 +107,7 @@ impl ResolvesServerCert for Resolver {
     /// library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
-        let schemes = hello.signature_schemes();
-        let verifiable = |index: &&usize| self.keys[**index].1.key.choose_scheme(schemes).is_some();
+        let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].1);
         let mut candidates = self.names.candidates(name);
         let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
         let (key_type, key) = &self.keys[*chosen];
@@ -119,3 +118,20 @@ impl ResolvesServerCert for Resolver {
         Some(key.clone())
     }
 }
+
+/// Whether the client has offered a signature scheme for this key, and, up to TLS 1.2, the key's curve: there the list of
+/// groups speaks of certificates as well (RFC 8422 §5.1), in TLS 1.3 the scheme says it all (RFC 8446 §4.2.3).
+fn can_verify(hello: &ClientHello<'_>, key: &CertifiedKey) -> bool {
+    let Some(signer) = key.key.choose_scheme(hello.signature_schemes()) else { return false };
+    let curve = match signer.scheme() {
+        SignatureScheme::ECDSA_NISTP256_SHA256 => NamedGroup::secp256r1,
+        SignatureScheme::ECDSA_NISTP384_SHA384 => NamedGroup::secp384r1,
+        SignatureScheme::ECDSA_NISTP521_SHA512 => NamedGroup::secp521r1,
+        _ => return true,
+    };
+    let offers_tls13 = hello.cipher_suites().iter().any(|suite| u16::from(*suite) >> 8 == TLS13_SUITES);
+    offers_tls13 || hello.named_groups().is_none_or(|groups| groups.contains(&curve))
+}
+
+/// First byte of the suites of TLS 1.3 (RFC 8446 §B.4), which no earlier version has.
+const TLS13_SUITES: u16 = 0x13;

@@ -182,6 +182,15 @@ fn of_the_suites_our_order_decides() {
 }
 
 #[test]
+fn a_tls_1_2_client_without_the_certificates_curve_gets_rsa() {
+    let mut client = Client::tls12();
+    client.provider.kx_groups = vec![kx_group::X25519];
+    client.provider.cipher_suites.retain(|suite| suite.tls13().is_none());
+    let dialogue = Dialogue::established(&acceptor(), &client.config());
+    assert_eq!(dialogue.session.facts().certificate, Some(KeyType::Rsa));
+}
+
+#[test]
 fn a_client_with_an_x25519_share_and_ml_kem_further_down_takes_one_round_trip() {
     let mut client = Client::tls13();
     client.provider.kx_groups = vec![kx_group::X25519, kx_group::X25519MLKEM768];
