@@ -7,6 +7,7 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use crate::buffer::{Buffer, Stock};
+use crate::client::SEAL_BYTES_MAX;
 use crate::socket::Socket;
 
 /// The least room to read into.
@@ -32,7 +33,10 @@ impl ServerConnection {
             ready!(self.socket.poll_readable(context))?;
             stock.equip(answer);
         }
-        match self.socket.poll_read(context, answer.spare(READ_BYTES_MIN)) {
+        let spare = answer.spare(READ_BYTES_MIN);
+        // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
+        let room = spare.len().min(SEAL_BYTES_MAX);
+        match self.socket.poll_read(context, &mut spare[..room]) {
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
                 Poll::Ready(Ok(count))

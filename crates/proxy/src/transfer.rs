@@ -596,8 +596,11 @@ impl<'a> Transfer<'a> {
             }
             // What is on its way to the client goes first: a client that does not read must not fill our memory.
             ready!(self.poll_client_flush(context))?;
-            if self.long && self.answer.capacity() == 0 {
-                ready!(self.poll_server_readable(context))?;
+            if self.long && self.answer.capacity() < LARGE_BYTES {
+                if self.answer.capacity() == 0 {
+                    ready!(self.poll_server_readable(context))?;
+                }
+                self.core.stock.give_back(&mut self.answer);
                 self.core.stock.equip_large(&mut self.answer);
             }
             match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
