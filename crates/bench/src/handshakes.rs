@@ -6,6 +6,7 @@ use crate::link::Request;
 use crate::load::{Kind, Load, Measured, Plan, Until};
 use crate::report::{self, Table};
 use crate::tally::Summary;
+use crate::target::Target;
 use crate::units::{parse_duration, show_nanoseconds, show_number};
 use crate::{cpu, machine, target};
 use serde::Serialize;
@@ -23,11 +24,20 @@ pub struct Arguments {
     #[command(flatten)]
     pub run: RunArguments,
     /// Resume the TLS sessions of earlier connections; a full handshake then counts as an error
-    #[arg(long, conflicts_with = "plain")]
-    pub resumed: bool,
+    ///
+    /// "ticket" (the default) takes tickets, and with a TLS 1.2 server that gives none, session IDs. "session-id" asks
+    /// for no ticket and so gets none; it needs --tls 1.2, since TLS 1.3 has no resumption by session ID (RFC 8446 §4.1.2).
+    #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "ticket", conflicts_with = "plain")]
+    pub resumed: Option<Resumed>,
     /// Connections in flight at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub connections_in_flight: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Resumed {
+    Ticket,
+    SessionId,
 }
 
 /// How long, on which core, whose CPU: the same for all that put load on a server.
@@ -92,39 +102,60 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         timeout: arguments.run.timeout,
         rate: arguments.run.rate,
     };
-    measure("handshakes", &arguments.target, arguments.resumed, &arguments.run, plan)
+    let mut target = arguments.target.target(arguments.resumed.is_some())?;
+    if arguments.resumed == Some(Resumed::SessionId) {
+        if arguments.target.tls != target::Version::V12 {
+            return Err(Failure::new("--resumed session-id needs --tls 1.2: TLS 1.3 resumes with tickets only"));
+        }
+        target.resume_by_session_id();
+    }
+    measure("handshakes", &target, &arguments.target.target, &arguments.run, plan)
 }
 
-/// Warm up, measure, tell. Errors in the measured part are a failure of the command.
-pub fn measure(
-    command: &'static str,
-    target: &target::TargetArguments,
-    resume: bool,
-    run: &RunArguments,
-    plan: Plan,
-) -> Outcome<()> {
+/// Warm up, measure, tell. Errors in the measured part are a failure of the command. `asked` is the target as it was
+/// asked for.
+pub fn measure(command: &'static str, target: &Target, asked: &str, run: &RunArguments, plan: Plan) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
-    let target_made = target.target(resume)?;
     if let Some(core) = run.core {
         machine::pin_to_core(core)?;
     }
-    let mut load = Load::new(&target_made, plan, &interrupt)?;
-    let warmup = load.run(Until::Elapsed(run.warmup), "warm-up")?;
+    let mut load = Load::new(target, plan, &interrupt)?;
+    let observed = observe(command, run, &mut |until, label| load.run(until, label))?;
+    drop(load);
+    tell(command, asked, run, &observed)
+}
+
+/// What was measured, and what it cost the server if a process was named.
+pub struct Observed {
+    pub measured: Measured,
+    pub usage: Option<cpu::Usage>,
+}
+
+/// A warm-up, then a run between two readings of the server's CPU time. `load` is any loop that can run for a while.
+pub fn observe(
+    command: &str,
+    run: &RunArguments,
+    load: &mut dyn FnMut(Until, &str) -> Outcome<Measured>,
+) -> Outcome<Observed> {
+    let warmup = load(Until::Elapsed(run.warmup), "warm-up")?;
     if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
         report::progress(format_args!("warm-up: no request succeeded; {}", warmup.tally.first_error().unwrap_or("")));
     }
     let until = run.count.map_or(Until::Elapsed(run.duration), Until::Finished);
     let before = cpu::Reading::of(&run.server_pids)?;
-    let measured = load.run(until, command)?;
+    let measured = load(until, command)?;
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
-    drop(load);
-
     // Without an answer there is nothing to divide by.
-    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 { None } else { Some(usage) };
-    let report = Report::new(command, &target.target, &measured, usage);
+    let known = !run.server_pids.is_empty() && measured.tally.done > 0;
+    Ok(Observed { measured, usage: known.then_some(usage) })
+}
+
+/// A table, the JSON, the verdict.
+pub fn tell(command: &'static str, asked: &str, run: &RunArguments, observed: &Observed) -> Outcome<()> {
+    let report = Report::new(command, asked, &observed.measured, observed.usage);
     report.print();
     report::save_json(run.json.as_deref(), &report)?;
-    report.verdict()
+    verdict(&report.summary)
 }
 
 impl Report {
@@ -153,6 +184,13 @@ impl Report {
             "connections",
             &format!("{} made, {} requests on resumed sessions", summary.connections, summary.resumed),
         ]);
+        if !summary.negotiated.is_empty() {
+            table.row(["handshakes", &summary.show_negotiated()]);
+        }
+        if summary.asked_again > 0 {
+            table
+                .row(["asked again", &format!("{} requests that a server's GOAWAY had left out", summary.asked_again)]);
+        }
         table.row(["errors", &summary.show_errors()]);
         if summary.unanswered > 0 {
             table.row(["unanswered", &format!("{} at the end; their age is in the latency", summary.unanswered)]);
@@ -168,23 +206,24 @@ impl Report {
         }
         table.print();
     }
+}
 
-    fn verdict(&self) -> Outcome<()> {
-        let errors = self.summary.errors_total();
-        if errors > 0 {
-            return Err(Failure::new(format!("{errors} of {} requests failed", errors + self.summary.done)));
-        }
-        if self.summary.done == 0 {
-            return Err(Failure::new("no request was answered"));
-        }
-        Ok(())
+/// Errors are a failure, and so is silence.
+pub fn verdict(summary: &Summary) -> Outcome<()> {
+    let errors = summary.errors_total();
+    if errors > 0 {
+        return Err(Failure::new(format!("{errors} of {} requests failed", errors + summary.done)));
     }
+    if summary.done == 0 {
+        return Err(Failure::new("no request was answered"));
+    }
+    Ok(())
 }
 
 /// Above this share of its core the load is the limit.
 pub const LOAD_SATURATED: f64 = 0.95;
 
-fn saturation(busy: f64) -> &'static str {
+pub fn saturation(busy: f64) -> &'static str {
     if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
 }
 

@@ -6,7 +6,7 @@ use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::link::{Broken, Link, Request};
 use crate::poll::{Poll, Ready};
 use crate::report::{Pace, progress};
-use crate::tally::{ErrorKind, Tally};
+use crate::tally::{ErrorKind, Moved, Tally};
 use crate::target::Target;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -118,6 +118,7 @@ impl<'t> Load<'t> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
         self.tally = Tally::new();
+        let under_way = self.moved_under_way();
         self.allowed = match until {
             Until::Finished(count) => count,
             Until::Elapsed(_) => u64::MAX,
@@ -149,6 +150,11 @@ impl<'t> Load<'t> {
             }
         }
         self.tally.elapsed = begin.elapsed();
+        // Bodies that were begun before this run count with what came during it; those left over, with what came so far.
+        let left_over = self.moved_under_way();
+        let moved = &mut self.tally.moved;
+        moved.down = (moved.down + left_over.down).saturating_sub(under_way.down);
+        moved.up = (moved.up + left_over.up).saturating_sub(under_way.up);
         self.charge_unanswered();
         let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
         Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
@@ -157,6 +163,16 @@ impl<'t> Load<'t> {
     /// Connections that are open and have nothing in progress.
     pub fn idle_connections(&self) -> usize {
         self.slots.iter().filter(|slot| slot.link.is_some() && slot.asked.is_none()).count()
+    }
+
+    /// Body bytes of requests in progress.
+    fn moved_under_way(&self) -> Moved {
+        let mut moved = Moved::default();
+        for link in self.slots.iter().filter(|slot| slot.asked.is_some()).filter_map(|slot| slot.link.as_ref()) {
+            moved.down += link.response.body_bytes();
+            moved.up += link.body_bytes_sent(&self.plan.request);
+        }
+        moved
     }
 
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
@@ -255,6 +271,9 @@ impl<'t> Load<'t> {
             Ok(ended) => ended,
             Err(broken) => return self.fail(index, broken),
         };
+        if let Some(negotiated) = link.take_negotiated() {
+            self.tally.record_handshake(negotiated);
+        }
         if ended {
             return self.finish_ended(index);
         }
@@ -293,6 +312,8 @@ impl<'t> Load<'t> {
             self.free.push_back(index);
         }
         let latency = due.elapsed();
+        self.tally.moved.down += link.response.body_bytes();
+        self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
         let status = link.response.status();
         if !(200..400).contains(&status) {
             return self.tally.record_error(ErrorKind::BadStatus, || format!("status {status}"));
@@ -311,6 +332,10 @@ impl<'t> Load<'t> {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
             self.busy -= 1;
+            if let Some(link) = &slot.link {
+                self.tally.moved.down += link.response.body_bytes();
+                self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
+            }
             self.tally.record_error(broken.kind, || broken.detail);
             if self.plan.kind != Kind::Idle {
                 if broken.kind == ErrorKind::Connect {
@@ -445,5 +470,32 @@ mod tests {
         assert_eq!((tally.done, tally.connections), (300, 300));
         load.run(Until::Elapsed(Duration::from_millis(50)), "").unwrap();
         assert_eq!(load.idle_connections(), 300);
+    }
+
+    #[test]
+    fn bodies_go_both_ways_over_tls() {
+        let origin = Running::tls();
+        let offer = crate::target::TlsOffer {
+            version: crate::target::Version::Any,
+            key: None,
+            group: None,
+            cipher: None,
+            resume: false,
+            ca: None,
+        };
+        let target = Target::new(origin.address, "localhost", Some(&offer)).unwrap();
+        let request = Request::new("POST", "/echo", "localhost", "", 1_000_000);
+        let plan = Plan { request, ..plan(Kind::KeepAlive, 2, "/") };
+        let tally = Load::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(6), "").unwrap().tally;
+        assert_eq!(
+            (tally.done, tally.errors_total(), tally.body_bytes),
+            (6, 0, 6_000_000),
+            "{:?}",
+            tally.first_error()
+        );
+        // A seventh may be under way.
+        assert!(tally.moved.up >= 6_000_000 && tally.moved.down >= 6_000_000, "{:?}", tally.moved);
+        let negotiated = tally.summary().negotiated;
+        assert_eq!(negotiated.into_values().sum::<u64>(), 2);
     }
 }

@@ -49,5 +49,5 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         timeout: arguments.run.timeout,
         rate: arguments.run.rate,
     };
-    measure("requests", &arguments.target, false, &arguments.run, plan)
+    measure("requests", &arguments.target.target(false)?, &arguments.target.target, &arguments.run, plan)
 }
