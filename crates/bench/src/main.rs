@@ -26,6 +26,7 @@ mod response;
 mod scratch;
 mod tally;
 mod target;
+mod tls_stream;
 mod units;
 
 use clap::{Parser, Subcommand};
