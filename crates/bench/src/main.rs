@@ -13,6 +13,7 @@ mod connections;
 mod cpu;
 mod failure;
 mod handshakes;
+mod http2;
 mod interrupt;
 mod link;
 mod load;
@@ -24,9 +25,9 @@ mod report;
 mod requests;
 mod response;
 mod scratch;
+mod stream;
 mod tally;
 mod target;
-mod tls_stream;
 mod units;
 
 use clap::{Parser, Subcommand};

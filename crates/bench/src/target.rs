@@ -168,6 +168,10 @@ impl Target {
         }
     }
 
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// A full handshake is an error.
     pub fn wants_resumed(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.resume)

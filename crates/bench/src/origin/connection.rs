@@ -2,8 +2,8 @@
 
 use super::Settings;
 use super::request::{Request, Wish};
-use super::stream::Stream;
 use crate::body::{BadFraming, Body};
+use crate::stream::Stream;
 use memchr::memmem;
 use std::io::{self, Read};
 use std::time::Instant;

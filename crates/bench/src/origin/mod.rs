@@ -1,21 +1,22 @@
 //! `origin`: an HTTP/1.1 server that costs next to nothing, to stand behind a load balancer that is being measured.
 //!
 //! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection, `raw` is one that
-//! speaks no HTTP, `stream` is what both speak through.
+//! speaks no HTTP.
 
 mod connection;
 pub mod raw;
 mod request;
-mod stream;
+mod tls;
 
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::poll::Poll;
 use crate::report;
+use crate::stream::Stream;
 use crate::units::parse_duration;
 use connection::{Connection, Next};
 use raw::Raw;
-use rustls::ServerConfig;
+use rustls::{ServerConfig, ServerConnection};
 use serde::Serialize;
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -25,7 +26,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stream::Stream;
 
 /// Waiting connections per listener; the kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
@@ -129,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
         crate::machine::pin_to_core(core)?;
     }
     let mut settings = Settings::new(&arguments.name, arguments.body_bytes, arguments.delay, arguments.fail_every);
-    settings.tls = arguments.tls.as_deref().map(stream::server_config).transpose()?;
+    settings.tls = arguments.tls.as_deref().map(tls::server_config).transpose()?;
     settings.raw = arguments.raw;
     let mut origin = Origin::bind(&arguments.bind, settings)?;
     let bound = Bound { listening: origin.addresses()? };
@@ -256,10 +256,12 @@ impl Origin {
                 self.vacant.push(index);
                 continue;
             }
-            let Ok(stream) = Stream::new(socket, self.settings.tls.as_ref()) else {
+            let session = self.settings.tls.clone().map(ServerConnection::new).transpose();
+            let Ok(session) = session else {
                 self.vacant.push(index);
                 continue;
             };
+            let stream = Stream::new(socket, session.map(Into::into));
             let speaks = match self.settings.raw {
                 Some(mode) => Speaks::Raw(Raw::new(stream, mode)),
                 None => Speaks::Http(Box::new(Connection::new(stream))),
@@ -342,7 +344,7 @@ pub mod tests {
             let out = scratch.path().to_string_lossy().into_owned();
             let arguments = crate::certificates::tests::Command::parse_from(["x", "--out", &out, "--keys", "ec"]);
             crate::certificates::write(&arguments.arguments).unwrap();
-            let tls = stream::server_config(&scratch.path().join("localhost.ec.pem")).unwrap();
+            let tls = tls::server_config(&scratch.path().join("localhost.ec.pem")).unwrap();
             Self::with(move || Settings { tls: Some(tls), ..Settings::new("test", 1024, Duration::ZERO, None) })
         }
 

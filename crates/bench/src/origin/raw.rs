@@ -1,7 +1,7 @@
 //! A client of the origin that speaks no protocol: its bytes are returned, or swallowed, or it is given bytes for ever.
 
 use super::connection::{FILLER, Next};
-use super::stream::Stream;
+use crate::stream::Stream;
 use clap::ValueEnum;
 use std::io::{self, Read};
 
