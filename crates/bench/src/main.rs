@@ -15,6 +15,8 @@ mod cpu;
 mod failure;
 mod handshakes;
 mod http2;
+#[cfg(test)]
+mod instrument;
 mod interrupt;
 mod link;
 mod load;

@@ -171,3 +171,19 @@ fn a_closed_port_is_a_connect_error() {
     let tally = run(([127, 0, 0, 1], port).into(), 1, 2, 0, Until::Finished(6));
     assert_eq!((tally.done, tally.errors(ErrorKind::Connect), tally.errors_total()), (0, 6, 6));
 }
+
+#[test]
+fn a_stall_is_charged_by_an_open_loop() {
+    // The server has one thread, and it sleeps.
+    let address = serve(|number| {
+        if number == 100 {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        Act::Answer(200, 9, Duration::ZERO)
+    });
+    let summary = run_with(address, 1, 4, 0, Until::Elapsed(Duration::from_millis(2500)), Some(200.0)).summary();
+    // 500 arrivals, of which the 200 of one second waited from 1000 ms down to 0.
+    assert!(summary.done + summary.unanswered >= 495 && summary.errors_total() == 0, "{summary:?}");
+    assert!(summary.latency.p50 < 400_000_000 && summary.latency.p90 > 500_000_000, "{summary:?}");
+    assert!(summary.latency.p99 > 850_000_000 && summary.latency.max > 900_000_000, "{summary:?}");
+}
