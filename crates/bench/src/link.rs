@@ -42,6 +42,8 @@ pub struct Link {
     connected: bool,
     /// The handshake was seen to be over.
     handshaken: bool,
+    /// The server said close_notify: no more plaintext will come (RFC 8446 §6.1), whenever the socket closes.
+    pub notified: bool,
 }
 
 /// Why a connection is of no more use.
@@ -56,7 +58,15 @@ impl Link {
     pub fn open(target: &Target) -> Result<Self, Broken> {
         let socket = target.connect().map_err(|error| Broken::new(ErrorKind::Connect, error))?;
         let tls = target.tls_session().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        Ok(Self { socket, tls, response: Response::default(), sent: 0, connected: false, handshaken: false })
+        Ok(Self {
+            socket,
+            tls,
+            response: Response::default(),
+            sent: 0,
+            connected: false,
+            handshaken: false,
+            notified: false,
+        })
     }
 
     /// Queues the request and sends what can be sent.
@@ -156,6 +166,7 @@ impl Link {
             let before = bytes.len();
             tls.read_tls(&mut bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
             let state = tls.process_new_packets().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            self.notified |= state.peer_has_closed();
             let mut left = state.plaintext_bytes_to_read();
             while left > 0 {
                 let mut reader = tls.reader();

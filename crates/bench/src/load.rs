@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const SCRATCH_BYTES: usize = 256 * 1024;
 /// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
 pub const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
+/// Given to a server to close the socket after its close_notify; most do it in the same breath, some wait for the client.
+const CLOSE_WAIT: Duration = Duration::from_millis(1);
 /// Connections being opened at once when many are to be held open; below every common accept backlog.
 const OPENING_MAX: usize = 128;
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
@@ -68,6 +70,8 @@ pub struct Load<'t> {
     free: VecDeque<usize>,
     /// Slots that failed to connect, with the time at which they may try again; in that order.
     resting: VecDeque<(Instant, usize)>,
+    /// Slots whose server said close_notify, when to wait for its close no longer, and the request that they had then.
+    ending: VecDeque<(Instant, usize, Instant)>,
     arrivals: Option<Arrivals>,
     busy: usize,
     /// Requests that may still be started in this run.
@@ -127,6 +131,7 @@ impl<'t> Load<'t> {
             slots: (0..plan.connections).map(|_| Slot { link: None, asked: None }).collect(),
             free: (0..plan.connections).collect(),
             resting: VecDeque::new(),
+            ending: VecDeque::new(),
             arrivals,
             busy: 0,
             allowed: 0,
@@ -210,7 +215,8 @@ impl<'t> Load<'t> {
         if let Until::Elapsed(duration) = until {
             wait = wait.min((begin + duration).saturating_duration_since(now));
         }
-        if let Some((due, _)) = self.resting.front() {
+        let ending = self.ending.front().map(|(due, _, _)| due);
+        for due in self.resting.front().map(|(due, _)| due).into_iter().chain(ending) {
             wait = wait.min(due.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
@@ -226,6 +232,15 @@ impl<'t> Load<'t> {
     }
 
     fn start_what_is_due(&mut self, now: Instant) {
+        while let Some(&(due, slot, asked)) = self.ending.front() {
+            if due > now {
+                break;
+            }
+            self.ending.pop_front();
+            if self.slots[slot].asked == Some(asked) {
+                self.finish_ended(slot);
+            }
+        }
         while let Some(&(due, slot)) = self.resting.front() {
             if due > now {
                 break;
@@ -290,6 +305,10 @@ impl<'t> Load<'t> {
         }
         if ended {
             return self.finish_ended(index);
+        }
+        if let Some(asked) = slot.asked.filter(|_| link.notified && self.plan.kind == Kind::NewConnections) {
+            self.ending.push_back((Instant::now() + CLOSE_WAIT, index, asked));
+            return;
         }
         // A new connection per request is over when the server has closed it, not before.
         if slot.asked.is_some() && link.response.is_complete() && self.plan.kind != Kind::NewConnections {
