@@ -1,9 +1,10 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`; `agents`
-//! spreads load commands over machines). What they
-//! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
-//! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
+//! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
+//! `compare`; `agents` spreads load commands over machines). What they share: `target` (who is asked, and how), `link`
+//! (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load` (the loop that
+//! keeps many connections busy) and `http2` (the same for HTTP/2), `tally` (what came of it), `cpu` and `memory` (what
+//! it cost the server), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,9 @@ mod connections;
 mod cpu;
 mod failure;
 mod handshakes;
+mod http2;
+#[cfg(test)]
+mod instrument;
 mod interrupt;
 mod link;
 mod load;
@@ -26,8 +30,10 @@ mod report;
 mod requests;
 mod response;
 mod scratch;
+mod stream;
 mod tally;
 mod target;
+mod throughput;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -50,6 +56,7 @@ enum Command {
     Origin(origin::Arguments),
     Handshakes(handshakes::Arguments),
     Requests(requests::Arguments),
+    Throughput(throughput::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
     Agent(agents::agent::Arguments),
@@ -61,6 +68,7 @@ fn main() -> ExitCode {
         Command::Origin(arguments) => origin::run(&arguments),
         Command::Handshakes(arguments) => handshakes::run(&arguments),
         Command::Requests(arguments) => requests::run(&arguments),
+        Command::Throughput(arguments) => throughput::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),

@@ -176,6 +176,7 @@ fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     certificates::write(&certificates::Arguments {
         out: scratch.path().to_owned(),
         names: vec![SITE_NAME.to_owned()],
+        keys: vec![certificates::KeyType::Ec, certificates::KeyType::Rsa],
         days: 7,
         split: true,
         keep_ca_key: false,
