@@ -176,6 +176,10 @@ impl<'t> Load<'t> {
                 }
             }
         }
+        if let (Until::Elapsed(duration), Some(arrivals)) = (until, &mut self.arrivals) {
+            // Those that were due while this thread was kept from running.
+            arrivals.let_arrive(begin + duration, &mut self.allowed, &mut self.tally);
+        }
         self.tally.elapsed = begin.elapsed();
         // Bodies that were begun before this run count with what came during it; those left over, with what came so far.
         let left_over = self.moved_under_way();

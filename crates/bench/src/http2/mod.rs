@@ -157,6 +157,8 @@ impl Shared {
             let mut wait = look_due.saturating_duration_since(now);
             if let Until::Elapsed(duration) = until {
                 if now >= begin + duration {
+                    // Those that were due while this thread was kept from running.
+                    self.let_arrive(begin + duration);
                     return Ok(());
                 }
                 wait = wait.min(begin + duration - now);
