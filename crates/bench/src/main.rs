@@ -1,16 +1,18 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`). What they
-//! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
+//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`, `search`,
+//! `sweep`). What they share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
 //! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
 mod body;
+mod certificate_kind;
 mod certificates;
 mod compare;
 mod connections;
 mod cpu;
+mod crowd;
 mod failure;
 mod handshakes;
 mod interrupt;
@@ -20,10 +22,14 @@ mod machine;
 mod memory;
 mod origin;
 mod poll;
+mod pressure;
 mod report;
 mod requests;
 mod response;
 mod scratch;
+mod search;
+mod stage;
+mod sweep;
 mod tally;
 mod target;
 mod units;
@@ -50,6 +56,8 @@ enum Command {
     Requests(requests::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Search(search::Arguments),
+    Sweep(sweep::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +68,8 @@ fn main() -> ExitCode {
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Search(arguments) => search::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -101,6 +101,21 @@ impl Tally {
         }
     }
 
+    /// Adds what another thread counted over the same stretch of time.
+    pub fn merge(&mut self, other: Self) {
+        self.done += other.done;
+        self.body_bytes += other.body_bytes;
+        self.resumed += other.resumed;
+        self.connections += other.connections;
+        self.unanswered += other.unanswered;
+        for (own, others) in self.errors.iter_mut().zip(other.errors) {
+            *own += others;
+        }
+        self.first_error = self.first_error.take().or(other.first_error);
+        self.latency.add(&other.latency).expect("every tally's histogram has the same bounds");
+        self.elapsed = self.elapsed.max(other.elapsed);
+    }
+
     pub fn errors(&self, kind: ErrorKind) -> u64 {
         self.errors[kind as usize]
     }

@@ -134,9 +134,7 @@ impl TargetArguments {
             ca: if self.verify { self.ca.clone() } else { None },
         };
         let offer = if self.plain { None } else { Some(&offer) };
-        let mut target = Target::new(address, &self.name, offer)?;
-        target.sources.clone_from(&self.sources);
-        Ok(target)
+        Ok(Target::new(address, &self.name, offer)?.with_sources(&self.sources))
     }
 }
 
@@ -144,6 +142,12 @@ impl Target {
     pub fn new(address: SocketAddr, name: &str, offer: Option<&TlsOffer>) -> Outcome<Self> {
         let tls = offer.map(|offer| TlsClient::new(name, offer)).transpose()?;
         Ok(Self { address, name: name.to_owned(), tls, sources: Vec::new(), next_source: 0.into() })
+    }
+
+    /// Connects from these addresses in turn; from the kernel's choice if there are none.
+    pub fn with_sources(mut self, sources: &[IpAddr]) -> Self {
+        self.sources = sources.to_vec();
+        self
     }
 
     /// A full handshake is an error.
