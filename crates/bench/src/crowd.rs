@@ -144,10 +144,16 @@ fn run_share(
     warmup: Duration,
     duration: Duration,
 ) -> Outcome<(Measured, ThreadUse)> {
+    let connections = plan.connections;
     let prepared = machine::pin_to_core(core).and_then(|()| asked.target());
     let warm = prepared.as_ref().map_err(|failure| Failure::new(failure.to_string())).and_then(|target| {
         let mut load = Load::new(target, plan, interrupt)?;
         load.rest_between_arrivals();
+        if asked.offer.resume {
+            // Full handshakes that fill the store with tickets must be over before any is counted as an error; a
+            // warm-up by time alone may end with some of them still on their way.
+            load.run(Until::Finished(2 * connections as u64), "")?;
+        }
         load.run(Until::Elapsed(warmup), "")?;
         Ok(load)
     });

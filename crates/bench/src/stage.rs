@@ -31,6 +31,9 @@ pub struct StageArguments {
     /// Process of the endpoint whose CPU time is to be measured, with its children; repeat for more
     #[arg(long = "server-pid", value_name = "PID", requires = "target")]
     pub server_pids: Vec<u32>,
+    /// Cores that the endpoint can make use of, such as its number of workers [default: those it may run on]
+    #[arg(long, value_name = "N", requires = "server_pids", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub server_cores: Option<usize>,
     /// Server name to send to the endpoint
     #[arg(long, default_value = "localhost")]
     pub name: String,
@@ -97,8 +100,8 @@ pub struct Served {
 /// What a handshake really was.
 #[derive(Debug)]
 pub struct Witnessed {
+    /// Says the version too: none of the suites we offer is in both.
     pub suite: rustls::CipherSuite,
-    pub version: rustls::ProtocolVersion,
     pub key: KeyKind,
 }
 
@@ -230,7 +233,7 @@ impl<'a> Stage<'a> {
             return Ok(Served {
                 address: resolve(target)?,
                 pids: self.arguments.server_pids.clone(),
-                server_cores: self.endpoint_cores(),
+                server_cores: self.arguments.server_cores.or_else(|| self.endpoint_cores()),
                 shares_cores: !self.arguments.server_pids.is_empty() && load_cores.len() == self.cores.len(),
                 load_cores,
                 _running: None,
@@ -285,10 +288,8 @@ impl<'a> Stage<'a> {
         }
         let leaf = session.peer_certificates().and_then(|chain| chain.first());
         let leaf = leaf.ok_or_else(|| Failure::new("the server showed no certificate"))?;
-        let (Some(suite), Some(version)) = (session.negotiated_cipher_suite(), session.protocol_version()) else {
-            return Err(Failure::new("a handshake without a suite"));
-        };
-        Ok(Witnessed { suite: suite.suite(), version, key: KeyKind::of(leaf)? })
+        let suite = session.negotiated_cipher_suite().ok_or_else(|| Failure::new("a handshake without a suite"))?;
+        Ok(Witnessed { suite: suite.suite(), key: KeyKind::of(leaf)? })
     }
 }
 
