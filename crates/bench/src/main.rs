@@ -1,8 +1,9 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`, `search`,
-//! `sweep`). What they share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
-//! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
+//! `sweep`). What they share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps
+//! many of them busy), `crowd` (several such loops as one), `stage` (a server to be asked), `tally` (what came of it),
+//! `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 

@@ -140,6 +140,11 @@ impl<'a> Stage<'a> {
         &self.scratch
     }
 
+    /// The kind of server that is started here; absent for an endpoint.
+    pub fn program(&self) -> Option<Peer> {
+        self.program.as_ref().map(|program| program.peer)
+    }
+
     /// Who is asked, for the report.
     pub fn server_name(&self) -> String {
         match (&self.program, &self.arguments.target) {
@@ -229,12 +234,13 @@ impl<'a> Stage<'a> {
     pub fn serve(&self, subjects: &[&Subject], workers: Option<usize>) -> Outcome<Served> {
         let (Some(program), Some(workers)) = (&self.program, workers) else {
             let target = self.arguments.target.as_deref().unwrap_or_default();
-            let load_cores = self.load_cores(&[]);
+            let server_cores = self.endpoint_cores();
+            let load_cores = self.load_cores(&server_cores);
             return Ok(Served {
                 address: resolve(target)?,
                 pids: self.arguments.server_pids.clone(),
-                server_cores: self.arguments.server_cores.or_else(|| self.endpoint_cores()),
-                shares_cores: !self.arguments.server_pids.is_empty() && load_cores.len() == self.cores.len(),
+                server_cores: self.arguments.server_cores.or((!server_cores.is_empty()).then_some(server_cores.len())),
+                shares_cores: load_cores.iter().any(|core| server_cores.contains(core)),
                 load_cores,
                 _running: None,
             });
@@ -266,13 +272,14 @@ impl<'a> Stage<'a> {
         if free.is_empty() { self.cores.clone() } else { free }
     }
 
-    /// As many as the endpoint's first process may run on.
-    fn endpoint_cores(&self) -> Option<usize> {
-        let pid = self.arguments.server_pids.first()?;
-        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let mask = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?;
-        let bits: u32 = mask.chars().filter_map(|digit| digit.to_digit(16)).map(u32::count_ones).sum();
-        (bits > 0).then_some(bits as usize)
+    /// Those that the endpoint's first process may run on; none if it was not named.
+    fn endpoint_cores(&self) -> Vec<usize> {
+        let Some(pid) = self.arguments.server_pids.first() else {
+            return Vec::new();
+        };
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mask = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed:")).unwrap_or_default();
+        cores_of_mask(mask)
     }
 
     /// One handshake, and what came of it: a table must not say more than the server does.
@@ -310,4 +317,24 @@ impl Served {
 fn subject_of_file(path: PathBuf) -> Outcome<Subject> {
     let kind = KeyKind::of_file(&path)?;
     Ok(Subject { family: kind.family, name: kind.name(), certificate: Some(path) })
+}
+
+/// proc_pid_status(5): hexadecimal digits, the highest cores first, a comma after every eight.
+fn cores_of_mask(mask: &str) -> Vec<usize> {
+    let digits = mask.chars().rev().filter_map(|digit| digit.to_digit(16)).enumerate();
+    digits
+        .flat_map(|(index, bits)| (0..4).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| 4 * index + bit))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_is_a_set_of_cores() {
+        assert_eq!(cores_of_mask("\t3"), [0, 1]);
+        assert_eq!(cores_of_mask("\t00000001,80000010"), [4, 31, 32]);
+        assert_eq!(cores_of_mask(""), [0; 0]);
+    }
 }

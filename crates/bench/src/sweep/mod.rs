@@ -212,9 +212,10 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
         };
         let mut cells: Vec<Cell> = suites.iter().map(|_| cell()).collect();
         // Suite by suite within a round, so that a slow minute of the machine falls on all of them.
+        let times = workers.map_or(String::new(), |workers| format!(" x {workers}"));
         for _ in 0..arguments.rounds {
             for (suite, cell) in suites.iter().zip(&mut cells) {
-                let label = format!("{} {} x {}", suite.name, subject.name, workers.unwrap_or(0));
+                let label = format!("{} {}{times}", suite.name, subject.name);
                 measure(stage, arguments, subject, &served, *suite, false, &mut cell.full, &label)?;
                 if let Some(samples) = &mut cell.resumed {
                     measure(stage, arguments, subject, &served, *suite, true, samples, &label)?;

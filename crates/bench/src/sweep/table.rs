@@ -2,6 +2,7 @@
 
 use super::refused::Verdict;
 use super::{Arguments, Cell, Row, Samples};
+use crate::compare::peers::Peer;
 use crate::failure::{Failure, Outcome};
 use crate::report::Table;
 use crate::stage::Stage;
@@ -20,6 +21,8 @@ pub struct Sweep {
     in_flight_per_load_thread: usize,
     rows: Vec<Row>,
     refused: Vec<Verdict>,
+    /// Whose doing a refusal is; absent for an endpoint, where it cannot be known.
+    refused_by: Option<&'static str>,
     /// Why the suites of older tables could not be asked for.
     refused_failure: Option<String>,
 }
@@ -38,6 +41,11 @@ impl Sweep {
             in_flight_per_load_thread: arguments.in_flight,
             rows,
             refused,
+            refused_by: stage.program().map(|peer| match peer {
+                Peer::Propylon => "its TLS library, rustls, which has none of these; no configuration brings them back",
+                // Their library may still have them; our configuration for them lists the modern suites only.
+                _ => "the configuration made for this run; its TLS library may be able to do some of them",
+            }),
             refused_failure,
         }
     }
@@ -61,6 +69,9 @@ impl Sweep {
         if !self.refused.is_empty() {
             println!("\nsuites of older tables, each offered alone\n");
             self.refused().print();
+            if let Some(whose) = self.refused_by {
+                println!("\nrefused by {whose}");
+            }
         }
         if let Some(failure) = &self.refused_failure {
             println!("suites of older tables: not asked, {failure}");
@@ -144,13 +155,15 @@ impl Cell {
     }
 
     fn is_doubtful(&self) -> bool {
-        self.shares_cores || self.full.is_lower_bound || self.resumed.as_ref().is_some_and(|all| all.is_lower_bound)
+        let shared = self.shares_cores && self.full.per_second.is_some();
+        shared || self.full.is_lower_bound || self.resumed.as_ref().is_some_and(|all| all.is_lower_bound)
     }
 }
 
 impl Samples {
     fn is_coarse(&self) -> bool {
-        self.rounds.iter().map(|sample| sample.done).sum::<u64>() < FEW
+        let done: u64 = self.rounds.iter().map(|sample| sample.done).sum();
+        !self.rounds.is_empty() && done < FEW
     }
 
     fn show(&self, shares_cores: bool) -> [String; 2] {
