@@ -212,13 +212,14 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
         };
         let mut cells: Vec<Cell> = suites.iter().map(|_| cell()).collect();
         // Suite by suite within a round, so that a slow minute of the machine falls on all of them.
+        let turn = Turn { stage, arguments, subject, served: &served };
         let times = workers.map_or(String::new(), |workers| format!(" x {workers}"));
         for _ in 0..arguments.rounds {
             for (suite, cell) in suites.iter().zip(&mut cells) {
                 let label = format!("{} {}{times}", suite.name, subject.name);
-                measure(stage, arguments, subject, &served, *suite, false, &mut cell.full, &label)?;
+                turn.measure(*suite, false, &mut cell.full, &label)?;
                 if let Some(samples) = &mut cell.resumed {
-                    measure(stage, arguments, subject, &served, *suite, true, samples, &label)?;
+                    turn.measure(*suite, true, samples, &label)?;
                 }
             }
         }
@@ -231,65 +232,65 @@ fn measure_subject(stage: &Stage, arguments: &Arguments, subject: &Subject) -> O
     Ok(rows)
 }
 
-/// One round. What goes wrong is the cell's own; only the user's wish to stop ends the sweep.
-#[expect(clippy::too_many_arguments, reason = "each names another thing that a cell of the table depends on")]
-fn measure(
-    stage: &Stage,
-    arguments: &Arguments,
-    subject: &Subject,
-    served: &Served,
-    suite: Suite,
-    resume: bool,
-    samples: &mut Samples,
-    label: &str,
-) -> Outcome<()> {
-    stage.interrupt.check()?;
-    let mode = if resume { "resumed" } else { "full" };
-    match measure_once(stage, arguments, subject, served, suite, resume) {
-        Ok(together) => {
-            let each = together.cpu_each.map_or("unknown".to_owned(), |seconds| show_nanoseconds(seconds * 1e9));
-            let rate = show_number(together.tally.per_second());
-            let load: Vec<String> = together.pressure.load_threads.iter().map(|thread| thread.show()).collect();
-            let server =
-                together.pressure.server_share().map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
-            let load = load.join(", ");
-            progress(format_args!("{label} {mode}: {rate} per second, CPU {each}, server {server}, load {load}"));
-            samples.take(&together);
-            Ok(())
+/// One key at one number of workers: what all its suites share.
+struct Turn<'a> {
+    stage: &'a Stage<'a>,
+    arguments: &'a Arguments,
+    subject: &'a Subject,
+    served: &'a Served,
+}
+
+impl Turn<'_> {
+    /// One round of one cell, full or resumed. What goes wrong is the cell's own; only the user's wish to stop ends
+    /// the sweep.
+    fn measure(&self, suite: Suite, resume: bool, samples: &mut Samples, label: &str) -> Outcome<()> {
+        self.stage.interrupt.check()?;
+        let mode = if resume { "resumed" } else { "full" };
+        match self.measure_once(suite, resume) {
+            Ok(together) => {
+                progress(format_args!("{label} {mode}: {}", show(&together)));
+                samples.take(&together);
+                Ok(())
+            }
+            Err(failure) if self.stage.interrupt.is_raised() => Err(failure),
+            Err(failure) => {
+                progress(format_args!("{label} {mode}: {failure}"));
+                samples.errors += 1;
+                samples.first_error.get_or_insert(failure.to_string());
+                Ok(())
+            }
         }
-        Err(failure) if stage.interrupt.is_raised() => Err(failure),
-        Err(failure) => {
-            progress(format_args!("{label} {mode}: {failure}"));
-            samples.errors += 1;
-            samples.first_error.get_or_insert(failure.to_string());
-            Ok(())
+    }
+
+    fn measure_once(&self, suite: Suite, resume: bool) -> Outcome<Together> {
+        let Self { stage, arguments, subject, served } = *self;
+        let offer =
+            TlsOffer { version: suite.version, cipher: Some(suite.cipher), resume, ..stage.offer(subject.family) };
+        let asked = stage.asked(served.address, offer);
+        let witnessed = stage.witness(&asked)?;
+        if witnessed.suite != suite.code || witnessed.key.name() != subject.name {
+            let was = witnessed.suite.as_str().unwrap_or("an unknown suite");
+            let key = witnessed.key.name();
+            return Err(Failure::new(format!("the server answered with {was} and a key {key} instead")));
+        }
+        let in_flight = arguments.in_flight * served.load_cores().len();
+        let plan = stage.plan(in_flight, TIMEOUT, None);
+        let crowd = served.crowd(stage.interrupt);
+        let together = crowd.run(&asked, &plan, arguments.warmup, arguments.duration, "")?;
+        match together.tally.done {
+            0 => Err(Failure::new(together.tally.first_error().unwrap_or("no request was answered").to_owned())),
+            _ => Ok(together),
         }
     }
 }
 
-fn measure_once(
-    stage: &Stage,
-    arguments: &Arguments,
-    subject: &Subject,
-    served: &Served,
-    suite: Suite,
-    resume: bool,
-) -> Outcome<Together> {
-    let offer = TlsOffer { version: suite.version, cipher: Some(suite.cipher), resume, ..stage.offer(subject.family) };
-    let asked = stage.asked(served.address, offer);
-    let witnessed = stage.witness(&asked)?;
-    if witnessed.suite != suite.code || witnessed.key.name() != subject.name {
-        let was = witnessed.suite.as_str().unwrap_or("an unknown suite");
-        let key = witnessed.key.name();
-        return Err(Failure::new(format!("the server answered with {was} and a key {key} instead")));
-    }
-    let in_flight = arguments.in_flight * served.load_cores().len();
-    let plan = stage.plan(in_flight, TIMEOUT, None);
-    let together = served.crowd(stage.interrupt).run(&asked, &plan, arguments.warmup, arguments.duration, "")?;
-    match together.tally.done {
-        0 => Err(Failure::new(together.tally.first_error().unwrap_or("no request was answered").to_owned())),
-        _ => Ok(together),
-    }
+fn show(together: &Together) -> String {
+    let each = together.cpu_each.map_or("unknown".to_owned(), |seconds| show_nanoseconds(seconds * 1e9));
+    let rate = show_number(together.tally.per_second());
+    let pressure = &together.pressure;
+    let load: Vec<String> = pressure.load_threads.iter().map(|thread| thread.show()).collect();
+    let server = pressure.server_share().map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0));
+    format!("{rate} per second, CPU {each}, server {server}, load {}", load.join(", "))
 }
 
 impl Samples {
