@@ -285,9 +285,11 @@ impl Sustained {
     }
 }
 
-/// Of the open-loop trials, a failed confirmation included.
+/// Of the open-loop trials above the confirmed rate, failed confirmations included. A rate below it that failed once
+/// and then passed was a stall of the machine.
 fn lowest_unsustained(trials: &[Told]) -> Option<&Told> {
-    let failed = trials.iter().filter(|told| told.fault.is_some() && told.offered_per_second.is_some());
+    let confirmed = trials.last().filter(|last| last.fault.is_none()).map_or(0.0, Told::offered_or_zero);
+    let failed = trials.iter().filter(|told| told.fault.is_some() && told.offered_or_zero() > confirmed);
     // Probes come in pairs; of equals the later is taken, which is the one that decided.
     failed.rev().min_by(|one, other| f64::total_cmp(&one.offered_or_zero(), &other.offered_or_zero()))
 }
@@ -309,5 +311,37 @@ fn parse_precision(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if (0.001..=0.2).contains(&share) => Ok(share),
         _ => Err("a share between 0.001 and 0.2".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_below_the_confirmed_one_is_not_what_was_too_much() {
+        let told = |step, fault| {
+            let together = Together {
+                tally: crate::tally::Tally::new(),
+                pressure: Pressure::default(),
+                cpu_each: None,
+                cpu_source: None,
+            };
+            Told::new(step, fault, &together)
+        };
+        let behind = Some(Fault::FallsBehind);
+        let trials = [
+            told(Step::Climb { in_flight: 1 }, None),
+            told(Step::Probe { rate: 900.0 }, behind),
+            told(Step::Probe { rate: 900.0 }, None),
+            told(Step::Probe { rate: 1500.0 }, behind),
+            told(Step::Probe { rate: 1600.0 }, behind),
+            told(Step::Confirm { rate: 1400.0 }, None),
+        ];
+        let above = lowest_unsustained(&trials).and_then(|told| told.offered_per_second);
+        assert_eq!(above, Some(1500.0));
+        // Nothing was confirmed: then the lowest of all says why.
+        let above = lowest_unsustained(&trials[..2]).and_then(|told| told.offered_per_second);
+        assert_eq!(above, Some(900.0));
     }
 }

@@ -61,10 +61,11 @@ impl Verdict {
             case.print_details();
         }
         if self.cases.iter().any(|case| case.is_doubtful()) {
-            println!("≥  the load was full or shared cores with the server: the server may do more than this, and");
             println!(
-                "   \"scaling\" is the machine's; \"CPU each\" and \"of CPU\" (CPU each at 1 worker / at n) hold."
+                "≥  the load was full, shared cores with the server, or other programs had them: the server may do"
             );
+            println!("   more than this, and \"scaling\" is the machine's; \"CPU each\" is the server's, and so is");
+            println!("   \"of CPU\" (CPU each at 1 worker / at n: 1 if a connection costs no more in company)");
         }
     }
 
