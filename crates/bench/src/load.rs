@@ -180,6 +180,12 @@ impl<'t> Load<'t> {
         }
     }
 
+    /// Sleeps between the arrivals of an open loop instead of spinning towards the next: an arrival may then be some
+    /// 60 µs late (and its latency that much longer), but the load's CPU is what its work costs.
+    pub fn rest_between_arrivals(&mut self) {
+        self.poll.sleeps_below_millisecond = true;
+    }
+
     /// Loads the server until then and returns what came of it. `label` is told once a second on stderr.
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<Measured> {
         let begin = Instant::now();
@@ -268,7 +274,8 @@ impl<'t> Load<'t> {
             wait = wait.min(due.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
-            // Less than a millisecond becomes a look without a wait: an arrival must not be late on our account.
+            // Less than a millisecond becomes a look without a wait, unless the load may rest: an arrival must not be
+            // late on our account.
             wait = wait.min(arrivals.next.saturating_duration_since(now));
         }
         let count = self.poll.wait(wait).when("epoll")?;

@@ -1,15 +1,17 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `compare`; `agents` spreads load commands over machines). What they share: `target` (who is asked, and how), `link`
-//! (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load` (the loop that
-//! keeps many connections busy) and `http2` (the same for HTTP/2), `tally` (what came of it), `cpu` and `memory` (what
-//! it cost the server), `report` (how it is told).
+//! `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share: `target` (who is asked,
+//! and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
+//! (the loop that keeps many connections busy), `http2` (the same for HTTP/2) and `team` (several such loops as one),
+//! `stage` (a server to be asked), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `pressure`
+//! (what ran short), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
 mod agents;
 mod body;
+mod certificate_kind;
 mod certificates;
 mod compare;
 mod connections;
@@ -26,13 +28,18 @@ mod machine;
 mod memory;
 mod origin;
 mod poll;
+mod pressure;
 mod report;
 mod requests;
 mod response;
 mod scratch;
+mod search;
+mod stage;
 mod stream;
+mod sweep;
 mod tally;
 mod target;
+mod team;
 mod throughput;
 mod units;
 
@@ -59,6 +66,8 @@ enum Command {
     Throughput(throughput::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Search(search::Arguments),
+    Sweep(sweep::Arguments),
     Agent(agents::agent::Arguments),
 }
 
@@ -71,6 +80,8 @@ fn main() -> ExitCode {
         Command::Throughput(arguments) => throughput::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Search(arguments) => search::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
     };
     match outcome {

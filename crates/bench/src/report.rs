@@ -10,19 +10,27 @@ use std::time::{Duration, Instant};
 pub struct Table {
     rows: Vec<Vec<String>>,
     ruled: bool,
+    /// Columns of words, before those of numbers.
+    left: usize,
 }
 
 impl Table {
     /// With a first row of column names.
     pub fn with_head<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        let mut table = Self { rows: Vec::new(), ruled: true };
+        let mut table = Self { rows: Vec::new(), ruled: true, left: 1 };
         table.row(head);
         table
     }
 
+    /// So many columns to the left instead of one.
+    pub fn with_words(mut self, columns: usize) -> Self {
+        self.left = columns;
+        self
+    }
+
     /// Name and value, line by line.
     pub fn of_facts() -> Self {
-        Self { rows: Vec::new(), ruled: false }
+        Self { rows: Vec::new(), ruled: false, left: usize::MAX }
     }
 
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
@@ -40,7 +48,7 @@ impl Table {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
-                if column == 0 || !self.ruled {
+                if column < self.left {
                     line.push_str(&format!("{cell:<width$}  "));
                 } else {
                     line.push_str(&format!("{cell:>width$}  "));

@@ -159,11 +159,50 @@ impl Tally {
         self.record_handshakes(negotiated, 1);
     }
 
-    pub fn record_handshakes(&mut self, negotiated: Negotiated, more: u64) {
+    fn record_handshakes(&mut self, negotiated: Negotiated, more: u64) {
         match self.negotiated.iter_mut().find(|(known, _)| *known == negotiated) {
             Some((_, count)) => *count = count.saturating_add(more),
             None => self.negotiated.push((negotiated, more)),
         }
+    }
+
+    /// Adds what another thread or process counted over the same stretch of time: the sums, the samples, the longer
+    /// time. All tallies have the same buckets, so a sample falls where it would have fallen had it been recorded
+    /// here. Every field is named, so that a new one cannot be forgotten here.
+    pub fn merge(&mut self, other: Self) {
+        let Self {
+            done,
+            body_bytes,
+            moved,
+            resumed,
+            connections,
+            unanswered,
+            asked_again,
+            negotiated,
+            errors,
+            first_error,
+            latency,
+            elapsed,
+        } = other;
+        let sums = [
+            (&mut self.done, done),
+            (&mut self.body_bytes, body_bytes),
+            (&mut self.moved.down, moved.down),
+            (&mut self.moved.up, moved.up),
+            (&mut self.resumed, resumed),
+            (&mut self.connections, connections),
+            (&mut self.unanswered, unanswered),
+            (&mut self.asked_again, asked_again),
+        ];
+        for (own, others) in sums.into_iter().chain(self.errors.iter_mut().zip(errors)) {
+            *own = own.saturating_add(others);
+        }
+        for (kind, count) in negotiated {
+            self.record_handshakes(kind, count);
+        }
+        self.first_error = self.first_error.take().or(first_error);
+        self.latency.add(&latency).expect("every tally's histogram has the same bounds");
+        self.elapsed = self.elapsed.max(elapsed);
     }
 
     pub fn errors(&self, kind: ErrorKind) -> u64 {

@@ -150,9 +150,7 @@ impl TargetArguments {
             ca: if self.verify { self.ca.clone() } else { None },
         };
         let offer = if self.plain { None } else { Some(&offer) };
-        let mut target = Target::new(address, &self.name, offer)?;
-        target.sources.clone_from(&self.sources);
-        Ok(target)
+        Ok(Target::new(address, &self.name, offer)?.with_sources(&self.sources))
     }
 
     /// A target whose sessions are resumed in this way, if in any.
@@ -191,6 +189,12 @@ impl Target {
 
     pub fn scheme(&self) -> &'static str {
         if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Connects from these addresses in turn; from the kernel's choice if there are none.
+    pub fn with_sources(mut self, sources: &[IpAddr]) -> Self {
+        self.sources = sources.to_vec();
+        self
     }
 
     /// A full handshake is an error.

@@ -3,10 +3,10 @@
 //! `peers` knows the programs and writes them equal configurations, `rows` the kinds of work, `running` how a program
 //! is started and ended, `verdict` how the numbers are told.
 
-mod peers;
+pub mod peers;
 mod rows;
-mod running;
-mod verdict;
+pub mod running;
+pub mod verdict;
 
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
@@ -23,7 +23,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Name in the certificates and in the clients' server name extension.
-const SITE_NAME: &str = "bench.test";
+pub const SITE_NAME: &str = "bench.test";
 /// The origin's fixed body.
 const ORIGIN_BODY_BYTES: usize = 1024;
 
@@ -149,11 +149,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     if arguments.propylon.as_ref().is_none_or(|path| path.as_os_str() != "none") {
-        let path = match &arguments.propylon {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().when("finding this program")?.with_file_name("propylon"),
-        };
-        match Program::find(Peer::Propylon, &path) {
+        match Program::find(Peer::Propylon, &Peer::Propylon.path(arguments.propylon.as_deref())?) {
             Ok(program) => programs.push(program),
             Err(failure) => {
                 missing.push(format!("{failure}; build it, name it with --propylon PATH, or --propylon none"))
@@ -172,13 +168,14 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     Err(Failure::new(if missing.is_empty() { "nothing to compare".to_owned() } else { missing.join("\n") }))
 }
 
-fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
+/// For `SITE_NAME`, EC and RSA.
+pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     certificates::write(&certificates::Arguments {
         out: scratch.path().to_owned(),
         names: vec![SITE_NAME.to_owned()],
         keys: vec![certificates::KeyType::Ec, certificates::KeyType::Rsa],
         days: 7,
-        split: true,
+        split: false,
         keep_ca_key: false,
         force: false,
         json: None,

@@ -44,18 +44,30 @@ pub struct Site {
     pub plain: SocketAddr,
     pub tls: SocketAddr,
     pub origin: SocketAddr,
+    pub workers: usize,
+    /// PEM files with chain and key.
+    pub certificates: Vec<PathBuf>,
     curves: &'static str,
 }
 
 impl Site {
+    /// One worker, an EC and an RSA certificate.
     pub fn new(bench: &Bench) -> Outcome<Self> {
+        let directory = bench.scratch.path();
+        let certificates = ["ec", "rsa"].map(|key| directory.join(format!("{SITE_NAME}.{key}.pem")));
+        Self::with(directory, bench.origin, 1, certificates.to_vec())
+    }
+
+    pub fn with(directory: &Path, origin: SocketAddr, workers: usize, certificates: Vec<PathBuf>) -> Outcome<Self> {
         let ports = machine::free_ports(2)?;
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         Ok(Self {
-            directory: bench.scratch.path().to_owned(),
+            directory: directory.to_owned(),
             plain: local(ports[0]),
             tls: local(ports[1]),
-            origin: bench.origin,
+            origin,
+            workers,
+            certificates,
             curves: "X25519:P-256:P-384",
         })
     }
@@ -112,6 +124,17 @@ impl Peer {
         }
     }
 
+    /// The program to start: the one that was named, or propylon beside this one and peers where a shell finds them.
+    pub fn path(self, given: Option<&Path>) -> Outcome<PathBuf> {
+        match (given, self) {
+            (Some(path), _) => Ok(path.to_owned()),
+            (None, Self::Propylon) => {
+                Ok(std::env::current_exe().when("finding this program")?.with_file_name(self.name()))
+            }
+            (None, _) => Ok(self.name().into()),
+        }
+    }
+
     pub fn config_name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon.toml",
@@ -151,10 +174,12 @@ impl Peer {
 
 fn propylon_config(site: &Site) -> String {
     let (plain, tls, origin) = (site.plain, site.tls, site.origin);
-    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
+    let certificates: Vec<String> =
+        site.certificates.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+    let (workers, certificates) = (site.workers, certificates.join(", "));
     format!(
         r#"[process]
-workers = 1
+workers = {workers}
 
 [log]
 access = "off"
@@ -169,7 +194,7 @@ protocol = "http"
 tls = "site"
 
 [tls.site]
-certificates = ["{ec}", "{rsa}"]
+certificates = [{certificates}]
 policy = "intermediate"
 prefer = ["ecdsa", "rsa"]
 
@@ -189,10 +214,11 @@ backend = "origin"
 
 fn haproxy_config(site: &Site) -> String {
     let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
-    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
+    let crt: Vec<String> = site.certificates.iter().map(|path| format!("crt {}", path.display())).collect();
+    let (workers, crt) = (site.workers, crt.join(" "));
     format!(
         "global
-    nbthread 1
+    nbthread {workers}
     maxconn {CONNECTIONS_MAX}
     ssl-default-bind-options ssl-min-ver TLSv1.2
     ssl-default-bind-ciphers {CIPHERS_12}
@@ -210,7 +236,7 @@ defaults
 
 frontend site
     bind {plain} backlog 4096
-    bind {tls} backlog 4096 ssl crt {ec} crt {rsa} curves {curves} alpn http/1.1
+    bind {tls} backlog 4096 ssl {crt} curves {curves} alpn http/1.1
     http-request return status 200 content-type text/plain string ok if {{ path {OWN_PATH} }}
     default_backend origin
 
@@ -225,12 +251,13 @@ fn nginx_config(site: &Site) -> String {
     let temp = site.file("nginx-temp");
     let pid = site.file("nginx.pid");
     let server = nginx_server(site);
+    let workers = site.workers;
     // Started by root it would become another user, who may not write to our directory.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     format!(
         "{user}
 daemon off;
-worker_processes 1;
+worker_processes {workers};
 worker_rlimit_nofile 20000;
 pid {pid};
 error_log stderr crit;
@@ -262,18 +289,16 @@ http {{
 
 fn nginx_server(site: &Site) -> String {
     let (plain, tls, curves) = (site.plain, site.tls, site.curves);
-    let file = |tail: &str| site.file(&format!("{SITE_NAME}.{tail}.pem"));
-    let (ec_cert, ec_key) = (file("ec.cert"), file("ec.key"));
-    let (rsa_cert, rsa_key) = (file("rsa.cert"), file("rsa.key"));
+    // Several workers share the load evenly only with sockets of their own, as its manual advises.
+    let listen = if site.workers > 1 { "backlog=4096 reuseport" } else { "backlog=4096" };
+    let pair = |path: &PathBuf| format!("ssl_certificate {0};\n        ssl_certificate_key {0};", path.display());
+    let certificates = site.certificates.iter().map(pair).collect::<Vec<_>>().join("\n        ");
     format!(
         "    server {{
-        listen {plain} backlog=4096;
-        listen {tls} ssl backlog=4096;
+        listen {plain} {listen};
+        listen {tls} ssl {listen};
         server_name {SITE_NAME};
-        ssl_certificate {ec_cert};
-        ssl_certificate_key {ec_key};
-        ssl_certificate {rsa_cert};
-        ssl_certificate_key {rsa_key};
+        {certificates}
         ssl_protocols TLSv1.2 TLSv1.3;
         ssl_ciphers {CIPHERS_12};
         ssl_conf_command Ciphersuites {CIPHERS_13};

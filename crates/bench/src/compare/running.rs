@@ -26,12 +26,17 @@ pub struct Running {
 
 impl Running {
     /// Born on `core`, so that every thread and child of it stays there. Its output goes to `log`.
-    pub fn start(mut command: Command, core: usize, log: &Path) -> Outcome<Self> {
+    pub fn start(command: Command, core: usize, log: &Path) -> Outcome<Self> {
+        Self::start_on(command, &[core], log)
+    }
+
+    /// The same on several cores.
+    pub fn start_on(mut command: Command, cores: &[usize], log: &Path) -> Outcome<Self> {
         let output = File::create(log).when(format_args!("making {}", log.display()))?;
         let errors = output.try_clone().when("sharing a log file")?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let name = command.get_program().to_string_lossy().into_owned();
-        let child = machine::on_core(core, || command.spawn().when(format_args!("starting {name}")))?;
+        let child = machine::on_cores(cores, || command.spawn().when(format_args!("starting {name}")))?;
         Ok(Self { child, log: log.to_owned() })
     }
 

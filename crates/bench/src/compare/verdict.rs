@@ -175,7 +175,7 @@ fn relate_to_best_peer(cells: &mut [Cell]) {
 }
 
 /// Of sorted values; of an even number, the mean of the middle two.
-fn median(sorted: &[f64]) -> Option<f64> {
+pub fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,

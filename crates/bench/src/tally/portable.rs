@@ -69,10 +69,16 @@ impl Tally {
         }
     }
 
-    /// Adds another's: the sums, the samples, the longer time. All tallies have the same buckets, so a sample falls
-    /// where it would have fallen had it been recorded here. Nothing is added if the other makes no sense.
+    /// Adds another's. Nothing is added if the other makes no sense.
     pub fn absorb(&mut self, other: &PortableTally) -> Result<(), String> {
-        let PortableTally {
+        self.merge(other.tally()?);
+        Ok(())
+    }
+}
+
+impl PortableTally {
+    fn tally(&self) -> Result<Tally, String> {
+        let Self {
             done,
             body_bytes,
             moved,
@@ -85,39 +91,36 @@ impl Tally {
             first_error,
             latency: buckets,
             elapsed,
-        } = other;
-        if negotiated.len() > HANDSHAKE_KINDS_MAX {
-            return Err(format!("{} kinds of handshakes", negotiated.len()));
-        }
-        let mut errors = self.errors;
+        } = self;
+        let Tally { mut errors, mut latency, .. } = Tally::new();
         for (name, count) in kinds {
             let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == name);
             let kind = kind.ok_or_else(|| format!("an unknown kind of error, \"{name}\""))?;
-            errors[*kind as usize] = errors[*kind as usize].saturating_add(*count);
+            errors[*kind as usize] = *count;
         }
-        let mut latency = self.latency.clone();
         for &(nanoseconds, count) in buckets {
             latency.record_n(nanoseconds, count).map_err(|error| format!("a latency of {nanoseconds} ns: {error}"))?;
         }
-        self.errors = errors;
-        self.latency = latency;
-        self.done = self.done.saturating_add(*done);
-        self.body_bytes = self.body_bytes.saturating_add(*body_bytes);
-        self.moved.down = self.moved.down.saturating_add(moved.down);
-        self.moved.up = self.moved.up.saturating_add(moved.up);
-        self.resumed = self.resumed.saturating_add(*resumed);
-        self.connections = self.connections.saturating_add(*connections);
-        self.unanswered = self.unanswered.saturating_add(*unanswered);
-        self.asked_again = self.asked_again.saturating_add(*asked_again);
-        for &(version, suite, group, count) in negotiated {
-            let (version, suite, group) = (version.into(), suite.into(), group.map(Into::into));
-            self.record_handshakes(Negotiated { version, suite, group }, count);
+        if negotiated.len() > HANDSHAKE_KINDS_MAX {
+            return Err(format!("{} kinds of handshakes", negotiated.len()));
         }
-        if self.first_error.is_none() {
-            self.first_error.clone_from(first_error);
-        }
-        self.elapsed = self.elapsed.max(*elapsed);
-        Ok(())
+        let kinds = negotiated.iter().map(|&(version, suite, group, count)| {
+            (Negotiated { version: version.into(), suite: suite.into(), group: group.map(Into::into) }, count)
+        });
+        Ok(Tally {
+            done: *done,
+            body_bytes: *body_bytes,
+            moved: *moved,
+            resumed: *resumed,
+            connections: *connections,
+            unanswered: *unanswered,
+            asked_again: *asked_again,
+            negotiated: kinds.collect(),
+            errors,
+            first_error: first_error.clone(),
+            latency,
+            elapsed: *elapsed,
+        })
     }
 }
 
