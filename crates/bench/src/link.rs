@@ -4,12 +4,13 @@ use crate::response::Response;
 use crate::tally::ErrorKind;
 use crate::target::Target;
 use rustls::{ClientConnection, HandshakeKind};
+use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
 /// A request as it goes over the wire, and whether its answer has no body.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Request {
     pub bytes: Vec<u8>,
     pub is_head: bool,
@@ -32,7 +33,9 @@ pub struct Link {
     pub socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     pub response: Response,
-    /// Bytes of the request that the socket has taken (plain only; TLS keeps its own account).
+    /// Bytes of the request that may go out by now, and of those the ones that the socket has taken (plain only; TLS
+    /// keeps its own account).
+    allowed: usize,
     sent: usize,
     connected: bool,
 }
@@ -49,17 +52,46 @@ impl Link {
     pub fn open(target: &Target) -> Result<Self, Broken> {
         let socket = target.connect().map_err(|error| Broken::new(ErrorKind::Connect, error))?;
         let tls = target.tls_session().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        Ok(Self { socket, tls, response: Response::default(), sent: 0, connected: false })
+        Ok(Self { socket, tls, response: Response::default(), allowed: 0, sent: 0, connected: false })
     }
 
     /// Queues the request and sends what can be sent.
     pub fn ask(&mut self, request: &Request) -> Result<(), Broken> {
+        self.begin(request);
+        self.allow(request, request.bytes.len())
+    }
+
+    /// A request whose bytes go out piece by piece, by `allow`.
+    pub fn begin(&mut self, request: &Request) {
         self.response.begin(request.is_head);
+        self.allowed = 0;
         self.sent = 0;
+    }
+
+    /// Lets `count` more bytes of the request go, or what is left of it.
+    pub fn allow(&mut self, request: &Request, count: usize) -> Result<(), Broken> {
+        let until = self.allowed.saturating_add(count).min(request.bytes.len());
         if let Some(tls) = &mut self.tls {
-            tls.writer().write_all(&request.bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            let piece = &request.bytes[self.allowed..until];
+            tls.writer().write_all(piece).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
         }
+        self.allowed = until;
         self.flush(request)
+    }
+
+    /// Whether the TCP handshake is done. Needed by those who connect before they have anything to say.
+    pub fn check_connected(&mut self) -> Result<bool, Broken> {
+        match self.socket.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Err(Broken::new(ErrorKind::Connect, error)),
+        }
+        self.connected |= self.socket.peer_addr().is_ok();
+        Ok(self.connected)
+    }
+
+    /// Neither TCP nor TLS has anything left to agree on.
+    pub fn is_established(&self) -> bool {
+        self.connected && self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
     /// Reads and writes what can be read and written; true once the server has closed.
@@ -109,8 +141,8 @@ impl Link {
         loop {
             let result = match &mut self.tls {
                 Some(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
-                None if self.sent < request.bytes.len() => {
-                    self.socket.write(&request.bytes[self.sent..]).inspect(|count| self.sent += count)
+                None if self.sent < self.allowed => {
+                    self.socket.write(&request.bytes[self.sent..self.allowed]).inspect(|count| self.sent += count)
                 }
                 _ => return Ok(()),
             };

@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 const SCRATCH_BYTES: usize = 256 * 1024;
 /// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
 const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
-/// Connections being opened at once when many are to be held open; below every common accept backlog.
-const OPENING_MAX: usize = 128;
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
 const BACKLOG_MAX: usize = 1_000_000;
 
@@ -27,8 +25,6 @@ pub enum Kind {
     NewConnections,
     /// Ask again on the same connection as soon as it is answered.
     KeepAlive,
-    /// Ask once, then idle.
-    Idle,
 }
 
 /// What is asked of a load loop.
@@ -69,7 +65,6 @@ pub struct Load<'t> {
     /// Slots that failed to connect, with the time at which they may try again; in that order.
     resting: VecDeque<(Instant, usize)>,
     arrivals: Option<Arrivals>,
-    busy: usize,
     /// Requests that may still be started in this run.
     allowed: u64,
     tally: Tally,
@@ -105,7 +100,6 @@ impl<'t> Load<'t> {
             free: (0..plan.connections).collect(),
             resting: VecDeque::new(),
             arrivals,
-            busy: 0,
             allowed: 0,
             tally: Tally::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -152,11 +146,6 @@ impl<'t> Load<'t> {
         self.charge_unanswered();
         let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
         Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
-    }
-
-    /// Connections that are open and have nothing in progress.
-    pub fn idle_connections(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.link.is_some() && slot.asked.is_none()).count()
     }
 
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
@@ -217,8 +206,7 @@ impl<'t> Load<'t> {
     }
 
     fn start_free_slots(&mut self, now: Instant) {
-        let at_once = if self.plan.kind == Kind::Idle { OPENING_MAX } else { usize::MAX };
-        while self.allowed > 0 && self.busy < at_once {
+        while self.allowed > 0 {
             let Some(slot) = self.free.pop_front() else {
                 return;
             };
@@ -229,7 +217,6 @@ impl<'t> Load<'t> {
 
     /// Asks on the slot's connection, or on a new one. `due` is when the request should have gone out.
     fn start(&mut self, index: usize, due: Instant) {
-        self.busy += 1;
         let slot = &mut self.slots[index];
         slot.asked = Some(due);
         let asked = match &mut slot.link {
@@ -288,10 +275,7 @@ impl<'t> Load<'t> {
         let (Some(link), Some(due)) = (&slot.link, slot.asked.take()) else {
             return;
         };
-        self.busy -= 1;
-        if self.plan.kind != Kind::Idle {
-            self.free.push_back(index);
-        }
+        self.free.push_back(index);
         let latency = due.elapsed();
         let status = link.response.status();
         if !(200..400).contains(&status) {
@@ -310,14 +294,11 @@ impl<'t> Load<'t> {
     fn fail(&mut self, index: usize, broken: Broken) {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
-            self.busy -= 1;
-            self.tally.record_error(broken.kind, || broken.detail);
-            if self.plan.kind != Kind::Idle {
-                if broken.kind == ErrorKind::Connect {
-                    self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
-                } else {
-                    self.free.push_back(index);
-                }
+                self.tally.record_error(broken.kind, || broken.detail);
+            if broken.kind == ErrorKind::Connect {
+                self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
+            } else {
+                self.free.push_back(index);
             }
         }
         self.drop_link(index);
@@ -434,16 +415,5 @@ mod tests {
         assert!(summary.unanswered >= 30, "{summary:?}");
         assert!(summary.latency.max >= 300_000_000, "{summary:?}");
         assert!(summary.done + summary.unanswered >= 55, "{summary:?}");
-    }
-
-    #[test]
-    fn idle_connections_stay_open_after_one_request_each() {
-        let origin = Running::start(Duration::ZERO, None);
-        let target = Target::new(origin.address, "localhost", None).unwrap();
-        let mut load = Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
-        let tally = load.run(Until::Finished(300), "").unwrap().tally;
-        assert_eq!((tally.done, tally.connections), (300, 300));
-        load.run(Until::Elapsed(Duration::from_millis(50)), "").unwrap();
-        assert_eq!(load.idle_connections(), 300);
     }
 }

@@ -1,8 +1,8 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`). What they
-//! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
-//! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
+//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`,
+//! `offload`). What they share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that
+//! keeps many of them busy), `crowd` (many that are slow), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
@@ -10,6 +10,7 @@ mod body;
 mod certificates;
 mod compare;
 mod connections;
+mod crowd;
 mod cpu;
 mod failure;
 mod handshakes;
@@ -18,6 +19,7 @@ mod link;
 mod load;
 mod machine;
 mod memory;
+mod offload;
 mod origin;
 mod poll;
 mod report;
@@ -50,6 +52,10 @@ enum Command {
     Requests(requests::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Offload(offload::Arguments),
+    Prefork(offload::prefork::Arguments),
+    #[command(hide = true)]
+    CrowdPart(crowd::parts::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +66,9 @@ fn main() -> ExitCode {
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Offload(arguments) => offload::run(&arguments),
+        Command::Prefork(arguments) => offload::prefork::run(&arguments),
+        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,6 +14,7 @@ use rustls::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::io;
@@ -59,7 +60,7 @@ pub struct TargetArguments {
     pub sources: Vec<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Version {
     Any,
     #[value(name = "1.3")]
@@ -68,13 +69,13 @@ pub enum Version {
     V12,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Key {
     Ec,
     Rsa,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Group {
     X25519,
     P256,
@@ -83,7 +84,7 @@ pub enum Group {
     X25519Mlkem768,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Cipher {
     #[value(name = "aes128gcm")]
     Aes128Gcm,
@@ -94,7 +95,7 @@ pub enum Cipher {
 }
 
 /// What is offered to the server; `None` is no restriction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TlsOffer {
     pub version: Version,
     pub key: Option<Key>,
@@ -125,6 +126,13 @@ struct TlsClient {
 impl TargetArguments {
     pub fn target(&self, resume: bool) -> Outcome<Target> {
         let address = resolve(&self.target)?;
+        let mut target = Target::new(address, &self.name, self.offer(resume).as_ref())?;
+        target.sources.clone_from(&self.sources);
+        Ok(target)
+    }
+
+    /// `None` for plain HTTP.
+    pub fn offer(&self, resume: bool) -> Option<TlsOffer> {
         let offer = TlsOffer {
             version: self.tls,
             key: self.key,
@@ -133,10 +141,7 @@ impl TargetArguments {
             resume,
             ca: if self.verify { self.ca.clone() } else { None },
         };
-        let offer = if self.plain { None } else { Some(&offer) };
-        let mut target = Target::new(address, &self.name, offer)?;
-        target.sources.clone_from(&self.sources);
-        Ok(target)
+        (!self.plain).then_some(offer)
     }
 }
 
@@ -144,6 +149,11 @@ impl Target {
     pub fn new(address: SocketAddr, name: &str, offer: Option<&TlsOffer>) -> Outcome<Self> {
         let tls = offer.map(|offer| TlsClient::new(name, offer)).transpose()?;
         Ok(Self { address, name: name.to_owned(), tls, sources: Vec::new(), next_source: 0.into() })
+    }
+
+    pub fn with_sources(mut self, sources: Vec<IpAddr>) -> Self {
+        self.sources = sources;
+        self
     }
 
     /// A full handshake is an error.

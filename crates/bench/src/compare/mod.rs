@@ -3,9 +3,9 @@
 //! `peers` knows the programs and writes them equal configurations, `rows` the kinds of work, `running` how a program
 //! is started and ended, `verdict` how the numbers are told.
 
-mod peers;
+pub mod peers;
 mod rows;
-mod running;
+pub mod running;
 mod verdict;
 
 use crate::failure::{Failure, Outcome, While};
@@ -23,7 +23,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Name in the certificates and in the clients' server name extension.
-const SITE_NAME: &str = "bench.test";
+pub const SITE_NAME: &str = "bench.test";
 /// The origin's fixed body.
 const ORIGIN_BODY_BYTES: usize = 1024;
 
@@ -149,11 +149,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     if arguments.propylon.as_ref().is_none_or(|path| path.as_os_str() != "none") {
-        let path = match &arguments.propylon {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().when("finding this program")?.with_file_name("propylon"),
-        };
-        match Program::find(Peer::Propylon, &path) {
+        match Program::find_installed(Peer::Propylon, arguments.propylon.as_deref()) {
             Ok(program) => programs.push(program),
             Err(failure) => {
                 missing.push(format!("{failure}; build it, name it with --propylon PATH, or --propylon none"))
@@ -161,7 +157,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
         }
     }
     for peer in &arguments.against {
-        match Program::find(*peer, peer.name().as_ref()) {
+        match Program::find_installed(*peer, None) {
             Ok(program) => programs.push(program),
             Err(failure) => missing.push(format!("{failure}; install it: apt-get install {}", peer.name())),
         }
@@ -172,7 +168,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     Err(Failure::new(if missing.is_empty() { "nothing to compare".to_owned() } else { missing.join("\n") }))
 }
 
-fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
+pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     certificates::write(&certificates::Arguments {
         out: scratch.path().to_owned(),
         names: vec![SITE_NAME.to_owned()],

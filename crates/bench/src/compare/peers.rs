@@ -15,6 +15,8 @@ use std::process::Command;
 
 /// Path that the proxy answers itself.
 pub const OWN_PATH: &str = "/ok";
+/// Clients that a proxy with these configurations is good for, with room for what else it opens.
+pub const CLIENTS_MAX: usize = 9000;
 /// Connections that a proxy must be able to hold, with as many to the origin.
 const CONNECTIONS_MAX: usize = 9500;
 /// TLS 1.2 ciphers, offered to all clients alike. (TLS 1.3 has its own three, on in every program.)
@@ -49,13 +51,18 @@ pub struct Site {
 
 impl Site {
     pub fn new(bench: &Bench) -> Outcome<Self> {
+        Self::at(bench.scratch.path(), bench.origin)
+    }
+
+    /// On free ports, with its files in `directory`.
+    pub fn at(directory: &Path, origin: SocketAddr) -> Outcome<Self> {
         let ports = machine::free_ports(2)?;
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
         Ok(Self {
-            directory: bench.scratch.path().to_owned(),
+            directory: directory.to_owned(),
             plain: local(ports[0]),
             tls: local(ports[1]),
-            origin: bench.origin,
+            origin,
             curves: "X25519:P-256:P-384",
         })
     }
@@ -66,6 +73,18 @@ impl Site {
 }
 
 impl Program {
+    /// At `path`, or else where it is to be expected: Propylon beside this program, the others on the search path.
+    pub fn find_installed(peer: Peer, path: Option<&Path>) -> Outcome<Self> {
+        match (path, peer) {
+            (Some(path), _) => Self::find(peer, path),
+            (None, Peer::Propylon) => {
+                let beside = std::env::current_exe().when("finding this program")?.with_file_name("propylon");
+                Self::find(peer, &beside)
+            }
+            (None, _) => Self::find(peer, peer.name().as_ref()),
+        }
+    }
+
     /// `path` may be a bare name, to be found as a shell would find it.
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
         let (flag, name) = match peer {
@@ -104,6 +123,10 @@ impl Program {
 }
 
 impl Peer {
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Propylon, Self::Haproxy, Self::Nginx].into_iter().find(|peer| peer.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon",

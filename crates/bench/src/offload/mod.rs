@@ -1,0 +1,5 @@
+pub mod prefork;
+#[derive(clap::Args)]
+#[command(after_help = "Example")]
+pub struct Arguments {}
+pub fn run(_: &Arguments) -> crate::failure::Outcome<()> { Ok(()) }
