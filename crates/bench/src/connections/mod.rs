@@ -138,7 +138,7 @@ impl<'t> Held<'t> {
         interrupt: &Interrupt,
     ) -> Outcome<Self> {
         let request = Request::new("GET", path, &target.name, "", 0);
-        let conduct = Conduct { rhythm: Rhythm::Once, request, timeout, opening_max: OPENING_MAX };
+        let conduct = Conduct { rhythm: Rhythm::Once, request, timeout, opening_max: OPENING_MAX, arrivals_max: None };
         let mut crowd = Crowd::new(target, conduct, 1, interrupt)?;
         let opening = crowd.grow(count, OPENING_PATIENCE, |_| {})?;
         Ok(Self { crowd, opening })
@@ -179,7 +179,7 @@ impl Arguments {
             (_, None, Some(every)) => Rhythm::Every(every),
             (_, None, None) => Rhythm::Once,
         };
-        Conduct { rhythm, request, timeout: self.timeout, opening_max: OPENING_MAX }
+        Conduct { rhythm, request, timeout: self.timeout, opening_max: OPENING_MAX, arrivals_max: None }
     }
 
     fn slow_request(&self, host: &str, path: &str) -> Request {

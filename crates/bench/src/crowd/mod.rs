@@ -48,6 +48,8 @@ pub struct Conduct {
     pub timeout: Duration,
     /// Clients at the door at once: those that have had no first answer yet.
     pub opening_max: usize,
+    /// New clients per second at most.
+    pub arrivals_max: Option<f64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -83,6 +85,7 @@ pub struct Crowd<'t> {
     clients: Vec<Client>,
     /// Clients from here on have not come yet.
     next_to_come: usize,
+    next_arrival: Instant,
     turns: BinaryHeap<Reverse<(Instant, usize)>>,
     at_the_door: usize,
     tried: usize,
@@ -103,6 +106,7 @@ impl<'t> Crowd<'t> {
             poll: Poll::new().when("epoll")?,
             clients: Vec::new(),
             next_to_come: 0,
+            next_arrival: Instant::now(),
             turns: BinaryHeap::new(),
             at_the_door: 0,
             tried: 0,
@@ -141,6 +145,7 @@ impl<'t> Crowd<'t> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
         (self.answers, self.connects, self.closed_quiet) = (Tally::new(), Tally::new(), 0);
+        self.next_arrival = begin;
         let mut look_due = begin + LOOK_INTERVAL;
         loop {
             let now = Instant::now();
@@ -149,7 +154,10 @@ impl<'t> Crowd<'t> {
             }
             self.let_in(now);
             self.take_turns(now);
-            let next_turn = self.turns.peek().map_or(until, |Reverse((due, _))| *due);
+            let mut next_turn = self.turns.peek().map_or(until, |Reverse((due, _))| *due);
+            if self.next_to_come < self.clients.len() && self.next_arrival > now {
+                next_turn = next_turn.min(self.next_arrival);
+            }
             // Rounded up, as the poll counts whole milliseconds and would spin over the last one.
             let wait = next_turn.min(until).saturating_duration_since(now) + Duration::from_millis(1);
             let count = self.poll.wait(wait.min(LOOK_INTERVAL)).when("epoll")?;
@@ -170,6 +178,12 @@ impl<'t> Crowd<'t> {
 
     fn let_in(&mut self, now: Instant) {
         while self.next_to_come < self.clients.len() && self.at_the_door < self.conduct.opening_max {
+            if let Some(rate) = self.conduct.arrivals_max {
+                if self.next_arrival > now {
+                    return;
+                }
+                self.next_arrival += Duration::from_secs_f64(1.0 / rate);
+            }
             self.next_to_come += 1;
             self.arrive(self.next_to_come - 1, now);
         }

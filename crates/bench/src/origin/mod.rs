@@ -3,7 +3,7 @@
 //! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection.
 
 mod connection;
-mod request;
+pub mod request;
 
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
