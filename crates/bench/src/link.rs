@@ -79,6 +79,10 @@ impl Link {
         self.flush(request)
     }
 
+    pub fn is_request_sent(&self, request: &Request) -> bool {
+        self.allowed == request.bytes.len()
+    }
+
     /// Whether the TCP handshake is done. Needed by those who connect before they have anything to say.
     pub fn check_connected(&mut self) -> Result<bool, Broken> {
         match self.socket.take_error() {

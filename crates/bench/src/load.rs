@@ -294,7 +294,7 @@ impl<'t> Load<'t> {
     fn fail(&mut self, index: usize, broken: Broken) {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
-                self.tally.record_error(broken.kind, || broken.detail);
+            self.tally.record_error(broken.kind, || broken.detail);
             if broken.kind == ErrorKind::Connect {
                 self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
             } else {

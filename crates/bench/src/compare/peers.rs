@@ -73,15 +73,15 @@ impl Site {
 }
 
 impl Program {
-    /// At `path`, or else where it is to be expected: Propylon beside this program, the others on the search path.
-    pub fn find_installed(peer: Peer, path: Option<&Path>) -> Outcome<Self> {
-        match (path, peer) {
-            (Some(path), _) => Self::find(peer, path),
-            (None, Peer::Propylon) => {
+    /// Where it is to be expected: Propylon at `propylon` or beside this program, the others on the search path.
+    pub fn find_installed(peer: Peer, propylon: Option<&Path>) -> Outcome<Self> {
+        match (peer, propylon) {
+            (Peer::Propylon, Some(path)) => Self::find(peer, path),
+            (Peer::Propylon, None) => {
                 let beside = std::env::current_exe().when("finding this program")?.with_file_name("propylon");
                 Self::find(peer, &beside)
             }
-            (None, _) => Self::find(peer, peer.name().as_ref()),
+            _ => Self::find(peer, peer.name().as_ref()),
         }
     }
 

@@ -6,14 +6,7 @@ use serde::Serialize;
 /// Slab caches that a TCP connection takes an object from. Each socket has also a dentry (192 bytes), whose cache
 /// moves too much for other reasons to be counted. Caches of equal objects may be merged by the kernel under one
 /// of their names, so a little of what others do is in here too.
-const CACHES: [&str; 6] = [
-    "TCP",
-    "TCPv6",
-    "sock_inode_cache",
-    "filp",
-    "eventpoll_epi",
-    "request_sock_TCP",
-];
+const CACHES: [&str; 6] = ["TCP", "TCPv6", "sock_inode_cache", "filp", "eventpoll_epi", "request_sock_TCP"];
 
 /// One reading for the whole machine, in KiB.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

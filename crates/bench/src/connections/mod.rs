@@ -34,7 +34,7 @@ const WARMUP_REST: Duration = Duration::from_millis(300);
 /// A connection that takes longer than this to be opened is not waited for.
 const OPENING_PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a dribbled request: a head that no server refuses for its size alone, and a body of as much.
-const DRIBBLE_BYTES: usize = 8 * 1024;
+const DRIBBLE_BYTES: usize = 4 * 1024;
 
 /// Idle or slow connections: memory per connection, and how fast they come
 #[derive(clap::Args)]
@@ -192,6 +192,16 @@ impl Arguments {
         }
     }
 
+    fn has_slow_bodies(&self) -> bool {
+        self.slow.is_some() && self.slow_part == SlowPart::Body
+    }
+
+    /// Beside a server that is started here the load has a core of its own, if there is another.
+    fn load_core(&self) -> Option<usize> {
+        let other = || crate::machine::cores_allowed().into_iter().find(|core| *core != self.server_core);
+        self.core.or_else(other)
+    }
+
     fn rhythm_shown(&self) -> String {
         match (self.slow, self.every) {
             (Some(rate), _) => {
@@ -237,10 +247,7 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
     let conduct = arguments.conduct(mode, &open.door.name, &open.path);
     let load_core = match server {
         Server::Running { .. } => arguments.core,
-        Server::Startable { .. } => {
-            let other = crate::machine::cores_allowed().into_iter().find(|core| *core != arguments.server_core);
-            arguments.core.or(other)
-        }
+        Server::Startable { .. } => arguments.load_core(),
     };
     let target = Target::new(open.door.address, &open.door.name, open.door.tls.as_ref())?;
     drop(Held::open(&target, WARMUP_CONNECTIONS.min(arguments.count), &open.path, arguments.timeout, interrupt)?);

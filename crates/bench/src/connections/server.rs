@@ -5,11 +5,12 @@ use crate::compare::peers::{self, OWN_PATH, Peer, Program, Site};
 use crate::compare::running::Running;
 use crate::compare::{SITE_NAME, write_certificates};
 use crate::crowd::parts::Door;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use crate::scratch::ScratchDir;
 use crate::{machine, target};
 use std::net::SocketAddr;
+use std::process::Command;
 
 pub enum Server {
     Running { pids: Vec<u32> },
@@ -22,7 +23,9 @@ pub struct Open {
     pub door: Door,
     pub path: String,
     pub pids: Vec<u32>,
+    // The program goes first, so that it does not see its origin fail.
     _started: Option<Running>,
+    _origin: Option<Running>,
 }
 
 impl Server {
@@ -74,19 +77,39 @@ impl Server {
                     _ => target::resolve(&arguments.target.target)?,
                 };
                 let door = door(address, &arguments.target.name);
-                Ok(Open { door, path: arguments.path.clone(), pids: pids.clone(), _started: None })
+                Ok(Open { door, path: arguments.path.clone(), pids: pids.clone(), _started: None, _origin: None })
             }
             Self::Startable { program, scratch } => {
-                // Nothing is asked of an origin, so there is none.
-                let nowhere = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
-                let site = Site::at(scratch.path(), nowhere)?;
+                // Only a body has to go to an origin; all else the program answers itself.
+                let origin_address = SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
+                let origin = match arguments.has_slow_bodies() {
+                    true => Some(start_origin(arguments, scratch, origin_address, interrupt)?),
+                    false => None,
+                };
+                let path = if origin.is_some() { "/" } else { OWN_PATH }.to_owned();
+                let site = Site::at(scratch.path(), origin_address)?;
                 let log = scratch.path().join("server.log");
                 let mut started = Running::start(program.command(&site)?, arguments.server_core, &log)?;
                 started.wait_until_answering(site.plain, OWN_PATH, interrupt)?;
                 let door = door(if is_tls { site.tls } else { site.plain }, SITE_NAME);
                 let pids = vec![started.pid()];
-                Ok(Open { door, path: OWN_PATH.to_owned(), pids, _started: Some(started) })
+                Ok(Open { door, path, pids, _started: Some(started), _origin: origin })
             }
         }
     }
+}
+
+/// On the load's core: the origin's work is not the server's.
+fn start_origin(
+    arguments: &Arguments,
+    scratch: &ScratchDir,
+    address: SocketAddr,
+    interrupt: &Interrupt,
+) -> Outcome<Running> {
+    let mut command = Command::new(std::env::current_exe().when("finding this program")?);
+    command.args(["origin", "--bind", &address.to_string()]);
+    let core = arguments.load_core().unwrap_or(arguments.server_core);
+    let mut origin = Running::start(command, core, &scratch.path().join("origin.log"))?;
+    origin.wait_until_answering(address, "/", interrupt)?;
+    Ok(origin)
 }

@@ -122,7 +122,9 @@ impl ModeReport {
     }
 
     fn cells(&self) -> Vec<String> {
-        let server = |of: fn(&ServerCost) -> f64| self.server.as_ref().map_or("-".to_owned(), |s| show_number(of(s)));
+        // Without a connection left there is nothing to divide by.
+        let number = |value: Option<f64>| value.filter(|_| self.open > 0).map_or("-".to_owned(), show_number);
+        let server = |of: fn(&ServerCost) -> f64| number(self.server.as_ref().map(of));
         vec![
             self.mode.name(),
             self.opened.to_string(),
@@ -131,11 +133,11 @@ impl ModeReport {
             server(|server| server.opening_cpu_microseconds),
             server(|server| server.rss_kib),
             server(|server| server.pss_kib),
-            show_number(self.kernel.sockets),
-            show_number(self.kernel.buffers),
-            self.whole().map_or("-".to_owned(), show_number),
+            number(Some(self.kernel.sockets)),
+            number(Some(self.kernel.buffers)),
+            number(self.whole()),
             server(|server| server.rss_kept_kib),
-            show_number(self.kernel.sockets_kept),
+            number(Some(self.kernel.sockets_kept)),
         ]
     }
 }
@@ -162,7 +164,17 @@ impl Report {
         facts.print();
         println!();
         let mut table = Table::with_head([
-            "mode", "opened", "open", "per s", "CPU µs", "RSS", "PSS", "sockets", "buffers", "whole", "RSS kept",
+            "mode",
+            "opened",
+            "open",
+            "per s",
+            "CPU µs",
+            "RSS",
+            "PSS",
+            "sockets",
+            "buffers",
+            "whole",
+            "RSS kept",
             "sockets kept",
         ]);
         self.modes.iter().for_each(|mode| table.row(mode.cells()));

@@ -35,7 +35,8 @@ pub enum Rhythm {
     Once,
     /// A request, and the next so long after it. A client that failed comes back as late.
     Every(Duration),
-    /// A request in pieces of so many bytes, one a second; after its answer the next.
+    /// A request in pieces of so many bytes, one a second; after its answer the next. A client that was cut off comes
+    /// back a second later.
     Dribble { bytes_per_second: usize },
 }
 
@@ -249,7 +250,8 @@ impl<'t> Crowd<'t> {
         match client.state {
             State::Shaking(since) if link.is_established() => self.settle(index, since),
             State::Asking(since) if link.response.is_complete() => {
-                let closes = link.response.closes();
+                // What is answered before all of it was sent leaves a connection that is of no more use.
+                let closes = link.response.closes() || !link.is_request_sent(&self.conduct.request);
                 self.take_answer(index, since);
                 if closes {
                     self.part(index);
@@ -363,12 +365,13 @@ impl<'t> Crowd<'t> {
         self.answers.record_error(broken.kind, || broken.detail);
         self.note_tried(index);
         self.part(index);
-        if let Rhythm::Every(every) = self.conduct.rhythm {
-            let pause = every.mul_f64(0.5 + self.chance.f64());
-            self.set_turn(index, Instant::now() + pause);
-        } else {
-            self.clients[index].turn = None;
-        }
+        let pause = match self.conduct.rhythm {
+            Rhythm::Every(every) => every,
+            Rhythm::Dribble { .. } => DRIBBLE_INTERVAL,
+            Rhythm::Silent | Rhythm::OneByte | Rhythm::Once => return self.clients[index].turn = None,
+        };
+        let pause = pause.mul_f64(0.5 + self.chance.f64());
+        self.set_turn(index, Instant::now() + pause);
     }
 
     fn note_served(&mut self, index: usize) {

@@ -2,7 +2,13 @@ use super::*;
 use crate::origin::tests::Running;
 
 fn conduct(rhythm: Rhythm, timeout: Duration) -> Conduct {
-    Conduct { rhythm, request: Request::new("GET", "/", "localhost", "", 0), timeout, opening_max: 32, arrivals_max: None }
+    Conduct {
+        rhythm,
+        request: Request::new("GET", "/", "localhost", "", 0),
+        timeout,
+        opening_max: 32,
+        arrivals_max: None,
+    }
 }
 
 fn target(address: std::net::SocketAddr) -> Target {

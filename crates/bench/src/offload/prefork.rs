@@ -106,6 +106,8 @@ struct Shared {
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
     machine::raise_open_files();
+    // Else a touched byte would take 2 MiB where the allocator asks for huge pages, and a worker more than it should.
+    rustix::thread::disable_transparent_huge_pages(true).when("turning huge pages off")?;
     if let Some(core) = arguments.core {
         machine::pin_to_core(core)?;
     }
@@ -121,8 +123,8 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 
 /// Binds and starts the first worker.
 fn start(arguments: &Arguments) -> Outcome<SocketAddr> {
-    let listener = listen(arguments.bind, arguments.cost.backlog.into())
-        .when(format_args!("listening on {}", arguments.bind))?;
+    let listener =
+        listen(arguments.bind, arguments.cost.backlog.into()).when(format_args!("listening on {}", arguments.bind))?;
     let address = listener.local_addr().when("asking for the bound address")?;
     let body = "x".repeat(arguments.cost.body_bytes);
     let shared = Arc::new(Shared {
@@ -247,12 +249,7 @@ fn more(stream: &mut impl Read, piece: &mut [u8], input: &mut Vec<u8>) -> io::Re
     Ok(count > 0)
 }
 
-fn skip_body(
-    request: &Request,
-    stream: &mut impl Read,
-    piece: &mut [u8],
-    input: &mut Vec<u8>,
-) -> io::Result<()> {
+fn skip_body(request: &Request, stream: &mut impl Read, piece: &mut [u8], input: &mut Vec<u8>) -> io::Result<()> {
     let mut body = Body::default();
     if request.framing.chunked {
         body.begin_chunked();
@@ -298,7 +295,8 @@ fn parse_bytes(text: &str) -> Result<usize, String> {
 pub fn check_memory(cost: &Cost) -> Outcome<()> {
     let text = std::fs::read_to_string("/proc/meminfo").when("reading /proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
-    let available = line.split_ascii_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).unwrap_or(usize::MAX);
+    let available =
+        line.split_ascii_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).unwrap_or(usize::MAX);
     let wanted = cost.max.saturating_mul(cost.per_connection) / 1024;
     if wanted > available / 2 {
         return Err(Failure::new(format!(

@@ -1,6 +1,7 @@
 //! Connections that a port of this machine has, by the kernel's own list: what a server has taken, what waits for it.
 
 use serde::Serialize;
+use std::collections::HashMap;
 
 /// Established connections of one local port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,18 +23,18 @@ impl Established {
     fn parse(text: &str, port: u16) -> Self {
         const ESTABLISHED: &str = "01";
         let ending = format!(":{port:04X}");
-        let mut found = Self::default();
+        // The list is not read at one moment: while others come and go, a line may come twice.
+        let mut has_inode = HashMap::new();
         for line in text.lines().skip(1) {
             let mut fields = line.split_ascii_whitespace().skip(1);
             let is_ours = fields.next().is_some_and(|local| local.ends_with(&ending));
-            if is_ours && fields.nth(1) == Some(ESTABLISHED) {
-                match fields.nth(5) {
-                    Some("0") => found.queued += 1,
-                    _ => found.accepted += 1,
-                }
+            let remote = fields.next();
+            if is_ours && fields.next() == Some(ESTABLISHED) {
+                has_inode.insert(remote, fields.nth(5) != Some("0"));
             }
         }
-        found
+        let accepted = has_inode.values().filter(|accepted| **accepted).count();
+        Self { accepted, queued: has_inode.len() - accepted }
     }
 }
 

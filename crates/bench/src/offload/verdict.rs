@@ -89,13 +89,31 @@ impl Verdict {
 
     fn print_steps(&self) {
         let mut table = Table::with_head([
-            "slow clients", "", "served", "accepted", "on origin", "queued", "req/s", "connect p99", "answer p50",
-            "answer p99", "failed", "origin CPU", "µs/req", "origin MiB", "balancer CPU", "MiB",
+            "way",
+            "clients",
+            "served",
+            "accepted",
+            "on origin",
+            "queued",
+            "req/s",
+            "connect p99",
+            "answer p50",
+            "answer p99",
+            "failed",
+            "origin CPU",
+            "µs/req",
+            "origin MiB",
+            "balancer CPU",
+            "MiB",
         ]);
         self.steps.iter().for_each(|step| table.row(cells(step)));
         table.print();
-        println!("accepted: client connections that the balancer (direct: the origin) has taken. on origin: connections");
-        println!("the origin has taken; queued: those that wait for it to. connect: TCP only, which the kernel does for");
+        println!(
+            "accepted: client connections that the balancer (direct: the origin) has taken. on origin: connections"
+        );
+        println!(
+            "the origin has taken; queued: those that wait for it to. connect: TCP only, which the kernel does for"
+        );
         println!("a full server too; answers count from when the request was due. failed: timeouts and resets.");
         for step in self.steps.iter().filter(|step| step.failures > 0) {
             let first = step.first_error.as_deref().unwrap_or_default();
@@ -108,7 +126,15 @@ impl Verdict {
 
     fn print_tls(&self) {
         let mut table = Table::with_head([
-            "TLS", "clients", "key", "req/s", "failed", "origin CPU", "µs/req", "origin MiB", "balancer CPU",
+            "TLS",
+            "clients",
+            "key",
+            "req/s",
+            "failed",
+            "origin CPU",
+            "µs/req",
+            "origin MiB",
+            "balancer CPU",
             "µs/req",
         ]);
         for secured in &self.tls {
