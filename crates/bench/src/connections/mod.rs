@@ -29,8 +29,8 @@ use table::{Report, Row};
 const OPENING_MAX: usize = 128;
 /// Connections opened and closed before memory is first read, so that start-up allocations do not count.
 const WARMUP_CONNECTIONS: usize = 64;
-/// Between the warm-up and the first reading.
-const WARMUP_REST: Duration = Duration::from_millis(300);
+/// For a server to come to rest: after the warm-up, and after clients that did not wait for it.
+const SERVER_REST: Duration = Duration::from_millis(300);
 /// A connection that takes longer than this to be opened is not waited for.
 const OPENING_PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a dribbled request: a head that no server refuses for its size alone, and a body of as much.
@@ -251,12 +251,16 @@ fn measure(arguments: &Arguments, server: &Server, mode: Mode, interrupt: &Inter
     };
     let target = Target::new(open.door.address, &open.door.name, open.door.tls.as_ref())?;
     drop(Held::open(&target, WARMUP_CONNECTIONS.min(arguments.count), &open.path, arguments.timeout, interrupt)?);
-    interrupt.sleep(WARMUP_REST)?;
+    interrupt.sleep(SERVER_REST)?;
 
     let before = Reading::of(&open.pids)?;
     let cpu_before = cpu::Reading::of(&open.pids)?;
     let mut parts = Parts::start(&open.door, &conduct, arguments.processes as usize, load_core, interrupt)?;
     let opening = parts.grow(arguments.count, OPENING_PATIENCE, &format!("{}: opening", mode.name()))?;
+    if matches!(mode, Mode::Tcp | Mode::TcpByte) {
+        // These clients do not wait for the server, so it may still be taking them.
+        interrupt.sleep(SERVER_REST)?;
+    }
     let cpu = cpu::Reading::of(&open.pids)?.since(&cpu_before);
     if opening.census.open == 0 {
         let why = opening.first_error.as_deref().unwrap_or("none was opened");

@@ -139,3 +139,29 @@ impl Step {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::Crowd;
+    use crate::interrupt::Interrupt;
+    use crate::offload::prefork;
+    use crate::target::Target;
+
+    #[test]
+    fn a_full_origin_serves_its_maximum_and_leaves_the_others_waiting() {
+        let address = prefork::tests::started(3);
+        let target = Target::new(address, "localhost", None).unwrap();
+        let conduct = Conduct {
+            rhythm: Rhythm::Every(Duration::from_millis(100)),
+            request: Request::new("GET", "/", "localhost", "", 0),
+            timeout: Duration::from_millis(400),
+            opening_max: usize::MAX,
+            arrivals_max: Some(1000.0),
+        };
+        let mut crowd = Crowd::new(&target, conduct, 1, &Interrupt::default()).unwrap();
+        let grown = crowd.grow(5, Duration::from_secs(5), |_| {}).unwrap();
+        assert_eq!((grown.census.served, grown.errors["timeout"]), (3, 2));
+        assert_eq!(Established::at(address.port()).accepted, 3);
+    }
+}

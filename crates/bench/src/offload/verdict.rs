@@ -267,3 +267,53 @@ impl Ratios {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::stretch::Latencies;
+    use crate::offload::sockets::Established;
+    use crate::offload::stage::Spent;
+
+    fn spent(origin_cpu: f64, origin_rss_kib: u64) -> Spent {
+        Spent { seconds: 1.0, origin_cpu, origin_rss_kib, balancer_cpu: 0.1, balancer_rss_kib: 1024 }
+    }
+
+    fn step(arrangement: Arrangement, clients: usize, served: usize, on_origin: usize) -> Step {
+        let none = Latencies::default().summary();
+        Step {
+            arrangement,
+            clients,
+            served,
+            client_side: Established { accepted: served, queued: 0 },
+            origin_side: Established { accepted: on_origin, queued: 0 },
+            requests_per_second: served as f64 / 2.0,
+            failures: (clients - served) as u64,
+            failures_holding: (clients - served) as u64,
+            first_error: None,
+            connect: none.clone(),
+            answer: none,
+            spent: spent(0.5, 1000),
+            load_busy: 0.1,
+        }
+    }
+
+    fn secured(place: Place, origin_cpu: f64, origin_rss_kib: u64) -> Secured {
+        let (habit, key) = (Habit::KeepAlive, Some(Key::Ec));
+        let spent = spent(origin_cpu, origin_rss_kib);
+        Secured { habit, place, key, requests: 100, requests_per_second: 100.0, failures: 0, first_error: None, spent }
+    }
+
+    #[test]
+    fn ratios_are_of_the_largest_step_that_was_borne() {
+        use Arrangement::{Direct, Through};
+        let direct = [step(Direct, 100, 100, 100), step(Direct, 400, 256, 256)];
+        let through = [step(Through, 100, 100, 9), step(Through, 1024, 1024, 16), step(Through, 4000, 3000, 250)];
+        let tls = [secured(Place::OnOrigin, 0.4, 2000), secured(Place::OnBalancer, 0.1, 500)];
+        let ratios = Ratios::of(&direct, &through, &tls);
+        assert_eq!((ratios.direct_clients, ratios.through_clients, ratios.through_is_open), (256, 1024, false));
+        assert_eq!((ratios.clients_per_origin_connection, ratios.clients), (Some(64.0), Some(4.0)));
+        assert_eq!((ratios.requests_per_second, ratios.cpu_kept), (Some(4.0), Some(-0.75)));
+        assert_eq!((ratios.memory_kept, ratios.cpu_ec), (Some(-0.75), None));
+    }
+}
