@@ -31,7 +31,8 @@ use verdict::Verdict;
     The origin has a worker for each connection, up to --max. Each client keeps one connection and sends a request on\n\
     it every few seconds. Directly, the origin is full once --max clients are there; a balancer needs one connection\n\
     of the origin's per request in progress. Then the origin's CPU and memory with TLS on it, and with TLS on the\n\
-    balancer. --balancer must send its requests to --origin-bind. A default run takes about 80 seconds.")]
+    balancer. --balancer must send its requests to --origin-bind. A default run takes about 70 seconds.
+    The balancer is not told of --max: it opens as many connections to the origin as it sees fit.")]
 pub struct Arguments {
     /// Program to start as the balancer: propylon, haproxy or nginx
     #[arg(long, value_name = "PROGRAM", default_value = "propylon", value_parser = parse_peer)]
@@ -63,10 +64,10 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub arrivals: u32,
     /// Length of the measurement in each step
-    #[arg(long, default_value = "3s", value_parser = parse_duration)]
+    #[arg(long, default_value = "2500ms", value_parser = parse_duration)]
     pub duration: Duration,
     /// A client's patience with one answer, its connection included
-    #[arg(long, default_value = "3s", value_parser = parse_duration)]
+    #[arg(long, default_value = "4s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Load processes (each is limited by its open files and local ports)
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PROCESSES_MAX))]

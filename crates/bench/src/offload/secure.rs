@@ -84,7 +84,6 @@ pub fn compare(stage: &Stage) -> Outcome<Vec<Secured>> {
         (H::NewConnections, P::OnOrigin, rsa),
         (H::NewConnections, P::OnBalancer, ec),
         (H::NewConnections, P::OnBalancer, rsa),
-        (H::KeepAlive, P::Nowhere, None),
         (H::KeepAlive, P::OnOrigin, ec),
         (H::KeepAlive, P::OnBalancer, ec),
     ];
