@@ -19,6 +19,10 @@ impl Established {
         Self { accepted: four.accepted + six.accepted, queued: four.queued + six.queued }
     }
 
+    pub fn most(self, other: Self) -> Self {
+        Self { accepted: self.accepted.max(other.accepted), queued: self.queued.max(other.queued) }
+    }
+
     /// proc_net(5): `sl local remote st tx:rx tr:when retransmits uid timeout inode ...`
     fn parse(text: &str, port: u16) -> Self {
         const ESTABLISHED: &str = "01";

@@ -1,7 +1,7 @@
 //! Ever more slow clients, until there are as many as were asked for or some are not served.
 
 use super::sockets::Established;
-use super::stage::{Arrangement, Spent, Stage};
+use super::stage::{Arrangement, Scene, Spent, Stage};
 use crate::compare::SITE_NAME;
 use crate::crowd::parts::{Door, Parts};
 use crate::crowd::stretch::Stretch;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// Steps that fail before the climb is given up: one shows the limit, the next that it stays.
 const FAILED_STEPS_MAX: usize = 2;
+/// Times that connections are counted in a step.
+const LOOKS: usize = 8;
+const LOOK_PAUSE: Duration = Duration::from_millis(25);
 /// Between starting the servers and the first client.
 const REST: Duration = Duration::from_millis(300);
 
@@ -86,7 +89,7 @@ pub fn climb(stage: &Stage, arrangement: Arrangement) -> Outcome<Vec<Step>> {
         let gauge = scene.gauge()?;
         let holding = parts.hold(arguments.duration)?;
         let spent = scene.spent_since(&gauge)?;
-        let sides = (Established::at(scene.plain.port()), Established::at(scene.origin_address.port()));
+        let sides = look_at_connections(stage, &scene)?;
         let step = Step::new(arrangement, clients, growing, holding, spent, sides);
         progress(format_args!("{name}: {}", step.show()));
         steps.push(step);
@@ -96,6 +99,18 @@ pub fn climb(stage: &Stage, arrangement: Arrangement) -> Outcome<Vec<Step>> {
         }
     }
     Ok(steps)
+}
+
+/// The most of several looks, as a balancer may open and close a connection for each request. The clients go on
+/// meanwhile.
+fn look_at_connections(stage: &Stage, scene: &Scene) -> Outcome<(Established, Established)> {
+    let (mut client_side, mut origin_side) = (Established::default(), Established::default());
+    for _ in 0..LOOKS {
+        client_side = client_side.most(Established::at(scene.plain.port()));
+        origin_side = origin_side.most(Established::at(scene.origin_address.port()));
+        stage.interrupt.sleep(LOOK_PAUSE)?;
+    }
+    Ok((client_side, origin_side))
 }
 
 pub fn slow_clients(stage: &Stage) -> Conduct {

@@ -111,10 +111,9 @@ impl Verdict {
         println!(
             "accepted: client connections that the balancer (direct: the origin) has taken. on origin: connections"
         );
-        println!(
-            "the origin has taken; queued: those that wait for it to. connect: TCP only, which the kernel does for"
-        );
-        println!("a full server too; answers count from when the request was due. failed: timeouts and resets.");
+        println!("the origin has taken; queued: those that wait for it to; each the most of eight looks. connect: TCP");
+        println!("only, which the kernel does for a full server too; answers count from when the request was due.");
+        println!("failed: timeouts and resets.");
         for step in self.steps.iter().filter(|step| step.failures > 0) {
             let first = step.first_error.as_deref().unwrap_or_default();
             println!("{:?}, {} clients: {} failures, first: {first}", step.arrangement, step.clients, step.failures);
