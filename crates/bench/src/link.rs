@@ -4,6 +4,7 @@ use crate::response::Response;
 use crate::tally::{ErrorKind, Negotiated};
 use crate::target::Target;
 use rustls::{ClientConnection, HandshakeKind};
+use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use std::time::Duration;
 const TLS_PIECE_BYTES: usize = 64 * 1024;
 
 /// A request as it goes over the wire, and whether its answer has no body.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Request {
     pub bytes: Vec<u8>,
     /// Of the bytes, the last so many.
@@ -37,7 +38,9 @@ pub struct Link {
     pub socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     pub response: Response,
-    /// Bytes of the request that the socket, or the TLS session, has taken.
+    /// Bytes of the request that may go out by now, and of those the ones that the socket, or the TLS session, has
+    /// taken.
+    allowed: usize,
     sent: usize,
     connected: bool,
     /// The handshake was seen to be over.
@@ -62,6 +65,7 @@ impl Link {
             socket,
             tls,
             response: Response::default(),
+            allowed: 0,
             sent: 0,
             connected: false,
             handshaken: false,
@@ -71,9 +75,40 @@ impl Link {
 
     /// Queues the request and sends what can be sent.
     pub fn ask(&mut self, request: &Request) -> Result<(), Broken> {
+        self.begin(request);
+        self.allow(request, request.bytes.len())
+    }
+
+    /// A request whose bytes go out piece by piece, by `allow`.
+    pub fn begin(&mut self, request: &Request) {
         self.response.begin(request.is_head);
+        self.allowed = 0;
         self.sent = 0;
+    }
+
+    /// Lets `count` more bytes of the request go, or what is left of it.
+    pub fn allow(&mut self, request: &Request, count: usize) -> Result<(), Broken> {
+        self.allowed = self.allowed.saturating_add(count).min(request.bytes.len());
         self.flush(request)
+    }
+
+    pub fn is_request_sent(&self, request: &Request) -> bool {
+        self.allowed == request.bytes.len()
+    }
+
+    /// Whether the TCP handshake is done. Needed by those who connect before they have anything to say.
+    pub fn check_connected(&mut self) -> Result<bool, Broken> {
+        match self.socket.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Err(Broken::new(ErrorKind::Connect, error)),
+        }
+        self.connected |= self.socket.peer_addr().is_ok();
+        Ok(self.connected)
+    }
+
+    /// Neither TCP nor TLS has anything left to agree on.
+    pub fn is_established(&self) -> bool {
+        self.connected && self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
     /// Reads and writes what can be read and written; true once the server has closed.
@@ -134,7 +169,7 @@ impl Link {
 
     fn flush(&mut self, request: &Request) -> Result<(), Broken> {
         loop {
-            let left = &request.bytes[self.sent..];
+            let left = &request.bytes[self.sent..self.allowed];
             let result = match &mut self.tls {
                 // The first piece joins whatever ends the handshake, so that both leave in one write.
                 Some(tls) if tls.wants_write() && (self.sent > 0 || left.is_empty() || tls.is_handshaking()) => {

@@ -18,8 +18,6 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 pub const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
 /// Given to a server to close the socket after its close_notify; most do it in the same breath, some wait for the client.
 const CLOSE_WAIT: Duration = Duration::from_millis(1);
-/// Connections being opened at once when many are to be held open; below every common accept backlog.
-const OPENING_MAX: usize = 128;
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
 const BACKLOG_MAX: usize = 1_000_000;
 
@@ -31,8 +29,6 @@ pub enum Kind {
     NewConnections,
     /// Ask again on the same connection as soon as it is answered.
     KeepAlive,
-    /// Ask once, then idle.
-    Idle,
 }
 
 /// What is asked of a load loop.
@@ -80,7 +76,6 @@ pub struct Load<'t> {
     ending: VecDeque<(Instant, usize, Instant)>,
     arrivals: Option<Arrivals>,
     watcher: Option<Watcher>,
-    busy: usize,
     /// Requests that may still be started in this run.
     allowed: u64,
     tally: Tally,
@@ -161,7 +156,6 @@ impl<'t> Load<'t> {
             ending: VecDeque::new(),
             arrivals,
             watcher: None,
-            busy: 0,
             allowed: 0,
             tally: Tally::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -241,11 +235,6 @@ impl<'t> Load<'t> {
         }
     }
 
-    /// Connections that are open and have nothing in progress.
-    pub fn idle_connections(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.link.is_some() && slot.asked.is_none()).count()
-    }
-
     /// Body bytes of requests in progress.
     fn moved_under_way(&self) -> Moved {
         let mut moved = Moved::default();
@@ -317,8 +306,7 @@ impl<'t> Load<'t> {
     }
 
     fn start_free_slots(&mut self, now: Instant) {
-        let at_once = if self.plan.kind == Kind::Idle { OPENING_MAX } else { usize::MAX };
-        while self.allowed > 0 && self.busy < at_once {
+        while self.allowed > 0 {
             let Some(slot) = self.free.pop_front() else {
                 return;
             };
@@ -329,7 +317,6 @@ impl<'t> Load<'t> {
 
     /// Asks on the slot's connection, or on a new one. `due` is when the request should have gone out.
     fn start(&mut self, index: usize, due: Instant) {
-        self.busy += 1;
         let slot = &mut self.slots[index];
         slot.asked = Some(due);
         let asked = match &mut slot.link {
@@ -395,10 +382,7 @@ impl<'t> Load<'t> {
         let (Some(link), Some(due)) = (&slot.link, slot.asked.take()) else {
             return;
         };
-        self.busy -= 1;
-        if self.plan.kind != Kind::Idle {
-            self.free.push_back(index);
-        }
+        self.free.push_back(index);
         let latency = due.elapsed();
         self.tally.moved.down += link.response.body_bytes();
         self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
@@ -419,18 +403,15 @@ impl<'t> Load<'t> {
     fn fail(&mut self, index: usize, broken: Broken) {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
-            self.busy -= 1;
             if let Some(link) = &slot.link {
                 self.tally.moved.down += link.response.body_bytes();
                 self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
             }
             self.tally.record_error(broken.kind, || broken.detail);
-            if self.plan.kind != Kind::Idle {
-                if broken.kind == ErrorKind::Connect {
-                    self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
-                } else {
-                    self.free.push_back(index);
-                }
+            if broken.kind == ErrorKind::Connect {
+                self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
+            } else {
+                self.free.push_back(index);
             }
         }
         self.drop_link(index);
@@ -556,17 +537,6 @@ mod tests {
         arrivals.next = begin + Duration::from_millis(700);
         arrivals.charge_missed(Until::Elapsed(Duration::from_secs(1)), begin, &mut tally);
         assert_eq!(tally.unanswered, 30);
-    }
-
-    #[test]
-    fn idle_connections_stay_open_after_one_request_each() {
-        let origin = Running::start(Duration::ZERO, None);
-        let target = Target::new(origin.address, "localhost", None).unwrap();
-        let mut load = Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
-        let tally = load.run(Until::Finished(300), "").unwrap().tally;
-        assert_eq!((tally.done, tally.connections), (300, 300));
-        load.run(Until::Elapsed(Duration::from_millis(50)), "").unwrap();
-        assert_eq!(load.idle_connections(), 300);
     }
 
     #[test]

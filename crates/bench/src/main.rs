@@ -1,11 +1,11 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share: `target` (who is asked,
-//! and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one), `load`
-//! (the loop that keeps many connections busy), `http2` (the same for HTTP/2) and `team` (several such loops as one),
-//! `stage` (a server to be asked), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `pressure`
-//! (what ran short), `report` (how it is told).
+//! `offload`, `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share: `target` (who
+//! is asked, and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one),
+//! `load` (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
+//! and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (what came of it), `cpu` and `memory`
+//! (what it cost the server), `pressure` (what ran short), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod certificates;
 mod compare;
 mod connections;
 mod cpu;
+mod crowd;
 mod failure;
 mod handshakes;
 mod http2;
@@ -26,6 +27,7 @@ mod link;
 mod load;
 mod machine;
 mod memory;
+mod offload;
 mod origin;
 mod poll;
 mod pressure;
@@ -66,6 +68,10 @@ enum Command {
     Throughput(throughput::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Offload(offload::Arguments),
+    Prefork(offload::prefork::Arguments),
+    #[command(hide = true)]
+    CrowdPart(crowd::parts::Arguments),
     Search(search::Arguments),
     Sweep(sweep::Arguments),
     Agent(agents::agent::Arguments),
@@ -80,6 +86,9 @@ fn main() -> ExitCode {
         Command::Throughput(arguments) => throughput::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Offload(arguments) => offload::run(&arguments),
+        Command::Prefork(arguments) => offload::prefork::run(&arguments),
+        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),

@@ -106,8 +106,7 @@ pub struct Witnessed {
 }
 
 fn parse_server(text: &str) -> Result<Peer, String> {
-    let all = [Peer::Propylon, Peer::Haproxy, Peer::Nginx];
-    all.into_iter().find(|peer| peer.name() == text).ok_or_else(|| "use propylon, haproxy or nginx".to_owned())
+    Peer::named(text).ok_or_else(|| "use propylon, haproxy or nginx".to_owned())
 }
 
 impl<'a> Stage<'a> {

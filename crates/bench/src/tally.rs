@@ -217,6 +217,11 @@ impl Tally {
         self.first_error.as_deref()
     }
 
+    /// In nanoseconds.
+    pub fn latency(&self) -> &Histogram<u64> {
+        &self.latency
+    }
+
     /// Requests that came to an end, well or not.
     pub fn finished(&self) -> u64 {
         self.done + self.errors_total()
@@ -277,7 +282,7 @@ pub struct LatencySummary {
 }
 
 impl LatencySummary {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             mean: histogram.mean(),
             p50: histogram.value_at_quantile(0.5),

@@ -61,7 +61,7 @@ pub struct TargetArguments {
     pub sources: Vec<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Version {
     Any,
     #[value(name = "1.3")]
@@ -70,13 +70,13 @@ pub enum Version {
     V12,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Key {
     Ec,
     Rsa,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Group {
     X25519,
     P256,
@@ -91,7 +91,7 @@ pub enum Group {
     Mlkem1024,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Cipher {
     #[value(name = "aes128gcm")]
     Aes128Gcm,
@@ -110,7 +110,7 @@ pub enum Resumed {
 }
 
 /// What is offered to the server; `None` is no restriction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TlsOffer {
     pub version: Version,
     pub key: Option<Key>,
@@ -141,6 +141,11 @@ struct TlsClient {
 impl TargetArguments {
     pub fn target(&self, resume: bool) -> Outcome<Target> {
         let address = resolve(&self.target)?;
+        Ok(Target::new(address, &self.name, self.offer(resume).as_ref())?.with_sources(&self.sources))
+    }
+
+    /// `None` for plain HTTP.
+    pub fn offer(&self, resume: bool) -> Option<TlsOffer> {
         let offer = TlsOffer {
             version: self.tls,
             key: self.key,
@@ -149,8 +154,7 @@ impl TargetArguments {
             resume,
             ca: if self.verify { self.ca.clone() } else { None },
         };
-        let offer = if self.plain { None } else { Some(&offer) };
-        Ok(Target::new(address, &self.name, offer)?.with_sources(&self.sources))
+        (!self.plain).then_some(offer)
     }
 
     /// A target whose sessions are resumed in this way, if in any.

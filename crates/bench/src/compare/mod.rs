@@ -149,7 +149,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     if arguments.propylon.as_ref().is_none_or(|path| path.as_os_str() != "none") {
-        match Program::find(Peer::Propylon, &Peer::Propylon.path(arguments.propylon.as_deref())?) {
+        match Program::find_installed(Peer::Propylon, arguments.propylon.as_deref()) {
             Ok(program) => programs.push(program),
             Err(failure) => {
                 missing.push(format!("{failure}; build it, name it with --propylon PATH, or --propylon none"))
@@ -157,7 +157,7 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
         }
     }
     for peer in &arguments.against {
-        match Program::find(*peer, peer.name().as_ref()) {
+        match Program::find_installed(*peer, None) {
             Ok(program) => programs.push(program),
             Err(failure) => missing.push(format!("{failure}; install it: apt-get install {}", peer.name())),
         }

@@ -15,6 +15,8 @@ use std::process::Command;
 
 /// Path that the proxy answers itself.
 pub const OWN_PATH: &str = "/ok";
+/// Clients that a proxy with these configurations is good for, with room for what else it opens.
+pub const CLIENTS_MAX: usize = 9000;
 /// Connections that a proxy must be able to hold, with as many to the origin.
 const CONNECTIONS_MAX: usize = 9500;
 /// TLS 1.2 ciphers, offered to all clients alike. (TLS 1.3 has its own three, on in every program.)
@@ -51,13 +53,17 @@ pub struct Site {
 }
 
 impl Site {
-    /// One worker, an EC and an RSA certificate.
     pub fn new(bench: &Bench) -> Outcome<Self> {
-        let directory = bench.scratch.path();
-        let certificates = ["ec", "rsa"].map(|key| directory.join(format!("{SITE_NAME}.{key}.pem")));
-        Self::with(directory, bench.origin, 1, certificates.to_vec())
+        Self::at(bench.scratch.path(), bench.origin)
     }
 
+    /// On free ports, with its files in `directory`; one worker, an EC and an RSA certificate.
+    pub fn at(directory: &Path, origin: SocketAddr) -> Outcome<Self> {
+        let certificates = ["ec", "rsa"].map(|key| directory.join(format!("{SITE_NAME}.{key}.pem")));
+        Self::with(directory, origin, 1, certificates.to_vec())
+    }
+
+    /// The same with so many workers and these certificates: PEM files with chain and key.
     pub fn with(directory: &Path, origin: SocketAddr, workers: usize, certificates: Vec<PathBuf>) -> Outcome<Self> {
         let ports = machine::free_ports(2)?;
         let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
@@ -78,6 +84,12 @@ impl Site {
 }
 
 impl Program {
+    /// Where it is to be expected: Propylon at `propylon` or beside this program, the others on the search path.
+    pub fn find_installed(peer: Peer, propylon: Option<&Path>) -> Outcome<Self> {
+        let propylon = propylon.filter(|_| peer == Peer::Propylon);
+        Self::find(peer, &peer.path(propylon)?)
+    }
+
     /// `path` may be a bare name, to be found as a shell would find it.
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
         let (flag, name) = match peer {
@@ -116,6 +128,10 @@ impl Program {
 }
 
 impl Peer {
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Propylon, Self::Haproxy, Self::Nginx].into_iter().find(|peer| peer.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon",

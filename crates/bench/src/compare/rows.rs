@@ -211,7 +211,7 @@ impl Bench<'_> {
     }
 
     fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt, "");
+        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
         drop(open(IDLE_WARMUP_CONNECTIONS)?);
         self.interrupt.sleep(Duration::from_millis(300))?;
         let count = self.arguments.idle_connections;
@@ -225,7 +225,7 @@ impl Bench<'_> {
         Ok(Sample {
             value: (still_open > 0).then_some(growth.rss),
             done: still_open as u64,
-            per_second: held.opening.per_second,
+            per_second: held.opening.per_second(),
             errors: held.opening.errors_total() + closed,
             first_error: held.opening.first_error.clone().or(closed_error),
             kernel_kib: Some(growth.kernel),

@@ -5,7 +5,7 @@
 
 mod connection;
 pub mod raw;
-mod request;
+pub mod request;
 mod tls;
 
 use crate::failure::{Outcome, While};
