@@ -184,11 +184,11 @@ impl Report {
 /// Above this share of its core the load is the limit.
 pub const LOAD_SATURATED: f64 = 0.95;
 
-fn saturation(busy: f64) -> &'static str {
+pub fn saturation(busy: f64) -> &'static str {
     if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
 }
 
-fn parse_rate(text: &str) -> Result<f64, String> {
+pub fn parse_rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if (0.001..=10_000_000.0).contains(&rate) => Ok(rate),
         _ => Err("a rate is a number of requests per second".to_owned()),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Taken from a socket at once. Large, so that a bulk download is read in few system calls.
 const SCRATCH_BYTES: usize = 256 * 1024;
 /// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
-const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
+pub const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
 /// Connections being opened at once when many are to be held open; below every common accept backlog.
 const OPENING_MAX: usize = 128;
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
@@ -83,20 +83,43 @@ struct Slot {
 }
 
 /// The clock of an open-loop run. A request that finds no free connection waits here, and its wait counts.
-struct Arrivals {
+pub struct Arrivals {
     interval: Duration,
-    next: Instant,
-    backlog: VecDeque<Instant>,
+    pub next: Instant,
+    pub backlog: VecDeque<Instant>,
+}
+
+impl Arrivals {
+    pub fn new(per_second: f64) -> Self {
+        let interval = Duration::from_secs_f64(1.0 / per_second);
+        Self { interval, next: Instant::now(), backlog: VecDeque::new() }
+    }
+
+    pub fn restart(&mut self, begin: Instant) {
+        self.next = begin;
+        self.backlog.clear();
+    }
+
+    /// Notes those that are due, as long as `allowed` lasts. Returns how many did not fit into the backlog.
+    pub fn note_due(&mut self, now: Instant, allowed: &mut u64) -> u64 {
+        let mut dropped = 0;
+        while self.next <= now && *allowed > 0 {
+            *allowed -= 1;
+            if self.backlog.len() < BACKLOG_MAX {
+                self.backlog.push_back(self.next);
+            } else {
+                dropped += 1;
+            }
+            self.next += self.interval;
+        }
+        dropped
+    }
 }
 
 impl<'t> Load<'t> {
     pub fn new(target: &'t Target, plan: Plan, interrupt: &Interrupt) -> Outcome<Self> {
         crate::machine::require_open_files(plan.connections)?;
-        let arrivals = plan.rate.map(|rate| Arrivals {
-            interval: Duration::from_secs_f64(1.0 / rate),
-            next: Instant::now(),
-            backlog: VecDeque::new(),
-        });
+        let arrivals = plan.rate.map(Arrivals::new);
         Ok(Self {
             target,
             interrupt: interrupt.clone(),
@@ -123,8 +146,7 @@ impl<'t> Load<'t> {
             Until::Elapsed(_) => u64::MAX,
         };
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.next = begin;
-            arrivals.backlog.clear();
+            arrivals.restart(begin);
         }
         let mut pace = Pace::new();
         let mut sweep_due = begin + LOOK_INTERVAL;
@@ -198,15 +220,7 @@ impl<'t> Load<'t> {
         let Some(arrivals) = &mut self.arrivals else {
             return self.start_free_slots(now);
         };
-        while arrivals.next <= now && self.allowed > 0 {
-            self.allowed -= 1;
-            if arrivals.backlog.len() < BACKLOG_MAX {
-                arrivals.backlog.push_back(arrivals.next);
-            } else {
-                self.tally.unanswered += 1;
-            }
-            arrivals.next += arrivals.interval;
-        }
+        self.tally.unanswered += arrivals.note_due(now, &mut self.allowed);
         while let (Some(&slot), Some(&due)) =
             (self.free.front(), self.arrivals.as_ref().and_then(|arrivals| arrivals.backlog.front()))
         {

@@ -1,8 +1,9 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`). What they
-//! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
-//! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
+//! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `keyserver`,
+//! `compare`). What they share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that
+//! keeps many of them busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it
+//! is told).
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod cpu;
 mod failure;
 mod handshakes;
 mod interrupt;
+mod keyserver;
 mod link;
 mod load;
 mod machine;
@@ -49,6 +51,7 @@ enum Command {
     Handshakes(handshakes::Arguments),
     Requests(requests::Arguments),
     Connections(connections::Arguments),
+    Keyserver(keyserver::Arguments),
     Compare(compare::Arguments),
 }
 
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Handshakes(arguments) => handshakes::run(&arguments),
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
+        Command::Keyserver(arguments) => keyserver::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
     };
     match outcome {

@@ -69,6 +69,8 @@ pub struct Tally {
     /// Arrivals of an open-loop run that had no answer at its end; their age then is in `latency`.
     pub unanswered: u64,
     errors: [u64; ErrorKind::ALL.len()],
+    /// Errors that only one command's protocol knows, by their name there.
+    named_errors: BTreeMap<&'static str, u64>,
     first_error: Option<String>,
     latency: Histogram<u64>,
     pub elapsed: Duration,
@@ -83,6 +85,7 @@ impl Tally {
             connections: 0,
             unanswered: 0,
             errors: [0; ErrorKind::ALL.len()],
+            named_errors: BTreeMap::new(),
             first_error: None,
             latency: Histogram::new_with_bounds(1, LATENCY_MAX.as_nanos() as u64, 3)
                 .expect("1 ns to an hour with three digits are bounds that the histogram takes"),
@@ -101,12 +104,19 @@ impl Tally {
         }
     }
 
+    pub fn record_named_error(&mut self, name: &'static str, detail: impl FnOnce() -> String) {
+        *self.named_errors.entry(name).or_default() += 1;
+        if self.first_error.is_none() {
+            self.first_error = Some(format!("{name}: {}", detail()));
+        }
+    }
+
     pub fn errors(&self, kind: ErrorKind) -> u64 {
         self.errors[kind as usize]
     }
 
     pub fn errors_total(&self) -> u64 {
-        self.errors.iter().sum()
+        self.errors.iter().chain(self.named_errors.values()).sum()
     }
 
     pub fn first_error(&self) -> Option<&str> {
@@ -132,7 +142,7 @@ impl Tally {
             resumed: self.resumed,
             unanswered: self.unanswered,
             body_bytes: self.body_bytes,
-            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).collect(),
+            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).chain(self.named_errors.clone()).collect(),
             first_error: self.first_error.clone(),
             latency: LatencySummary::of(&self.latency),
         }
