@@ -115,8 +115,11 @@ struct Report {
     ski: Option<String>,
     /// TLS version and cipher suite of the link.
     link: Option<String>,
+    #[serde(rename = "connections_held")]
+    connections: usize,
     outstanding: usize,
     rate: Option<f64>,
+    /// Its `connections` are those opened while the clock ran.
     #[serde(flatten)]
     summary: Summary,
     /// Signatures verified, those of the warm-up included.
@@ -168,6 +171,7 @@ fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<Report> {
         operation: arguments.op.name(),
         ski: ski.map(|ski| ski.to_string()),
         link: pipeline.agreed.clone(),
+        connections: arguments.connections,
         outstanding: arguments.outstanding(),
         rate: arguments.rate,
         server_cpu: server_cpu(arguments, &summary, usage),
