@@ -73,6 +73,8 @@ fn notes(verdict: &Verdict) -> String {
                     "- ! {}, {}: {} errors, first: {first}\n",
                     row.title, cell.program, cell.errors
                 ));
+            } else if cell.thin {
+                text.push_str(&format!("- ~ {}, {}: too few units in a sample\n", row.title, cell.program));
             }
         }
     }
@@ -84,7 +86,8 @@ fn notes(verdict: &Verdict) -> String {
 }
 
 fn show(cell: &Cell) -> String {
-    let mark = if cell.errors > 0 { " !" } else { "" };
+    let mark = cell.mark();
+    let mark = if mark.is_empty() { String::new() } else { format!(" {mark}") };
     match (cell.median, cell.minimum, cell.maximum) {
         (Some(median), Some(minimum), Some(maximum)) => {
             format!("{}{mark} ({}–{})", show_number(median), show_number(minimum), show_number(maximum))
@@ -133,7 +136,11 @@ mod tests {
                     title: "TLS 1.3 full",
                     unit: Unit::Microseconds,
                     cells: vec![
-                        Cell { ratio_to_best_peer: Some(0.5), ..cell(Peer::Propylon, &[70.0, 60.0, 80.0], 0) },
+                        Cell {
+                            ratio_to_best_peer: Some(0.5),
+                            thin: false,
+                            ..cell(Peer::Propylon, &[70.0, 60.0, 80.0], 0)
+                        },
                         cell(Peer::Haproxy, &[140.0], 2),
                     ],
                 },
@@ -156,9 +163,10 @@ mod tests {
                 "| unit | HAProxy 2, OpenSSL 3 | **propylon 1** | to the best peer |",
                 "|---|---|---|---|",
                 "| TLS 1.3 full (µs) | 140 ! (140–140) | **70.0 (60.0–80.0)** | 0.50× |",
-                "| TCP relay, bulk (CPU s/GB) | 0.200 (0.200–0.200) | **–** | – |",
+                "| TCP relay, bulk (CPU s/GB) | 0.200 ~ (0.200–0.200) | **–** | – |",
                 "- ! TLS 1.3 full, haproxy: 2 errors, first: ",
                 "- TCP relay, bulk, propylon: not supported: not | yet",
+                "- ~ TCP relay, bulk, haproxy: too few units in a sample",
             ]
         );
     }

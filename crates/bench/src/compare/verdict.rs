@@ -11,6 +11,9 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+/// With fewer units than this in a sample, start-up and chance are a good part of its figure.
+const UNITS_MIN: u64 = 50;
+
 #[derive(Serialize)]
 pub struct Verdict {
     pub programs: Vec<ProgramSummary>,
@@ -56,6 +59,8 @@ pub struct Cell {
     pub load_saturated: bool,
     /// CPU time came in ticks of 10 ms for at least one sample.
     pub coarse_clock: bool,
+    /// At least one sample is of fewer than 50 units: the machine was busy, or the time too short.
+    pub thin: bool,
     pub kernel_kib: Option<f64>,
     pub errors: u64,
     pub first_error: Option<String>,
@@ -125,6 +130,9 @@ impl Verdict {
             let first = cell.first_error.as_deref().unwrap_or_default();
             println!("!  {row}, {}: {} errors, not used for ratios; first: {first}", cell.program, cell.errors);
         }
+        for (row, cell) in cells().filter(|(_, cell)| cell.thin) {
+            println!("~  {row}, {}: a sample of fewer than {UNITS_MIN} units; measure longer", cell.program);
+        }
         if cells().any(|(_, cell)| cell.load_saturated) {
             println!("*  load and origin filled their core: the rate is theirs, the CPU per unit is still the proxy's");
         }
@@ -171,6 +179,7 @@ impl Cell {
             proxy_busy: median_of(|sample| sample.proxy_busy),
             load_saturated: samples.iter().any(|sample| sample.load_busy > LOAD_SATURATED),
             coarse_clock: samples.iter().any(|sample| sample.source == Some(crate::cpu::Source::Stat)),
+            thin: samples.iter().any(|sample| sample.errors == 0 && sample.done < UNITS_MIN),
             kernel_kib: median(&kernel),
             errors: samples.iter().map(|sample| sample.errors).sum(),
             first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
@@ -179,12 +188,21 @@ impl Cell {
         }
     }
 
+    /// What a reader must know before the figure is believed.
+    pub fn mark(&self) -> &'static str {
+        match (self.errors > 0, self.thin) {
+            (true, _) => "!",
+            (false, true) => "~",
+            (false, false) => "",
+        }
+    }
+
     fn show(&self) -> [String; 4] {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), show_number);
         if self.unsupported.is_some() {
             return ["unsupported".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()];
         }
-        let mark = if self.errors > 0 { "!" } else { "" };
+        let mark = self.mark();
         let star = if self.load_saturated { "*" } else { "" };
         [
             format!("{}{mark}", number(self.median)),
@@ -239,5 +257,6 @@ pub mod tests {
         assert_eq!(cells[1].ratio_to_best_peer, Some(1.0));
         assert_eq!(cells[2].ratio_to_best_peer, None);
         assert!(cells[2].show()[0].ends_with('!'));
+        assert!(cells[1].show()[0].ends_with('~'), "samples of nothing");
     }
 }

@@ -24,7 +24,9 @@ fn ask(double: &Double, certificate: &str, flags: &[&str]) -> Outcome<Report> {
         line.extend(["--count", "200"].map(str::to_owned));
     }
     line.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    let crate::Command::Keyserver(arguments) = crate::Arguments::parse_from(line).command else { unreachable!() };
+    let crate::Command::Keyserver(arguments) = crate::Arguments::try_parse_from(line).unwrap().command else {
+        unreachable!()
+    };
     measure(&arguments, &Interrupt::default())
 }
 
