@@ -275,9 +275,8 @@ impl Report {
         table.row(["target", &format!("{} ({link})", self.target)]);
         let key = self.ski.as_ref().map_or(String::new(), |ski| format!(", key {ski}"));
         table.row(["operation", &format!("{}{key}", self.operation)]);
-        let connections = summary.connections;
-        table
-            .row(["load", &format!("{} outstanding per connection, {connections} connections made", self.outstanding)]);
+        let load = format!("{} outstanding on each of {} connections", self.outstanding, self.connections);
+        table.row(["load", &format!("{load}; {} opened while measured", summary.connections)]);
         table.row(["done", &format!("{} in {:.2} s", summary.done, summary.elapsed_seconds)]);
         table.row(["per second", &show_number(summary.per_second)]);
         table.row(["verified", &format!("{} signatures, warm-up included", self.verified)]);
