@@ -204,9 +204,7 @@ impl Engine {
         let status = finish(&mut self.child, limit, "the engine ends");
         self.ended = true;
         // The readers see the end of a pipe a moment after the child's.
-        holds("the engine's last words", || {
-            Arc::strong_count(&self.stderr) == 1 && Arc::strong_count(&self.stdout) == 1
-        });
+        holds("the engine's last words", || Arc::strong_count(&self.stderr) == 1 && Arc::strong_count(&self.stdout) == 1);
         End { status, stderr: self.stderr() }
     }
 

@@ -54,11 +54,7 @@ fn report(what: &str, amount: u64, began: Instant, growth: u64) {
     let seconds = began.elapsed().as_secs_f64();
     let rate = amount as f64 / MIB as f64 / seconds;
     let built = if binaries::are_unoptimised() { " (unoptimised)" } else { "" };
-    println!(
-        "{what}: {} MiB in {seconds:.1} s, {rate:.0} MiB/s{built}, memory grew by {} KiB",
-        amount / MIB,
-        growth / 1024
-    );
+    println!("{what}: {} MiB in {seconds:.1} s, {rate:.0} MiB/s{built}, memory grew by {} KiB", amount / MIB, growth / 1024);
 }
 
 #[test]
@@ -112,8 +108,7 @@ fn every_byte_arrives_in_its_place() {
         let url = format!("{}/echo", engine.url(listener));
         let said = curl(&["--data-binary", &data, "--header", "Expect:", &url]).ok();
         assert!(said.stdout == bytes, "{listener}: {} bytes came back", said.stdout.len());
-        let said =
-            curl(&["--data-binary", &data, "--header", "Expect:", "--header", "Transfer-Encoding: chunked", &url]);
+        let said = curl(&["--data-binary", &data, "--header", "Expect:", "--header", "Transfer-Encoding: chunked", &url]);
         assert!(said.ok().stdout == bytes, "{listener}, in chunks");
     }
 }

@@ -130,8 +130,7 @@ fn curl_reuses_its_connection() {
 fn curl_speaks_tls_1_2_and_tls_1_3() {
     let origin = hello();
     let engine = Engine::start(&simple(&[origin.address()]));
-    for (arguments, version) in
-        [(["--tlsv1.2", "--tls-max", "1.2"], "TLSv1.2"), (["--tlsv1.3", "--tls-max", "1.3"], "TLSv1.3")]
+    for (arguments, version) in [(["--tlsv1.2", "--tls-max", "1.2"], "TLSv1.2"), (["--tlsv1.3", "--tls-max", "1.3"], "TLSv1.3")]
     {
         let url = format!("{}/{version}", engine.url("web"));
         let said = curl(&[&["--verbose", &url], &arguments[..]].concat()).ok();

@@ -24,8 +24,7 @@ fn a_plain_request_is_forwarded_with_who_asked_and_nothing_else() {
     for (listener, scheme) in [("plain", "http"), ("web", "https")] {
         let path = format!("/{listener}?a=b&c=%2F");
         let mut client = engine.client(listener);
-        client
-            .ask(format!("GET {path} HTTP/1.1\r\nhOsT: Shop.Test:8080\r\nX-One: 1\r\nAccept: a\r\nAccept: b\r\n\r\n"));
+        client.ask(format!("GET {path} HTTP/1.1\r\nhOsT: Shop.Test:8080\r\nX-One: 1\r\nAccept: a\r\nAccept: b\r\n\r\n"));
         assert_eq!(
             forwarded(&origin, &path),
             format!(
@@ -56,8 +55,7 @@ fn hop_by_hop_fields_end_here_both_ways() {
     assert_eq!(response.fields("Via").len(), 1, "{}", response.head);
     assert!(response.field("Date").is_some(), "one is made where the server gave none");
     let head = forwarded(&origin, "/hops");
-    for gone in
-        ["X-Mine", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization", "Proxy", "HTTP2-Settings", "Content_Length"]
+    for gone in ["X-Mine", "Keep-Alive", "Proxy-Connection", "Proxy-Authorization", "Proxy", "HTTP2-Settings", "Content_Length"]
     {
         assert_eq!(values(&head, gone), Vec::<&str>::new(), "{head}");
     }

@@ -94,11 +94,9 @@ fn two_framings_at_once_are_refused() {
 #[test]
 fn lengths_that_are_no_length_are_refused() {
     let bad = |value: &str| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {value}\r\n\r\nbody");
-    let values =
-        ["", "-1", "+4", "4 4", "4, 4", "4,5", "0x4", "4.0", "four", "18446744073709551616", "4;q=1", "\u{664}"];
+    let values = ["", "-1", "+4", "4 4", "4, 4", "4,5", "0x4", "4.0", "four", "18446744073709551616", "4;q=1", "\u{664}"];
     let texts: Vec<String> = values.iter().map(|value| bad(value)).collect();
-    let mut cases: Vec<(&str, u16, &str)> =
-        texts.iter().map(|text| (text.as_str(), 400, "bad-content-length")).collect();
+    let mut cases: Vec<(&str, u16, &str)> = texts.iter().map(|text| (text.as_str(), 400, "bad-content-length")).collect();
     cases.push((
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nbody",
         400,
@@ -120,11 +118,7 @@ fn codings_that_are_not_chunked_alone_are_refused() {
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked, chunked\r\n\r\n", 400, "bad-transfer-encoding"),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n", 400, "bad-transfer-encoding"),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: \"chunked\"\r\n\r\n", 400, "bad-transfer-encoding"),
-        (
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-            501,
-            "unknown-transfer-coding",
-        ),
+        ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "unknown-transfer-coding"),
         (
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             400,
@@ -273,8 +267,7 @@ fn a_chunked_body_that_goes_wrong_ends_both_connections() {
             let path = format!("/{listener}/{index}");
             let connections = origin.connections();
             let mut client = engine.client(listener);
-            client
-                .send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}"));
+            client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}{SMUGGLED}"));
             let response = client.read_response();
             assert_eq!(response.status, 400, "{what}");
             assert_eq!(response.field("Connection"), Some("close"), "{what}");
@@ -304,9 +297,7 @@ fn what_lies_in_a_body_is_not_a_request() {
         let mut client = engine.client(listener);
         let length = SMUGGLED.len();
         let first = format!("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{SMUGGLED}");
-        let second = format!(
-            "POST /2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{length:x}\r\n{SMUGGLED}\r\n0\r\n\r\n"
-        );
+        let second = format!("POST /2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{length:x}\r\n{SMUGGLED}\r\n0\r\n\r\n");
         client.send(format!("{first}{second}GET /3 HTTP/1.1\r\nHost: a\r\n\r\n"));
         for _ in 0..3 {
             assert_eq!(client.read_response().text(), "hello\n");

@@ -122,9 +122,7 @@ fn comes_back(engine: &Engine, nginx: &Nginx) {
     let before = answered();
     // The wait doubles with each failed trial, so that it is at most as long again as the server was away, and not
     // less than a second.
-    eventually(Duration::from_secs(12), "the server gets its share again", || {
-        (answered() > before + 50.0).then_some(())
-    });
+    eventually(Duration::from_secs(12), "the server gets its share again", || (answered() > before + 50.0).then_some(()));
 }
 
 #[test]

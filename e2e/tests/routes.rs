@@ -136,8 +136,7 @@ fn the_engine_answers_by_itself_where_it_is_told_to() {
     assert!(client.read_head().contains("\r\nContent-Length: 14"));
     let response = client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
     assert_eq!(response.status, 410);
-    let response =
-        client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
+    let response = client.ask("POST /gone/ HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n");
     assert_eq!(response.status, 410);
     assert_eq!(client.get("/robots.txt").status, 200, "bodies that are here are skipped, and the connection lives on");
     // One that is still to come is not waited for.

@@ -34,8 +34,7 @@ fn pipelined_requests_are_answered_in_order() {
         for n in 0..50 {
             requests += &format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n");
         }
-        requests +=
-            "POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /after HTTP/1.1\r\nHost: a\r\n\r\n";
+        requests += "POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbodyGET /after HTTP/1.1\r\nHost: a\r\n\r\n";
         requests += "POST /chunks HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n";
         requests += "GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: a\r\n\r\n";
         client.send(requests);
@@ -161,7 +160,8 @@ fn a_body_held_back_comes_after_100_continue() {
     });
     on_both(&origin, |_, client| {
         for _ in 0..2 {
-            let interim = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
+            let interim =
+                client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
             assert_eq!(interim.status, 100);
             client.send("body");
             assert_eq!(client.read_response().text(), "hello\n");
@@ -171,10 +171,7 @@ fn a_body_held_back_comes_after_100_continue() {
 
 #[test]
 fn a_final_answer_to_an_expectation_reaches_the_client() {
-    for answer in [
-        "HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno",
-        "HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno",
-    ] {
+    for answer in ["HTTP/1.1 417 Expectation Failed\r\nContent-Length: 2\r\n\r\nno", "HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno"] {
         let origin = Origin::scripted(move |peer| {
             peer.read_head();
             peer.send(answer);
@@ -206,9 +203,7 @@ fn chunks_and_trailers_pass_both_ways() {
     });
     on_both(&origin, |_, client| {
         for _ in 0..2 {
-            client.send(
-                "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\nConnection: TE\r\n\r\n",
-            );
+            client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
             client.send(in_chunks(&[b"one,", b"two,three"], "X-Sum: 13\r\n"));
             let response = client.read_response();
             assert_eq!(response.body.len(), 20_003);
@@ -222,11 +217,7 @@ fn a_chunked_upload_in_pieces_arrives_whole() {
     let origin = Origin::answering(|request| {
         let end = propylon_e2e::http::head_end(request).expect("a head");
         let body = propylon_e2e::http::chunked(&request[end..]).expect("a whole body").data;
-        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())
-            .into_bytes()
-            .into_iter()
-            .chain(body)
-            .collect()
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).into_bytes().into_iter().chain(body).collect()
     });
     on_both(&origin, |_, client| {
         client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
