@@ -113,7 +113,8 @@ impl Arrivals {
         self.backlog.clear();
     }
 
-    /// Moves what is due by `now` to the backlog, `allowed` at most, and returns how many that are.
+    /// Moves what is due by `now` to the backlog, `allowed` at most, and returns how many that are. Those that find no
+    /// room there are unanswered.
     pub fn let_arrive(&mut self, now: Instant, allowed: &mut u64, tally: &mut Tally) -> usize {
         let before = self.backlog.len();
         while self.next <= now && *allowed > 0 {

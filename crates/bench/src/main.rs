@@ -1,11 +1,11 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `offload`, `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share: `target` (who
-//! is asked, and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and written like one),
-//! `load` (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several such loops as one)
-//! and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (what came of it), `cpu` and `memory`
-//! (what it cost the server), `pressure` (what ran short), `report` (how it is told).
+//! `keyserver`, `offload`, `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share:
+//! `target` (who is asked, and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and
+//! written like one), `load` (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several
+//! such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (what came of it),
+//! `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report` (how it is told).
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod http2;
 #[cfg(test)]
 mod instrument;
 mod interrupt;
+mod keyserver;
 mod link;
 mod load;
 mod machine;
@@ -67,6 +68,7 @@ enum Command {
     Requests(requests::Arguments),
     Throughput(throughput::Arguments),
     Connections(connections::Arguments),
+    Keyserver(keyserver::Arguments),
     Compare(compare::Arguments),
     Offload(offload::Arguments),
     Prefork(offload::prefork::Arguments),
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Throughput(arguments) => throughput::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
+        Command::Keyserver(arguments) => keyserver::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Offload(arguments) => offload::run(&arguments),
         Command::Prefork(arguments) => offload::prefork::run(&arguments),

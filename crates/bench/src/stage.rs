@@ -40,8 +40,8 @@ pub struct StageArguments {
     /// Path to ask for [default: "/" of an endpoint, else one that the server answers itself]
     #[arg(long)]
     pub path: Option<String>,
-    /// Server to start: propylon, haproxy or nginx
-    #[arg(long, value_name = "SERVER", default_value = "propylon", value_parser = parse_server)]
+    /// Server to start: propylon, haproxy, nginx or envoy
+    #[arg(long, value_name = "SERVER", default_value = "propylon", value_parser = Peer::parse)]
     pub server: Peer,
     /// Where that server's program is [default: propylon beside this program, others where a shell finds them]
     #[arg(long, value_name = "PATH")]
@@ -105,10 +105,6 @@ pub struct Witnessed {
     pub key: KeyKind,
 }
 
-fn parse_server(text: &str) -> Result<Peer, String> {
-    Peer::named(text).ok_or_else(|| "use propylon, haproxy or nginx".to_owned())
-}
-
 impl<'a> Stage<'a> {
     pub fn new(arguments: &'a StageArguments, interrupt: &'a Interrupt) -> Outcome<Self> {
         let cores = machine::cores_allowed();
@@ -128,7 +124,7 @@ impl<'a> Stage<'a> {
                 write_certificates(&scratch)?;
                 let program = Program::find(arguments.server, &arguments.server.path(arguments.program.as_deref())?)
                     .map_err(|failure| Failure::new(format!("{failure}; name it with --program PATH")))?;
-                progress(format_args!("{}: {}", program.peer.name(), program.version));
+                progress(format_args!("{}: {}", program.peer.name(), program.title()));
                 Some(program)
             }
         };
@@ -147,7 +143,7 @@ impl<'a> Stage<'a> {
     /// Who is asked, for the report.
     pub fn server_name(&self) -> String {
         match (&self.program, &self.arguments.target) {
-            (Some(program), _) => format!("{} ({})", program.peer.name(), program.version),
+            (Some(program), _) => format!("{} ({})", program.peer.name(), program.title()),
             (None, target) => target.clone().unwrap_or_default(),
         }
     }

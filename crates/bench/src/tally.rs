@@ -120,6 +120,8 @@ pub struct Tally {
     /// Handshakes by what they agreed on.
     negotiated: Vec<(Negotiated, u64)>,
     errors: [u64; ErrorKind::ALL.len()],
+    /// Errors that only one command's protocol knows, by their name there.
+    named_errors: BTreeMap<&'static str, u64>,
     first_error: Option<String>,
     latency: Histogram<u64>,
     pub elapsed: Duration,
@@ -137,6 +139,7 @@ impl Tally {
             asked_again: 0,
             negotiated: Vec::new(),
             errors: [0; ErrorKind::ALL.len()],
+            named_errors: BTreeMap::new(),
             first_error: None,
             latency: Histogram::new_with_bounds(1, LATENCY_MAX.as_nanos() as u64, 3)
                 .expect("1 ns to an hour with three digits are bounds that the histogram takes"),
@@ -166,6 +169,13 @@ impl Tally {
         }
     }
 
+    pub fn record_named_error(&mut self, name: &'static str, detail: impl FnOnce() -> String) {
+        *self.named_errors.entry(name).or_default() += 1;
+        if self.first_error.is_none() {
+            self.first_error = Some(format!("{name}: {}", detail()));
+        }
+    }
+
     /// Adds what another thread or process counted over the same stretch of time: the sums, the samples, the longer
     /// time. All tallies have the same buckets, so a sample falls where it would have fallen had it been recorded
     /// here. Every field is named, so that a new one cannot be forgotten here.
@@ -180,6 +190,7 @@ impl Tally {
             asked_again,
             negotiated,
             errors,
+            named_errors,
             first_error,
             latency,
             elapsed,
@@ -197,6 +208,9 @@ impl Tally {
         for (own, others) in sums.into_iter().chain(self.errors.iter_mut().zip(errors)) {
             *own = own.saturating_add(others);
         }
+        for (name, count) in named_errors {
+            *self.named_errors.entry(name).or_default() += count;
+        }
         for (kind, count) in negotiated {
             self.record_handshakes(kind, count);
         }
@@ -210,7 +224,7 @@ impl Tally {
     }
 
     pub fn errors_total(&self) -> u64 {
-        self.errors.iter().sum()
+        self.errors.iter().chain(self.named_errors.values()).sum()
     }
 
     pub fn first_error(&self) -> Option<&str> {
@@ -244,7 +258,7 @@ impl Tally {
             moved: self.moved,
             asked_again: self.asked_again,
             negotiated: self.negotiated.iter().map(|(negotiated, count)| (negotiated.show(), *count)).collect(),
-            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).collect(),
+            errors: errors.map(|kind| (kind.name(), self.errors(*kind))).chain(self.named_errors.clone()).collect(),
             first_error: self.first_error.clone(),
             latency: LatencySummary::of(&self.latency),
         }

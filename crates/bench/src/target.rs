@@ -201,6 +201,13 @@ impl Target {
         self
     }
 
+    /// With TLS as the caller made it, for servers that want more than a web server does.
+    pub fn with_config(address: SocketAddr, name: &str, config: ClientConfig) -> Outcome<Self> {
+        let server_name = ServerName::try_from(name.to_owned()).when(format_args!("--name {name}"))?;
+        let tls = TlsClient { config: Arc::new(config), server_name, resume: false };
+        Ok(Self { address, name: name.to_owned(), tls: Some(tls), sources: Vec::new(), next_source: 0.into() })
+    }
+
     /// A full handshake is an error.
     pub fn wants_resumed(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.resume)

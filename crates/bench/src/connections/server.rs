@@ -50,7 +50,7 @@ impl Server {
     pub fn name(&self, arguments: &Arguments) -> String {
         match self {
             Self::Running { .. } => arguments.target.target.clone(),
-            Self::Startable { program, .. } => format!("{}, started for each mode", program.version),
+            Self::Startable { program, .. } => format!("{}, started for each mode", program.title()),
         }
     }
 

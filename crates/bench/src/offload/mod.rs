@@ -35,7 +35,7 @@ use verdict::Verdict;
     The balancer is not told of --max: it opens as many connections to the origin as it sees fit.")]
 pub struct Arguments {
     /// Program to start as the balancer: propylon, haproxy or nginx
-    #[arg(long, value_name = "PROGRAM", default_value = "propylon", value_parser = parse_peer)]
+    #[arg(long, value_name = "PROGRAM", default_value = "propylon", value_parser = Peer::parse)]
     pub through: Peer,
     /// A balancer that runs already, instead
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "through", requires = "origin_bind")]
@@ -90,10 +90,6 @@ pub struct Arguments {
     /// Write everything measured as JSON ("-": to stdout)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-}
-
-fn parse_peer(text: &str) -> Result<Peer, String> {
-    Peer::named(text).ok_or_else(|| "propylon, haproxy or nginx".to_owned())
 }
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {

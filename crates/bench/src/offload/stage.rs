@@ -60,7 +60,7 @@ impl<'a> Stage<'a> {
 
     pub fn balancer_name(&self) -> String {
         match (&self.program, &self.arguments.balancer) {
-            (Some(program), _) => program.version.clone(),
+            (Some(program), _) => program.title(),
             (None, address) => address.clone().unwrap_or_default(),
         }
     }

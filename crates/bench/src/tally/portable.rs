@@ -42,6 +42,7 @@ impl Tally {
             asked_again,
             negotiated,
             errors: _,
+            named_errors,
             first_error,
             latency,
             elapsed,
@@ -59,7 +60,12 @@ impl Tally {
             unanswered: *unanswered,
             asked_again: *asked_again,
             negotiated: negotiated.iter().map(numbers).collect(),
-            errors: errors.map(|kind| (kind.name().to_owned(), self.errors(*kind))).collect(),
+            // Agents run no command that has errors of its own; if one did, the other side would refuse them aloud.
+            errors: errors
+                .map(|kind| (kind.name(), self.errors(*kind)))
+                .chain(named_errors.clone())
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
             first_error: first_error.clone(),
             latency: latency
                 .iter_recorded()
@@ -117,6 +123,7 @@ impl PortableTally {
             asked_again: *asked_again,
             negotiated: kinds.collect(),
             errors,
+            named_errors: BTreeMap::new(),
             first_error: first_error.clone(),
             latency,
             elapsed: *elapsed,
