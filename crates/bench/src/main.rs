@@ -1,6 +1,7 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`). What they
+//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`, `plan`,
+//! and `page` for `report`). What they
 //! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
 //! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
 
@@ -19,7 +20,10 @@ mod load;
 mod machine;
 mod memory;
 mod origin;
+mod page;
+mod plan;
 mod poll;
+mod provenance;
 mod report;
 mod requests;
 mod response;
@@ -50,6 +54,8 @@ enum Command {
     Requests(requests::Arguments),
     Connections(connections::Arguments),
     Compare(compare::Arguments),
+    Plan(plan::Arguments),
+    Report(page::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +66,8 @@ fn main() -> ExitCode {
         Command::Requests(arguments) => requests::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,8 +14,10 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::units::parse_duration;
 use crate::{certificates, machine, report};
-use peers::{Peer, Program, Site};
-use rows::{Bench, Row, Sample};
+pub use peers::Peer;
+use peers::{Program, Site};
+pub use rows::Row;
+use rows::{Bench, Sample};
 use running::Running;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -76,11 +78,29 @@ pub struct Arguments {
     pub keep_configs: Option<PathBuf>,
 }
 
+impl Default for Arguments {
+    /// What the command line without a flag means.
+    fn default() -> Self {
+        use clap::{Args, FromArgMatches};
+        let command = Self::augment_args(clap::Command::new("compare"));
+        let matches = command.get_matches_from(["compare"]);
+        Self::from_arg_matches(&matches).expect("every flag has a default")
+    }
+}
+
 /// Samples by row and program, in the order in which they were taken.
 pub type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
+    let verdict = measure(arguments, &interrupt)?;
+    verdict.print();
+    report::save_json(arguments.json.as_deref(), &verdict)?;
+    verdict.outcome()
+}
+
+/// All of the comparison but the telling.
+pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;
     for program in &programs {
@@ -90,14 +110,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let origin = start_origin(arguments, &scratch, &interrupt)?;
-    let bench = Bench {
-        arguments,
-        interrupt: &interrupt,
-        scratch: &scratch,
-        origin_pid: origin.child.pid(),
-        origin: origin.address,
-    };
+    let origin = start_origin(arguments, &scratch, interrupt)?;
+    let bench =
+        Bench { arguments, interrupt, scratch: &scratch, origin_pid: origin.child.pid(), origin: origin.address };
     if let Some(directory) = &arguments.keep_configs {
         keep_configs(&bench, &programs, directory)?;
     }
@@ -105,10 +120,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 
     let samples = take_samples(&bench, &programs)?;
     drop(origin);
-    let verdict = verdict::Verdict::new(arguments, &programs, &samples);
-    verdict.print();
-    report::save_json(arguments.json.as_deref(), &verdict)?;
-    verdict.outcome()
+    Ok(verdict::Verdict::new(arguments, &programs, &samples))
 }
 
 /// Row by row, and within a row turn by turn, so that a slow minute of the machine falls on everyone.

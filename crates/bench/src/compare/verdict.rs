@@ -11,6 +11,7 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 pub struct Verdict {
+    command: &'static str,
     programs: Vec<ProgramSummary>,
     rows: Vec<RowSummary>,
     rounds: u32,
@@ -62,6 +63,7 @@ impl Verdict {
             RowSummary { row: row.name(), unit: row.unit(), cells }
         };
         Self {
+            command: "compare",
             programs: programs
                 .iter()
                 .map(|program| ProgramSummary { name: program.peer.name(), version: program.version.clone() })

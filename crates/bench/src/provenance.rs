@@ -1,0 +1,61 @@
+//! Where a result comes from: the command, the program, the machine and the hour. What it takes to repeat it.
+
+use serde::Serialize;
+use std::fs;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+#[derive(Serialize)]
+pub struct Provenance {
+    /// As it was typed, word by word.
+    pub command_line: Vec<String>,
+    pub version: &'static str,
+    /// "debug" results are for tests of the bench, not for people.
+    pub build: &'static str,
+    /// UTC, RFC 3339; when the result was written.
+    pub finished: String,
+    pub cpu: String,
+    /// That this process may use.
+    pub cores: usize,
+    pub memory_kib: u64,
+    pub kernel: String,
+}
+
+impl Provenance {
+    pub fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpuinfo = read("/proc/cpuinfo");
+        // Not every architecture names its model.
+        let cpu = field(&cpuinfo, "model name").unwrap_or(std::env::consts::ARCH).to_owned();
+        let memory = read("/proc/meminfo");
+        let memory_kib = field(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0);
+        Self {
+            command_line: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            version: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            finished: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
+            cpu,
+            cores: crate::machine::cores_allowed().len(),
+            memory_kib,
+            kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        }
+    }
+}
+
+/// `name : value` or `name: value`, the first of them.
+fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim_start().strip_prefix(':')?.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_knows_its_machine() {
+        let here = Provenance::here();
+        assert!(here.memory_kib > 0 && here.cores > 0 && here.finished.ends_with('Z'));
+        assert_eq!(field("model name\t: A B\n", "model name"), Some("A B"));
+    }
+}
