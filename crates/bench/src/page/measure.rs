@@ -49,7 +49,7 @@ pub fn family_of(path: &str) -> Option<(Family, f64)> {
     if has("offered") || has("wanted") && has("per_second") || has("provenance") {
         return if ends("per_second") { Some((Family::Rate, 1.0)) } else { None };
     }
-    if has("latency") {
+    if has("latency") || is_percentile(leaf) && (has("connect.") || has("answer.")) {
         return is_percentile(leaf).then_some((Family::Latency, 1e-6));
     }
     if ends("seconds_per_gigabyte") || ends("s_per_gb") {
@@ -75,6 +75,7 @@ pub fn family_of(path: &str) -> Option<(Family, f64)> {
             () if has("nanoseconds") || ends("_ns") => Some((Family::CpuTime, 1e-3)),
             () if has("microseconds") || ends("_us") => Some((Family::CpuTime, 1.0)),
             () if ends("cores") || ends("busy") => Some((Family::Cores, 1.0)),
+            () if has("seconds_each") => Some((Family::CpuTime, 1e6)),
             () => None,
         };
     }
@@ -87,7 +88,7 @@ pub fn family_of(path: &str) -> Option<(Family, f64)> {
     if has("memory") && ends("_bytes") || ends("rss_bytes") {
         return Some((Family::Memory, 1.0 / 1024.0));
     }
-    let is_connections = ends("connections") || ["open", "served", "established", "connects"].contains(&leaf);
+    let is_connections = ends("connections") || ["open", "served", "established", "accepted", "queued"].contains(&leaf);
     is_connections.then_some((Family::Connections, 1.0))
 }
 

@@ -81,9 +81,9 @@ pub fn number(value: &Value, path: &[&str]) -> Option<f64> {
     path.iter().try_fold(value, |value, name| value.get(name))?.as_f64()
 }
 
-/// `errors` is a count in some results and counts by kind in others.
+/// `errors` is a count in some results and counts by kind in others; `failures` is what they are called elsewhere.
 pub fn errors_of(value: &Value) -> u64 {
-    match &value["errors"] {
+    match value.get("errors").unwrap_or(&value["failures"]) {
         Value::Object(kinds) => kinds.values().filter_map(Value::as_u64).fold(0, u64::saturating_add),
         Value::Array(list) => list.len() as u64,
         count => count.as_u64().unwrap_or(0),
@@ -102,8 +102,8 @@ fn count_errors(value: &Value, errors: &mut u64, first: &mut Option<String>) {
     }
     match value {
         Value::Object(fields) => {
-            // Trials of a search may fail: that is how it finds the limit.
-            let parts = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "trials" | "provenance"));
+            // Trials of a search and steps of an offload may fail: that is how they find the limit.
+            let parts = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "trials" | "steps" | "provenance"));
             parts.for_each(|(_, part)| count_errors(part, errors, first));
         }
         Value::Array(parts) => parts.iter().for_each(|part| count_errors(part, errors, first)),

@@ -10,6 +10,7 @@ use crate::units::show_nanoseconds;
 use serde_json::Value;
 
 mod comparison;
+mod offload;
 mod plan;
 
 /// Command, heading, and what its figures answer.
@@ -50,6 +51,7 @@ pub fn render(results: &[Result]) -> String {
         html.push_str(&note(about));
         html.push_str(&match command {
             "compare" => own.iter().map(|result| comparison::render(result)).collect(),
+            "offload" => own.iter().map(|result| offload::render(result)).collect(),
             "plan" => own.iter().map(|result| plan::render(result)).collect(),
             "connections" => connections(&own),
             _ => any(command, &own),

@@ -64,6 +64,7 @@ impl Record {
     fn of(value: &Value) -> Self {
         let mut record = Self { errors: errors_of(value), ..Self::default() };
         record.flatten(value, "", 0);
+        record.derive_cores();
         record
     }
 
@@ -71,6 +72,10 @@ impl Record {
         for (name, field) in value.as_object().into_iter().flatten() {
             if name == "errors" || name == "provenance" {
                 continue;
+            }
+            // A part's errors are the record's, unless the record sums them up itself.
+            if depth == 0 && value.get("errors").is_none() {
+                self.errors = self.errors.saturating_add(errors_of(field));
             }
             let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
             match field {
@@ -82,6 +87,22 @@ impl Record {
                 _ => {}
             }
         }
+    }
+
+    /// CPU seconds (`origin_cpu`) beside the seconds that they were spent in are cores.
+    fn derive_cores(&mut self) {
+        let cores: Vec<(String, f64)> = self
+            .numbers
+            .iter()
+            .filter_map(|(name, cpu)| {
+                let (parent, leaf) = name.rsplit_once('.').unwrap_or(("", name));
+                let who = leaf.strip_suffix("_cpu")?;
+                let seconds = if parent.is_empty() { "seconds".to_owned() } else { format!("{parent}.seconds") };
+                let seconds = self.number(&seconds).filter(|seconds| *seconds > 0.0)?;
+                Some((format!("{who}_cpu.cores"), cpu / seconds))
+            })
+            .collect();
+        self.numbers.extend(cores);
     }
 
     pub fn number(&self, name: &str) -> Option<f64> {
@@ -121,7 +142,7 @@ fn collect(value: &Value, path: &str, label: &str, tracks: &mut Vec<Track>) {
         }
         Value::Object(fields) => {
             // Samples are what medians come from; percentiles have pictures of their own.
-            const OWN_WAYS: [&str; 6] = ["provenance", "samples", "latency", "percentiles", "errors", "histogram"];
+            const OWN_WAYS: [&str; 6] = ["provenance", "samples", "rounds", "latency", "percentiles", "errors"];
             for (name, field) in fields.iter().filter(|(name, _)| !OWN_WAYS.contains(&name.as_str())) {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 // `with` and `without` are told apart by the field that they are in, not by one that they have.
@@ -153,7 +174,7 @@ pub fn pictures(tracks: &[Track], command: &str) -> String {
     for (path, tracks) in by_path {
         let series: Vec<(String, Vec<&Record>)> = split_by_words(&tracks);
         html.push_str(&match place_of(&series) {
-            Some((field, label)) if !(command == "sweep" && field == "workers") => lines(path, &series, field, label),
+            Some((field, label)) if command != "sweep" => lines(path, &series, field, label),
             _ => bars(path, &tracks),
         });
     }
@@ -281,9 +302,12 @@ fn bars(path: &str, tracks: &[&Track]) -> String {
     workers.dedup();
     let families = measured_fields(records.iter().map(|(_, record)| *record), "workers");
     let mut html = String::new();
-    for (family, fields) in families.into_iter().take(PICTURES_MAX) {
-        let by_workers = workers.len() > 1;
-        let fields: Vec<(String, f64)> = fields.into_iter().take(if by_workers { 1 } else { 4 }).collect();
+    let by_workers = workers.len() > 1;
+    // With bars for workers, another field is another picture.
+    let each = if by_workers { 1 } else { 4 };
+    let chunks =
+        families.iter().flat_map(|(family, fields)| fields.chunks(each).take(3).map(move |fields| (*family, fields)));
+    for (family, fields) in chunks.take(PICTURES_MAX) {
         let series: Vec<String> = if by_workers {
             workers.iter().map(|count| format!("{count:.0} workers")).collect()
         } else {

@@ -3,6 +3,7 @@
 use super::demand::Traffic;
 use crate::failure::{Failure, Outcome};
 use crate::target::Key;
+use crate::units::show_number;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -103,12 +104,16 @@ impl Figures {
             self.learn_from_comparison(result, name)?
         } else {
             refuse_errors(result, name)?;
+            for mode in result["modes"].as_array().into_iter().flatten() {
+                refuse_errors(&mode["opening"], name)?;
+                refuse_errors(&mode["holding"], name)?;
+            }
             self.learn_from_load(result, name, traffic, key)
         };
         if learned == 0 {
             return Err(Failure::new(format!(
                 "{name}: no figure to plan with; it takes results of compare (with propylon in it), or of handshakes, \
-                 requests, throughput and connections with --server-pid"
+                 requests, throughput, connections and keyserver with --server-pid"
             )));
         }
         Ok(())
@@ -139,9 +144,9 @@ impl Figures {
                 "idle-tcp" => (Kind::TcpConnection, connection_bytes, "KiB RSS"),
                 _ => continue,
             };
-            let mut source = format!("{name}, {row_name}: {} {seen}", crate::units::show_number(median));
+            let mut source = format!("{name}, {row_name}: {} {seen}", show_number(median));
             if kernel > 0.0 && seen == "KiB RSS" {
-                source.push_str(&format!(" + {} KiB kernel, both ends", crate::units::show_number(kernel)));
+                source.push_str(&format!(" + {} KiB kernel, both ends", show_number(kernel)));
             }
             learned += self.learn(kind, value, source);
         }
@@ -150,31 +155,65 @@ impl Figures {
 
     fn learn_from_load(&mut self, result: &Value, name: &str, traffic: Traffic, key: Key) -> usize {
         let number = |path: &str| result.pointer(path).and_then(Value::as_f64);
+        let traffic = traffic_of(result).unwrap_or(traffic);
+        let learn_each = |figures: &mut Self, kind: Kind, each: Option<f64>| {
+            let Some(each) = each else { return 0 };
+            let source = format!("{name}: {} CPU µs each, taken as the key asked for", show_number(each / 1e3));
+            figures.learn(kind, 1e9 / each, source)
+        };
         match result["command"].as_str().unwrap_or_default() {
             // Resumed handshakes cost less than what is demanded: full ones.
             "handshakes" if number("/resumed").unwrap_or(0.0) > 0.0 => 0,
-            "handshakes" => number("/server_cpu/nanoseconds_per_request").map_or(0, |each| {
-                let source = format!("{name}: {} CPU µs each, taken as the key asked for", (each / 1e3).round());
-                self.learn(Kind::transactions(key), 1e9 / each, source)
-            }),
+            "handshakes" => learn_each(self, Kind::transactions(key), number("/server_cpu/nanoseconds_per_request")),
+            "keyserver" => learn_each(self, Kind::signatures(key), number("/server_cpu/nanoseconds_per_operation")),
             // Small answers cost by the request, not by the byte.
-            "requests" | "throughput" if mean_body_bytes(result) < BULK_BODY_BYTES_MIN => 0,
+            "requests" if mean_body_bytes(result) < BULK_BODY_BYTES_MIN => 0,
             "requests" | "throughput" => number("/server_cpu/seconds_per_gigabyte").map_or(0, |each| {
                 let source = format!("{name}: {each:.3} CPU s/GB, taken as {}", traffic.name());
                 self.learn(Kind::bulk(traffic), 8.0 / each, source)
             }),
-            "connections" => number("/growth/rss").map_or(0, |rss| {
-                let kernel = number("/growth/kernel").unwrap_or(0.0).max(0.0);
-                let source = format!(
-                    "{name}: {rss:.1} KiB RSS + {kernel:.1} KiB kernel, both ends, taken as {}",
-                    traffic.name()
-                );
-                // Without a process to look at, the RSS is zero: no figure.
-                if rss > 0.0 { self.learn(Kind::connection(traffic), (rss + kernel) * 1024.0, source) } else { 0 }
-            }),
+            "connections" if result["modes"].is_array() => {
+                let modes = result["modes"].as_array().into_iter().flatten();
+                modes.map(|mode| self.learn_from_mode(mode, name)).sum()
+            }
+            "connections" => {
+                let kernel = number("/growth/kernel").unwrap_or(0.0);
+                self.learn_connection(name, traffic, number("/growth/rss").unwrap_or(0.0), kernel)
+            }
             _ => 0,
         }
     }
+
+    fn learn_from_mode(&mut self, mode: &Value, name: &str) -> usize {
+        let number = |path: &str| mode.pointer(path).and_then(Value::as_f64).unwrap_or(0.0);
+        let traffic = match mode["mode"].as_str() {
+            Some("tls") => Traffic::Tls,
+            Some("http") => Traffic::Http,
+            // The others are HTTP connections too, that say nothing: no TCP relay.
+            _ => return 0,
+        };
+        self.learn_connection(
+            name,
+            traffic,
+            number("/server/rss_kib"),
+            number("/kernel/sockets") + number("/kernel/buffers"),
+        )
+    }
+
+    /// Without a process to look at, the RSS is zero: no figure.
+    fn learn_connection(&mut self, name: &str, traffic: Traffic, rss_kib: f64, kernel_kib: f64) -> usize {
+        let (what, kernel_kib) = (traffic.name(), kernel_kib.max(0.0));
+        let source = format!("{name}: {rss_kib:.1} KiB RSS + {kernel_kib:.1} KiB kernel, both ends, taken as {what}");
+        if rss_kib > 0.0 { self.learn(Kind::connection(traffic), (rss_kib + kernel_kib) * 1024.0, source) } else { 0 }
+    }
+}
+
+/// What a result says of itself; `None` if it does not.
+fn traffic_of(result: &Value) -> Option<Traffic> {
+    if result["what"].as_str().is_some_and(|what| what.starts_with("tcp")) {
+        return Some(Traffic::Tcp);
+    }
+    result["tls"].as_bool().map(|is_tls| if is_tls { Traffic::Tls } else { Traffic::Http })
 }
 
 /// Bodies from which on the cost per request is small beside the cost per byte.
@@ -218,6 +257,25 @@ mod tests {
         assert_eq!(figures.of(Kind::TlsBulk).unwrap().value, 16.0);
         assert_eq!(figures.of(Kind::TlsConnection).unwrap().value, 10_240.0);
         assert_eq!(figures.of(Kind::RsaTransactions).unwrap().source, DOCUMENTS);
+    }
+
+    #[test]
+    fn load_results_are_read_by_what_they_say_of_themselves() {
+        let mut figures = Figures::of_the_documents();
+        let mut learn = |result: Value| figures.learn_from(&result, "r", Traffic::Tls, Key::Rsa).is_ok();
+        assert!(learn(json!({"command": "handshakes", "server_cpu": {"nanoseconds_per_request": 1e6}})));
+        assert!(!learn(json!({"command": "handshakes", "resumed": 9, "server_cpu": {"nanoseconds_per_request": 1.0}})));
+        assert!(learn(json!({"command": "keyserver", "server_cpu": {"nanoseconds_per_operation": 2e5}})));
+        assert!(learn(json!({"command": "throughput", "tls": false, "server_cpu": {"seconds_per_gigabyte": 0.4}})));
+        assert!(!learn(
+            json!({"command": "requests", "done": 9, "body_bytes": 9, "server_cpu": {"seconds_per_gigabyte": 9.0}})
+        ));
+        assert!(learn(json!({"command": "connections", "modes": [{"mode": "tcp", "server": {"rss_kib": 1.0}},
+            {"mode": "http", "server": {"rss_kib": 1.0}, "kernel": {"sockets": 4.0, "buffers": 0.0}}]})));
+        let value = |kind| figures.of(kind).unwrap().value;
+        assert_eq!((value(Kind::RsaTransactions), value(Kind::RsaSignatures)), (1000.0, 5000.0));
+        assert_eq!((value(Kind::HttpBulk), value(Kind::HttpConnection)), (20.0, 5120.0));
+        assert_eq!((value(Kind::TlsBulk), value(Kind::TcpConnection)), (1.0, 10e3));
     }
 
     #[test]
