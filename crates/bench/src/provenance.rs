@@ -15,7 +15,7 @@ pub struct Provenance {
     /// UTC, RFC 3339; when the result was written.
     pub finished: String,
     pub cpu: String,
-    /// That this process may use.
+    /// Of the machine, not of the pinned thread that writes this.
     pub cores: usize,
     pub memory_kib: u64,
     pub kernel: String,
@@ -35,7 +35,7 @@ impl Provenance {
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             finished: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
             cpu,
-            cores: crate::machine::cores_allowed().len(),
+            cores: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
             memory_kib,
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
         }

@@ -18,13 +18,34 @@ pub struct Axis {
     /// With its unit.
     pub label: String,
     pub scale: Scale,
+    /// Ticks at these values instead of round ones: there are few, and nothing between them.
+    pub at: Vec<f64>,
 }
 
 impl Axis {
     pub fn new(label: impl Into<String>, scale: Scale) -> Self {
-        Self { label: label.into(), scale }
+        Self { label: label.into(), scale, at: Vec::new() }
+    }
+
+    /// With ticks at the values, if they are few.
+    pub fn with_ticks_at(mut self, values: impl Iterator<Item = f64>) -> Self {
+        let mut at: Vec<f64> = values.filter(|value| self.scale.takes(*value)).collect();
+        at.sort_by(f64::total_cmp);
+        at.dedup();
+        self.at = if at.len() <= TICKS_AT_MAX { at } else { Vec::new() };
+        self
+    }
+
+    pub fn ticks(&self, span: &Span, most: usize) -> Vec<(f64, String)> {
+        if self.at.is_empty() {
+            return span.ticks(most);
+        }
+        self.at.iter().map(|value| (*value, compact(*value))).collect()
     }
 }
+
+/// More ticks than this at the values themselves would run into each other.
+const TICKS_AT_MAX: usize = 8;
 
 /// An axis with values on it.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +108,8 @@ impl Span {
     fn linear_ticks(&self, most: usize) -> Vec<(f64, String)> {
         let rough = (self.high - self.low) / most as f64;
         let decade = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|step| *step >= rough * 0.999);
+        let step =
+            [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * decade).into_iter().find(|step| *step >= rough * 0.999);
         let step = step.unwrap_or(decade * 10.0);
         let first = (self.low / step).ceil() as i64;
         let values = (first..first + 2 * most as i64 + 2).map(|index| index as f64 * step);

@@ -2,7 +2,7 @@
 
 use super::axis::{Scale, Span};
 use super::html::{escape, shorten, show};
-use super::plot::{SCREENS, SERIES_MAX, Screen, Swatch, cross, legend};
+use super::plot::{SCREENS, SERIES_MAX, Screen, Swatch, legend};
 use std::fmt::Write;
 
 /// Groups in one picture; more belong into a table.
@@ -38,6 +38,8 @@ pub struct Bars {
     pub groups: Vec<Group>,
     /// A line at this value, such as 1 for ratios.
     pub reference: Option<f64>,
+    /// Always so many, so that ratios can be compared digit by digit.
+    pub decimals: Option<usize>,
 }
 
 impl Bars {
@@ -62,6 +64,10 @@ impl Bars {
         }
         html.push_str("</figure>\n");
         html
+    }
+
+    fn show(&self, value: f64) -> String {
+        self.decimals.map_or_else(|| show(value), |decimals| format!("{value:.decimals$}"))
     }
 
     fn bars(&self) -> impl Iterator<Item = &Bar> {
@@ -92,6 +98,13 @@ impl Bars {
                 if x < left + 10.0 { "start" } else { "middle" }
             );
         }
+        if let Some(reference) = self.reference {
+            let x = x_of(reference);
+            let _ = writeln!(
+                svg,
+                "<line class=\"reference\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom:.1}\"/>"
+            );
+        }
         let mut y = top;
         for group in groups {
             let _ = writeln!(
@@ -102,13 +115,6 @@ impl Bars {
             );
             self.draw_group(group, y + NAME_HEIGHT, &x_of, &mut svg);
             y += height_of(group);
-        }
-        if let Some(reference) = self.reference {
-            let x = x_of(reference);
-            let _ = writeln!(
-                svg,
-                "<line class=\"reference\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom:.1}\"/>"
-            );
         }
         let _ = writeln!(
             svg,
@@ -147,17 +153,13 @@ impl Bars {
                     middle - 3.5
                 );
             }
-            let (class, sign) = if bar.errors > 0 { (" class=\"bad\"", "⚠ ") } else { ("", "") };
-            if bar.errors > 0 {
-                svg.push_str(&cross(end.max(zero + 8.0), middle));
-                number_at += 8.0;
-            }
+            let (class, sign) = if bar.errors > 0 { ("value bad", "⚠ ") } else { ("value", "") };
             let _ = writeln!(
                 svg,
-                "<text{class} x=\"{:.1}\" y=\"{:.1}\">{sign}{}</text><title>{tooltip}</title></g>",
+                "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{sign}{}</text><title>{tooltip}</title></g>",
                 number_at + 6.0,
                 middle + 4.2,
-                show(bar.value)
+                self.show(bar.value)
             );
             y += BAR_HEIGHT + BAR_GAP;
         }
@@ -178,9 +180,10 @@ mod tests {
             series: vec!["a".into(), "b".into()],
             groups: vec![Group { name: "<g>".into(), bars: vec![Some(bar.clone()), Some(Bar { errors: 4, ..bar })] }],
             reference: Some(1.0),
+            decimals: None,
         };
         let html = bars.render();
-        assert!(html.contains("whisker") && html.contains("class=\"bad\"") && html.contains("4 errors"));
+        assert!(html.contains("whisker") && html.contains("value bad") && html.contains("4 errors"));
         assert!(html.contains("&lt;g&gt;") && !html.contains("NaN"));
         assert_eq!(Bars { groups: Vec::new(), ..bars }.render(), "");
     }

@@ -126,7 +126,7 @@ fn header(results: &[Result]) -> String {
         vec![
             Cell::text(html::shorten(&result.name, 80)),
             Cell::text(if result.command.is_empty() { "unknown" } else { &result.command }),
-            Cell::text(result.provenance("finished").map_or(String::new(), |when| when.chars().take(16).collect())),
+            result.provenance("finished").map_or(Cell::Empty, |when| Cell::Number(moment(when))),
             Cell::errors(result.errors),
             Cell::text(html::shorten(result.first_error.as_deref().unwrap_or_default(), 160)),
         ]
@@ -134,6 +134,12 @@ fn header(results: &[Result]) -> String {
     let rows: Vec<Vec<Cell>> = results.iter().map(row).collect();
     html.push_str(&table(&["result", "command", "finished (UTC)", "errors", "first error"], &rows));
     html
+}
+
+/// To the minute, without the letters of RFC 3339.
+fn moment(when: &str) -> String {
+    let minute: String = when.chars().take(16).collect();
+    minute.replace('T', "\u{a0}")
 }
 
 fn machine_of(result: &Result) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Lines over two axes as inline SVG, drawn once for wide and once for narrow screens: text that shrinks with the
 //! picture cannot be read on a phone.
 
-use super::axis::{Axis, Scale, Span, compact};
+use super::axis::{Axis, Scale, Span};
 use super::html::{escape, shorten, show};
 use std::fmt::Write;
 
@@ -146,9 +146,8 @@ impl Plot {
                 y + 4.0
             );
         }
-        for (value, label) in frame.x.ticks(screen.x_ticks) {
+        for (value, label) in self.x.ticks(&frame.x, screen.x_ticks) {
             let x = frame.x_of(value);
-            let label = if self.x.scale == Scale::Percentile { label } else { compact(value) };
             let _ = writeln!(
                 svg,
                 "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.1}\" y2=\"{bottom:.1}\"/>\
@@ -258,13 +257,14 @@ pub fn legend<'a>(names: impl Iterator<Item = &'a str>, swatch: Swatch) -> Strin
     }
     let mut html = "<ul class=\"legend\">".to_owned();
     for (index, name) in names.iter().enumerate() {
+        let width = if matches!(swatch, Swatch::Line) { 26 } else { 14 };
         let picture = match swatch {
             Swatch::Line => format!("<path class=\"line\"{} d=\"M1 7H25\"/>{}", dashes(index), mark(index, 13.0, 7.0)),
-            Swatch::Bar => "<rect class=\"bar\" x=\"4\" y=\"1\" width=\"12\" height=\"12\" rx=\"2\"/>".to_owned(),
+            Swatch::Bar => "<rect class=\"bar\" x=\"1\" y=\"1\" width=\"12\" height=\"12\" rx=\"2\"/>".to_owned(),
         };
         let _ = write!(
             html,
-            "<li class=\"c{}\"><svg width=\"26\" height=\"14\" aria-hidden=\"true\">{picture}</svg>{}</li>",
+            "<li class=\"c{}\"><svg width=\"{width}\" height=\"14\" aria-hidden=\"true\">{picture}</svg>{}</li>",
             index % SERIES_MAX,
             escape(&shorten(name, NAME_CHARACTERS_MAX))
         );
@@ -288,7 +288,7 @@ fn dashes(index: usize) -> &'static str {
         [(index % SERIES_MAX) / 2]
 }
 
-pub fn cross(x: f64, y: f64) -> String {
+fn cross(x: f64, y: f64) -> String {
     format!("<path class=\"bad\" d=\"M{:.1} {:.1}l12 12m0 -12l-12 12\"/>", x - 6.0, y - 6.0)
 }
 

@@ -5,7 +5,7 @@ use super::html::{Cell, escape, note, shorten, table, warning};
 use super::latency;
 use super::measure::readable;
 use super::result::{Result, errors_of, number};
-use super::track::{pictures, tracks_of};
+use super::track::{Record, Track, pictures, tracks_of};
 use crate::units::show_nanoseconds;
 use serde_json::Value;
 
@@ -63,7 +63,14 @@ pub fn render(results: &[Result]) -> String {
         html.push_str(&format!("<h2>{}</h2>\n", escape(&shorten(heading, 80))));
         html.push_str(&note("This page does not know the command; its values as they are:"));
         html.push_str(&any(&result.command, &[result]));
-        html.push_str(&table(&["field", "value"], &all_fields(&result.value)));
+        // The rest is folded away further down; what fits on a screen is shown at once.
+        const ROWS_SHOWN_MAX: usize = 40;
+        let rows = all_fields(&result.value);
+        if rows.len() <= ROWS_SHOWN_MAX {
+            html.push_str(&table(&["field", "value"], &rows));
+        } else {
+            html.push_str(&note("All its values are at the end of the page."));
+        }
     }
     html
 }
@@ -109,51 +116,60 @@ fn any(command: &str, results: &[&Result]) -> String {
     html
 }
 
-/// The lists' numbers, for those who do not trust a picture.
+/// The lists' numbers, for those who do not trust a picture: one table for all lists with the same path.
 fn lists(result: &Result) -> String {
+    const LISTS_MAX: usize = 12;
+    let tracks = tracks_of(&result.value);
+    let mut paths: Vec<&str> = Vec::new();
+    tracks.iter().for_each(|track| {
+        if !paths.contains(&track.path.as_str()) {
+            paths.push(&track.path)
+        }
+    });
+    paths.sort_unstable();
+    let list = |path: &&str| {
+        let own: Vec<&Track> = tracks.iter().filter(|track| track.path == **path).collect();
+        list(path, &own)
+    };
+    paths.iter().take(LISTS_MAX).map(list).collect()
+}
+
+fn list(path: &str, tracks: &[&Track]) -> String {
     const COLUMNS_MAX: usize = 14;
-    let mut html = String::new();
-    for track in tracks_of(&result.value).iter().take(12) {
-        let mut words: Vec<&str> = Vec::new();
-        let mut numbers: Vec<&str> = Vec::new();
-        for record in &track.records {
-            let own = record.words.iter().map(|(name, _)| name.as_str());
-            own.for_each(|name| {
-                if !words.contains(&name) {
-                    words.push(name)
-                }
-            });
-            let own = record.numbers.iter().map(|(name, _)| name.as_str());
-            own.for_each(|name| {
-                if !numbers.contains(&name) {
-                    numbers.push(name)
-                }
-            });
-        }
-        words.truncate(4);
-        numbers.truncate(COLUMNS_MAX);
-        if words.is_empty() && numbers.is_empty() {
-            continue;
-        }
-        let head: Vec<String> =
-            words.iter().chain(&numbers).map(|name| readable(name)).chain(["errors".to_owned()]).collect();
-        let head: Vec<&str> = head.iter().map(String::as_str).collect();
-        let row = |record: &super::track::Record| {
-            let word = |name: &&str| {
-                let found = record.words.iter().find(|(own, _)| own == name);
-                found.map_or(Cell::Empty, |(_, text)| Cell::text(text.clone()))
-            };
-            let mut cells: Vec<Cell> = words.iter().map(word).collect();
-            cells.extend(numbers.iter().map(|name| Cell::number(record.number(name))));
-            cells.push(Cell::errors(record.errors));
-            cells
-        };
-        let rows: Vec<Vec<Cell>> = track.records.iter().map(row).collect();
-        let name = [readable(&track.path), track.label.clone()].into_iter().filter(|part| !part.is_empty());
-        let name = format!("Table: {}", name.collect::<Vec<_>>().join(" · "));
-        html.push_str(&super::html::details(&shorten(&name, 120), &table(&head, &rows)));
+    let (mut words, mut numbers): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    for record in tracks.iter().flat_map(|track| &track.records) {
+        let fresh = record.words.iter().map(|(name, _)| name.as_str()).filter(|name| !words.contains(name));
+        let fresh: Vec<&str> = fresh.collect();
+        words.extend(fresh);
+        let fresh = record.numbers.iter().map(|(name, _)| name.as_str()).filter(|name| !numbers.contains(name));
+        let fresh: Vec<&str> = fresh.collect();
+        numbers.extend(fresh);
     }
-    html
+    words.truncate(4);
+    numbers.truncate(COLUMNS_MAX);
+    if words.is_empty() && numbers.is_empty() {
+        return String::new();
+    }
+    let has_labels = tracks.iter().any(|track| !track.label.is_empty());
+    let head = has_labels.then(|| "of".to_owned()).into_iter();
+    let head = head.chain(words.iter().chain(&numbers).map(|name| readable(name))).chain(["errors".to_owned()]);
+    let head: Vec<String> = head.collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let row = |track: &Track, record: &Record| {
+        let word = |name: &&str| {
+            let found = record.words.iter().find(|(own, _)| own == name);
+            found.map_or(Cell::Empty, |(_, text)| Cell::text(text.clone()))
+        };
+        let mut cells: Vec<Cell> = Vec::new();
+        cells.extend(has_labels.then(|| Cell::text(track.label.clone())));
+        cells.extend(words.iter().map(word));
+        cells.extend(numbers.iter().map(|name| Cell::number(record.number(name))));
+        cells.push(Cell::errors(record.errors));
+        cells
+    };
+    let records = tracks.iter().flat_map(|track| track.records.iter().map(move |record| (*track, record)));
+    let rows: Vec<Vec<Cell>> = records.map(|(track, record)| row(track, record)).collect();
+    super::html::details(&shorten(&format!("Table: {}", readable(path)), 120), &table(&head, &rows))
 }
 
 /// CPU for each answer: `server_cpu.nanoseconds_per_request`, `..._per_operation` and the like.
@@ -231,6 +247,7 @@ fn summary_bars(results: &[&Result]) -> String {
             series: Vec::new(),
             groups,
             reference: None,
+            decimals: None,
         }
         .render()
     };
@@ -314,6 +331,7 @@ fn connections(results: &[&Result]) -> String {
         series,
         groups: weights.iter().map(group).collect(),
         reference: None,
+        decimals: None,
     };
     let mut drawn = bars.render();
     for result in results {

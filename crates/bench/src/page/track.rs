@@ -4,7 +4,7 @@
 use super::axis::{Axis, Scale};
 use super::bars::{Bar, Bars, Group};
 use super::measure::{Family, family_of, readable};
-use super::plot::{Plot, Point, Series};
+use super::plot::{Plot, Point, SERIES_MAX, Series};
 use super::result::errors_of;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,6 +16,8 @@ const RECORDS_MAX: usize = 200_000;
 const FLATTEN_DEPTH_MAX: usize = 3;
 /// Characters of a field that may be part of a name.
 const WORD_CHARACTERS_MAX: usize = 40;
+/// Pictures that one family of one kind of list is continued in.
+const CONTINUED_MAX: usize = 3;
 /// Pictures for one kind of list.
 const PICTURES_MAX: usize = 8;
 
@@ -133,7 +135,7 @@ fn collect(value: &Value, path: &str, label: &str, tracks: &mut Vec<Track>) {
         Value::Array(items) if items.iter().any(Value::is_object) => {
             let records: Vec<Record> = items.iter().take(RECORDS_MAX).map(Record::of).collect();
             for (item, record) in items.iter().zip(&records) {
-                let workers = record.number("workers").map(|workers| format!("{workers:.0} workers"));
+                let workers = record.number("workers").map(count_of_workers);
                 let own: Vec<String> = [label.to_owned(), record.title(), workers.unwrap_or_default()].into();
                 let own: Vec<String> = own.into_iter().filter(|part| !part.is_empty()).collect();
                 collect(item, path, &own.join(" · "), tracks);
@@ -231,6 +233,10 @@ fn measured_fields<'r>(records: impl Iterator<Item = &'r Record>, place: &str) -
     for record in records {
         for (name, _) in record.numbers.iter().filter(|(name, _)| name != place) {
             let Some((family, factor)) = family_of(name) else { continue };
+            // Lists of lists have many lines already: of latencies the middle and the tail will do.
+            if family == Family::Latency && !name.ends_with("p50") && !name.ends_with("p99") {
+                continue;
+            }
             let fields = families.entry(family).or_default();
             if fields.len() < 24 && !fields.iter().any(|(own, _)| own == name) {
                 fields.push((name.clone(), factor));
@@ -259,18 +265,28 @@ fn lines(path: &str, series: &[(String, Vec<&Record>)], place: &str, place_label
             }
         }
         let is_ideal_shown = is_scaling && family == Family::Rate;
-        let scale = if is_ideal_shown { Scale::Log } else { Scale::Linear };
-        let plot = Plot {
-            title: format!("{} by {}{}", family.title(), place_label.trim_end_matches(", s"), of_path(path)),
-            note: is_ideal_shown.then(|| "Dotted: perfect scaling from the first point.".to_owned()),
-            x: Axis::new(place_label, scale),
-            y: Axis::new(family.label(), scale),
-            series: drawn,
-            is_ideal_shown,
-        };
-        html.push_str(&plot.render());
+        let places = series.iter().flat_map(|(_, records)| records.iter().filter_map(|record| record.number(place)));
+        let x_scale = if is_scaling { Scale::Log } else { Scale::Linear };
+        let x = Axis::new(place_label, x_scale);
+        let x = if is_scaling { x.with_ticks_at(places) } else { x };
+        // More lines than can be told apart go on in another picture.
+        for chunk in drawn.chunks(SERIES_MAX).take(CONTINUED_MAX) {
+            let plot = Plot {
+                title: format!("{} by {}{}", family.title(), place_label.trim_end_matches(", s"), of_path(path)),
+                note: is_ideal_shown.then(|| "Dotted: perfect scaling from the first point.".to_owned()),
+                x: x.clone(),
+                y: Axis::new(family.label(), if is_ideal_shown { Scale::Log } else { Scale::Linear }),
+                series: chunk.to_vec(),
+                is_ideal_shown,
+            };
+            html.push_str(&plot.render());
+        }
     }
     html
+}
+
+fn count_of_workers(count: f64) -> String {
+    if count == 1.0 { "1 worker".to_owned() } else { format!("{count:.0} workers") }
 }
 
 fn series_name(name: &str, field: &str, fields: usize) -> String {
@@ -281,8 +297,11 @@ fn series_name(name: &str, field: &str, fields: usize) -> String {
     }
 }
 
+/// The last name on the way, unless it says nothing.
 fn of_path(path: &str) -> String {
-    if path.is_empty() { String::new() } else { format!(" ({})", readable(path)) }
+    const EMPTY_WORDS: [&str; 8] = ["rows", "cells", "cases", "results", "steps", "items", "samples", "series"];
+    let last = path.rsplit('.').next().unwrap_or_default();
+    if last.is_empty() || EMPTY_WORDS.contains(&last) { String::new() } else { format!(" ({})", readable(last)) }
 }
 
 /// Groups by the records' words, bars by the number of workers, or by measured field.
@@ -309,7 +328,7 @@ fn bars(path: &str, tracks: &[&Track]) -> String {
         families.iter().flat_map(|(family, fields)| fields.chunks(each).take(3).map(move |fields| (*family, fields)));
     for (family, fields) in chunks.take(PICTURES_MAX) {
         let series: Vec<String> = if by_workers {
-            workers.iter().map(|count| format!("{count:.0} workers")).collect()
+            workers.iter().copied().map(count_of_workers).collect()
         } else {
             fields.iter().map(|(field, _)| readable(field)).collect()
         };
@@ -331,10 +350,19 @@ fn bars(path: &str, tracks: &[&Track]) -> String {
                 }
             }
         }
-        let note = (fields.len() == 1).then(|| readable(&fields[0].0));
-        let title = format!("{}{}", family.title(), of_path(path));
+        let field = if fields.len() == 1 { format!(": {}", readable(&fields[0].0)) } else { String::new() };
+        let title = format!("{}{field}{}", family.title(), of_path(path));
         html.push_str(
-            &Bars { title, note, label: family.label().to_owned(), series, groups, reference: None }.render(),
+            &Bars {
+                title,
+                note: None,
+                label: family.label().to_owned(),
+                series,
+                groups,
+                reference: None,
+                decimals: None,
+            }
+            .render(),
         );
     }
     html

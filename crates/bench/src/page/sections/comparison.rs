@@ -82,6 +82,7 @@ fn ratios(rows: &[Row], programs: &[&str]) -> String {
         series: programs.iter().map(|name| (*name).to_owned()).collect(),
         groups: rows.iter().filter_map(group).collect(),
         reference: Some(1.0),
+        decimals: Some(2),
     };
     bars.render()
 }
@@ -105,6 +106,7 @@ fn absolutes(rows: &[Row], programs: &[&str], unit: &str) -> String {
         series: programs.iter().map(|name| (*name).to_owned()).collect(),
         groups: rows.map(group).collect(),
         reference: None,
+        decimals: None,
     };
     bars.render()
 }

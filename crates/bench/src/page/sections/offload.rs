@@ -148,6 +148,7 @@ fn secured(value: &Value) -> String {
         series: vec!["origin".to_owned(), "balancer".to_owned()],
         groups: rows.filter_map(group).collect(),
         reference: None,
+        decimals: None,
     };
     bars.render()
 }

@@ -18,17 +18,19 @@ pub fn render(result: &Result) -> String {
     }
     let facts = |part: &Value| -> Vec<Vec<Cell>> {
         let rows = super::all_fields(part);
-        let readable_name = |cells: Vec<Cell>| {
-            let mut cells = cells.into_iter();
-            let name = match cells.next() {
-                Some(Cell::Text(name)) => Cell::Text(readable(&name)),
-                other => other.unwrap_or(Cell::Empty),
-            };
-            std::iter::once(name).chain(cells).collect()
+        // Words and numbers are mixed here, so all are to the left.
+        let to_text = |(column, cell): (usize, Cell)| match cell {
+            Cell::Text(name) if column == 0 => Cell::Text(readable(&name)),
+            Cell::Number(number) => Cell::Text(number),
+            other => other,
         };
+        let readable_name = |cells: Vec<Cell>| cells.into_iter().enumerate().map(to_text).collect();
         let is_there = |cells: &Vec<Cell>| !matches!(cells.last(), Some(Cell::Empty));
         rows.into_iter().filter(is_there).map(readable_name).collect()
     };
+    if value["answer"].is_object() {
+        html.push_str(&table(&["answer", "value"], &facts(&value["answer"])));
+    }
     html.push_str(&table(&["demand", "value"], &facts(&value["demand"])));
     let step = |step: &Value| {
         vec![
@@ -50,9 +52,6 @@ pub fn render(result: &Result) -> String {
     };
     let figures: Vec<Vec<Cell>> = list(&value["figures"]).iter().map(figure).collect();
     html.push_str(&table(&["figure", "value", "source"], &figures));
-    if value["answer"].is_object() {
-        html.push_str(&table(&["answer", "value"], &facts(&value["answer"])));
-    }
     list(&value["assumptions"])
         .iter()
         .for_each(|line| html.push_str(&note(&format!("Taken for granted: {}", text(line)))));
