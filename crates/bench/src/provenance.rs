@@ -30,7 +30,7 @@ impl Provenance {
         let memory = read("/proc/meminfo");
         let memory_kib = field(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0);
         Self {
-            command_line: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command_line: without_credentials(std::env::args_os().map(|word| word.to_string_lossy().into_owned())),
             version: env!("CARGO_PKG_VERSION"),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             finished: OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default(),
@@ -42,6 +42,21 @@ impl Provenance {
     }
 }
 
+/// Results are passed around; what a `--header` proves to a server is not for those who read them.
+fn without_credentials(words: impl Iterator<Item = String>) -> Vec<String> {
+    const SECRET_FIELDS: [&str; 5] = ["authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"];
+    let hide = |word: String| {
+        let line = word.strip_prefix("--header=").unwrap_or(&word);
+        let Some((name, _)) = line.split_once(':') else { return word };
+        if !SECRET_FIELDS.contains(&name.trim().to_ascii_lowercase().as_str()) {
+            return word;
+        }
+        let kept = word.len() - line.len() + name.len();
+        format!("{}: (left out)", &word[..kept])
+    };
+    words.map(hide).collect()
+}
+
 /// `name : value` or `name: value`, the first of them.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -51,6 +66,15 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn credentials_stay_out_of_results() {
+        let words = ["--header", "Authorization: Bearer x", "--header=Cookie: y", "Accept: z", "127.0.0.1:80"];
+        let shown = without_credentials(words.map(str::to_owned).into_iter());
+        let hidden =
+            ["--header", "Authorization: (left out)", "--header=Cookie: (left out)", "Accept: z", "127.0.0.1:80"];
+        assert_eq!(shown, hidden);
+    }
 
     #[test]
     fn a_result_knows_its_machine() {

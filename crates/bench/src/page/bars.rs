@@ -142,7 +142,8 @@ impl Bars {
                 (end - zero).abs().max(1.0)
             );
             let middle = y + BAR_HEIGHT / 2.0;
-            let mut number_at = end;
+            // Beside a bar to the left of zero there may be no room; at zero there is.
+            let mut number_at = end.max(zero);
             if let Some((low, high)) = bar.spread.filter(|(low, high)| low.is_finite() && high.is_finite()) {
                 let (low, high) = (x_of(low), x_of(high));
                 number_at = number_at.max(high);

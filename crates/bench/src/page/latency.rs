@@ -17,10 +17,7 @@ pub fn pictures(results: &[&Result]) -> String {
     }
     let mut html = String::new();
     for series in all.chunks(SERIES_MAX) {
-        let ends = || series.iter().flat_map(|series| &series.points).map(|point| point.y).filter(|y| *y > 0.0);
-        let (low, high) = (ends().fold(f64::INFINITY, f64::min), ends().fold(0.0, f64::max));
-        // A tail of seconds would press everything else onto the axis.
-        let scale = if high / low > 30.0 { Scale::Log } else { Scale::Linear };
+        let scale = scale_for(series);
         let plot = Plot {
             title: "Latency by percentile".to_owned(),
             note: Some("The last point of each line is its slowest request.".to_owned()),
@@ -32,6 +29,13 @@ pub fn pictures(results: &[&Result]) -> String {
         html.push_str(&plot.render());
     }
     html
+}
+
+/// A tail of seconds would press everything else onto a linear axis.
+pub fn scale_for(series: &[Series]) -> Scale {
+    let ends = || series.iter().flat_map(|series| &series.points).map(|point| point.y).filter(|y| *y > 0.0);
+    let (low, high) = (ends().fold(f64::INFINITY, f64::min), ends().fold(0.0, f64::max));
+    if high / low > 30.0 { Scale::Log } else { Scale::Linear }
 }
 
 /// Up to three levels down: a result, its parts, their parts.

@@ -87,9 +87,21 @@ fn told_errors(result: &Result) -> String {
     warning(&format!("{}: {} errors; first: {first}", shorten(&result.name, 80), result.errors))
 }
 
+/// Searches that found nothing say why.
+fn given_up(result: &Result) -> String {
+    let cases = result.value["cases"].as_array().into_iter().flatten();
+    let told = cases.filter_map(|case| {
+        let why = case["gave_up"].as_str()?;
+        let key = case["key"].as_str().unwrap_or("?");
+        let workers = case["workers"].as_u64().map(|count| format!(", workers: {count}")).unwrap_or_default();
+        Some(warning(&shorten(&format!("{}, {key}{workers}: {why}", result.name), 300)))
+    });
+    told.collect()
+}
+
 /// Summaries side by side, then whatever lists there are.
 fn any(command: &str, results: &[&Result]) -> String {
-    let mut html: String = results.iter().map(|result| told_errors(result)).collect();
+    let mut html: String = results.iter().map(|result| told_errors(result) + &given_up(result)).collect();
     let summaries: Vec<&Result> = results.iter().copied().filter(|result| result.value["done"].is_number()).collect();
     let mut drawn = String::new();
     if !summaries.is_empty() {
@@ -324,9 +336,13 @@ fn connections(results: &[&Result]) -> String {
     let has_buffers = weights.iter().any(|weight| weight.buffers_kib.is_some());
     let mut series = vec!["server, RSS".to_owned(), "kernel, sockets of both ends".to_owned()];
     series.extend(has_buffers.then(|| "kernel, buffers".to_owned()));
+    let below_zero = |value: Option<f64>| value.is_some_and(|value| value < 0.0);
+    let is_negative = weights.iter().any(|weight| below_zero(weight.sockets_kib) || below_zero(weight.buffers_kib));
     let bars = Bars {
         title: "Memory for each connection".to_owned(),
-        note: None,
+        note: is_negative.then(|| {
+            "Below zero: the kernel gave back other memory meanwhile; more connections make this smaller.".to_owned()
+        }),
         label: "KiB".to_owned(),
         series,
         groups: weights.iter().map(group).collect(),

@@ -62,6 +62,11 @@ const PLACES: [(&str, &str); 19] = [
     ("bytes", "bytes"),
 ];
 
+/// No field: the place of a record is its number in the list.
+const IN_ORDER: &str = "";
+/// Fewer are no course of anything.
+const COURSE_RECORDS_MIN: usize = 3;
+
 impl Record {
     fn of(value: &Value) -> Self {
         let mut record = Self { errors: errors_of(value), ..Self::default() };
@@ -175,8 +180,11 @@ pub fn pictures(tracks: &[Track], command: &str) -> String {
     let mut html = String::new();
     for (path, tracks) in by_path {
         let series: Vec<(String, Vec<&Record>)> = split_by_words(&tracks);
+        // Lists without a word or a place in them are at least in an order.
+        let is_course = series.iter().all(|(_, records)| records.len() >= COURSE_RECORDS_MIN);
         html.push_str(&match place_of(&series) {
             Some((field, label)) if command != "sweep" => lines(path, &series, field, label),
+            None if command != "sweep" && is_course => lines(path, &series, IN_ORDER, "order of measurement"),
             _ => bars(path, &tracks),
         });
     }
@@ -217,6 +225,10 @@ fn place_of(series: &[(String, Vec<&Record>)]) -> Option<(&'static str, &'static
                 return false;
             }
             is_spread |= values.iter().any(|value| *value != values[0]);
+            // Bodies add up while something is measured; only then are there answers done, too.
+            if field.ends_with("bytes") && records.iter().any(|record| record.number("done").is_some()) {
+                return false;
+            }
             // Seconds that do not grow are lengths, not moments.
             if field == "seconds" && values.windows(2).any(|pair| pair[1] <= pair[0]) {
                 return false;
@@ -254,11 +266,12 @@ fn lines(path: &str, series: &[(String, Vec<&Record>)], place: &str, place_label
         let mut drawn = Vec::new();
         for (name, records) in series {
             for (field, factor) in &fields {
-                let point = |record: &&Record| {
+                let point = |(index, record): (usize, &&Record)| {
+                    let x = if place == IN_ORDER { Some(index as f64 + 1.0) } else { record.number(place) };
                     let y = record.number(field)? * factor;
-                    Some(Point { x: record.number(place)?, y, spread: None, errors: record.errors })
+                    Some(Point { x: x?, y, spread: None, errors: record.errors })
                 };
-                let points: Vec<Point> = records.iter().filter_map(point).collect();
+                let points: Vec<Point> = records.iter().enumerate().filter_map(point).collect();
                 if !points.is_empty() && points.iter().any(|point| point.y != 0.0) {
                     drawn.push(Series { name: series_name(name, field, fields.len()), points });
                 }
@@ -402,6 +415,14 @@ mod tests {
         assert!(scaling.contains("per second, log") && scaling.contains("perfect scaling"), "{scaling}");
         let sweep = pictures(&tracks, "sweep");
         assert!(sweep.contains("class=\"bar\"") && sweep.contains("2 workers"), "{sweep}");
+    }
+
+    #[test]
+    fn a_list_without_a_place_is_drawn_in_its_order() {
+        let trials = json!([{"done": 5, "body_bytes": 10, "per_second": 3.0}, {"done": 7, "body_bytes": 20, "per_second": 4.0},
+            {"done": 9, "body_bytes": 30, "per_second": 5.0, "fault": "errors"}]);
+        let html = pictures(&tracks_of(&json!({"cases": [{"key": "ec", "trials": trials}]})), "search");
+        assert!(html.contains("Rate by order of measurement (trials)"), "{html}");
     }
 
     #[test]

@@ -203,7 +203,13 @@ impl Figures {
     /// Without a process to look at, the RSS is zero: no figure.
     fn learn_connection(&mut self, name: &str, traffic: Traffic, rss_kib: f64, kernel_kib: f64) -> usize {
         let (what, kernel_kib) = (traffic.name(), kernel_kib.max(0.0));
-        let source = format!("{name}: {rss_kib:.1} KiB RSS + {kernel_kib:.1} KiB kernel, both ends, taken as {what}");
+        // The kernel's memory is the whole machine's: among few connections it may seem to shrink.
+        let kernel = if kernel_kib > 0.0 {
+            format!("{kernel_kib:.1} KiB kernel, both ends")
+        } else {
+            "kernel memory not seen to grow: measure more connections".to_owned()
+        };
+        let source = format!("{name}: {rss_kib:.1} KiB RSS + {kernel}; taken as {what}");
         if rss_kib > 0.0 { self.learn(Kind::connection(traffic), (rss_kib + kernel_kib) * 1024.0, source) } else { 0 }
     }
 }

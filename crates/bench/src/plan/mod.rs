@@ -18,6 +18,7 @@ use demand::{Demand, Engine, Refusal, Traffic, key_title};
 use figures::{Figures, Kind};
 use serde::Serialize;
 use size::{Answer, ScaleOut, Sheet, exact, show_bytes};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -256,22 +257,24 @@ fn assumptions(demand: &Demand, measured: bool) -> Vec<String> {
 }
 
 impl Plan<'_> {
+    /// All at once, to a reader who may have gone away meanwhile.
     fn print(&self) {
-        println!("Demand");
-        let mut table = Table::of_facts();
-        self.demand_rows().into_iter().for_each(|row| table.row(row));
-        table.print();
+        let _ = std::io::stdout().write_all(self.text().as_bytes());
+    }
+
+    fn text(&self) -> String {
+        let mut demand = Table::of_facts();
+        self.demand_rows().into_iter().for_each(|row| demand.row(row));
+        let mut text = format!("Demand\n{}", demand.render());
         if !self.figures.is_empty() {
-            println!("\nFigures");
             let mut table = Table::of_facts();
             for (kind, figure) in self.figures {
                 let [name, value] = show_figure(*kind, figure.value);
                 table.row([name, value, figure.source.clone()]);
             }
-            table.print();
+            text.push_str(&format!("\nFigures\n{}", table.render()));
         }
         if !self.steps.is_empty() {
-            println!("\nArithmetic");
             let mut table = Table::of_facts();
             for (index, step) in self.steps.iter().enumerate() {
                 let number = format!("{:>2}", index + 1);
@@ -279,22 +282,24 @@ impl Plan<'_> {
                 let result = format!("= {} {unit}", exact(step.value));
                 table.row([number, step.what.clone(), step.formula.clone(), result]);
             }
-            table.print();
+            text.push_str(&format!("\nArithmetic\n{}", table.render()));
         }
-        self.print_outcome();
+        text.push_str(&self.outcome_text());
+        text
     }
 
-    fn print_outcome(&self) {
-        if let Some(answer) = self.answer {
-            println!("\nAnswer");
-            answer.table(self.demand).print();
-            println!("\nTaken for granted");
-            self.assumptions.iter().for_each(|line| println!("- {line}"));
-        }
-        if let Some(refusal) = self.refusal {
-            println!("\nInfeasible: {}", refusal.why);
-            println!("What would make it feasible:");
-            refusal.remedies.iter().for_each(|remedy| println!("- {remedy}"));
+    fn outcome_text(&self) -> String {
+        let list = |lines: &[String]| lines.iter().map(|line| format!("- {line}\n")).collect::<String>();
+        match (self.answer, self.refusal) {
+            (Some(answer), _) => {
+                let table = answer.table(self.demand).render();
+                format!("\nAnswer\n{table}\nTaken for granted\n{}", list(&self.assumptions))
+            }
+            (None, Some(refusal)) => {
+                let remedies = list(&refusal.remedies);
+                format!("\nInfeasible: {}\nWhat would make it feasible:\n{remedies}", refusal.why)
+            }
+            (None, None) => String::new(),
         }
     }
 
@@ -323,7 +328,7 @@ impl Plan<'_> {
 impl Answer {
     fn table(&self, demand: &Demand) -> Table {
         let mut table = Table::of_facts();
-        table.row(["cores", &format!("{} in all, margin included", show_cores(self.cores))]);
+        table.row(["cores", &show_cores(self.cores)]);
         if self.memory_bytes > 0.0 {
             table.row(["memory", &format!("{} in all, margin included", show_bytes(self.memory_bytes))]);
         }
@@ -353,7 +358,10 @@ impl Answer {
 }
 
 fn show_cores(cores: f64) -> String {
-    if cores == 0.0 { "no figure: connections alone ask for none".to_owned() } else { exact(cores) }
+    if cores == 0.0 {
+        return "no figure: demand transactions or throughput for one".to_owned();
+    }
+    format!("{} in all, margin included", exact(cores))
 }
 
 fn show_figure(kind: Kind, value: f64) -> [String; 2] {

@@ -3,6 +3,7 @@
 use super::super::axis::{Axis, Scale};
 use super::super::bars::{Bar, Bars, Group};
 use super::super::html::{escape, note, shorten};
+use super::super::latency;
 use super::super::measure::readable;
 use super::super::plot::{Plot, Point, Series};
 use super::super::result::{Result, errors_of, number};
@@ -116,12 +117,14 @@ fn picture(steps: &Track, title: &str, label: &str, lines: &[Line]) -> String {
         };
         Series { name: (*name).to_owned(), points: records.filter_map(point).collect() }
     });
+    let series: Vec<Series> = series.collect();
+    let is_time = label == "ms";
     let plot = Plot {
         title: title.to_owned(),
         note: None,
         x: Axis::new("clients, step by step", Scale::Linear),
-        y: Axis::new(label, Scale::Linear),
-        series: series.collect(),
+        y: Axis::new(label, if is_time { latency::scale_for(&series) } else { Scale::Linear }),
+        series,
         is_ideal_shown: false,
     };
     plot.render()
