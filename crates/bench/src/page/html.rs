@@ -58,7 +58,7 @@ impl Cell {
 }
 
 /// Rows beyond this are left to the file.
-const TABLE_ROWS_MAX: usize = 400;
+pub const TABLE_ROWS_MAX: usize = 400;
 
 pub fn table(head: &[&str], rows: &[Vec<Cell>]) -> String {
     // A column of numbers has its name to the right, too.
@@ -86,7 +86,7 @@ pub fn table(head: &[&str], rows: &[Vec<Cell>]) -> String {
     }
     html.push_str("</tbody></table></div>\n");
     if rows.len() > TABLE_ROWS_MAX {
-        let _ = writeln!(html, "<p class=\"note\">{} more rows are in the file.</p>", rows.len() - TABLE_ROWS_MAX);
+        let _ = writeln!(html, "<p class=\"note\">Further rows are in the file; {TABLE_ROWS_MAX} are shown.</p>");
     }
     html
 }

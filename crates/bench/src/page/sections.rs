@@ -151,11 +151,15 @@ fn list(path: &str, tracks: &[&Track]) -> String {
     let (mut words, mut numbers): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
     for record in tracks.iter().flat_map(|track| &track.records) {
         let fresh = record.words.iter().map(|(name, _)| name.as_str()).filter(|name| !words.contains(name));
-        let fresh: Vec<&str> = fresh.collect();
+        let fresh: Vec<&str> = fresh.take(COLUMNS_MAX).collect();
         words.extend(fresh);
         let fresh = record.numbers.iter().map(|(name, _)| name.as_str()).filter(|name| !numbers.contains(name));
-        let fresh: Vec<&str> = fresh.collect();
+        let fresh: Vec<&str> = fresh.take(COLUMNS_MAX).collect();
         numbers.extend(fresh);
+        // Records without a field in common are no table; further columns would not be shown.
+        if words.len() + numbers.len() > 4 * COLUMNS_MAX {
+            break;
+        }
     }
     words.truncate(4);
     numbers.truncate(COLUMNS_MAX);
@@ -180,6 +184,8 @@ fn list(path: &str, tracks: &[&Track]) -> String {
         cells
     };
     let records = tracks.iter().flat_map(|track| track.records.iter().map(move |record| (*track, record)));
+    // What the table does not show is not made; one more tells it that there is more.
+    let records = records.take(super::html::TABLE_ROWS_MAX + 1);
     let rows: Vec<Vec<Cell>> = records.map(|(track, record)| row(track, record)).collect();
     super::html::details(&shorten(&format!("Table: {}", readable(path)), 120), &table(&head, &rows))
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Lists looked at in one result, and records in one list.
 const TRACKS_MAX: usize = 200;
-const RECORDS_MAX: usize = 200_000;
+const RECORDS_MAX: usize = 100_000;
 /// Nested objects that are read as fields of a record.
 const FLATTEN_DEPTH_MAX: usize = 3;
 /// Characters of a field that may be part of a name.
@@ -64,6 +64,8 @@ const PLACES: [(&str, &str); 19] = [
 
 /// No field: the place of a record is its number in the list.
 const IN_ORDER: &str = "";
+/// More bars would not be drawn anyway, and are searched by name.
+const BAR_RECORDS_MAX: usize = 500;
 /// Fewer are no course of anything.
 const COURSE_RECORDS_MIN: usize = 3;
 
@@ -319,8 +321,11 @@ fn of_path(path: &str) -> String {
 
 /// Groups by the records' words, bars by the number of workers, or by measured field.
 fn bars(path: &str, tracks: &[&Track]) -> String {
-    let records: Vec<(String, &Record)> =
-        tracks.iter().flat_map(|track| track.records.iter().map(move |record| (track.label.clone(), record))).collect();
+    let records: Vec<(String, &Record)> = tracks
+        .iter()
+        .flat_map(|track| track.records.iter().map(move |record| (track.label.clone(), record)))
+        .take(BAR_RECORDS_MAX)
+        .collect();
     let name_of = |label: &str, record: &Record| {
         let parts: Vec<String> =
             [label.to_owned(), record.title()].into_iter().filter(|part| !part.is_empty()).collect();
