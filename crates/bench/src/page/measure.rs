@@ -61,6 +61,9 @@ pub fn family_of(path: &str) -> Option<(Family, f64)> {
     if ends("bits_per_second") {
         return Some((Family::Throughput, 1e-9));
     }
+    if ends("gigabytes_per_second") {
+        return Some((Family::Throughput, 8.0));
+    }
     if ends("megabytes_per_second") {
         return Some((Family::Throughput, 0.008));
     }
@@ -118,6 +121,7 @@ mod tests {
         assert_eq!(family_of("server_cpu.cores"), Some((Family::Cores, 1.0)));
         assert_eq!(family_of("sustained.per_second"), Some((Family::Rate, 1.0)));
         assert_eq!(family_of("client.bytes_per_second"), Some((Family::Throughput, 8e-9)));
+        assert_eq!(family_of("gigabytes_per_second"), Some((Family::Throughput, 8.0)));
         assert_eq!(family_of("server_connections"), Some((Family::Connections, 1.0)));
         assert_eq!(family_of("latency.p99_9"), Some((Family::Latency, 1e-6)));
         assert_eq!((family_of("workers"), family_of("cores"), family_of("verified")), (None, None, None));

@@ -215,6 +215,14 @@ mod tests {
     }
 
     #[test]
+    fn rates_that_were_held_down_are_marked() {
+        let value =
+            |shared: bool| json!({"command": "sweep", "rows": [{"suite": "s", "cells": [{"shares_cores": shared}]}]});
+        let page = |shared: bool| render("t", &[Result::new("r".into(), value(shared)).unwrap()]);
+        assert!(page(true).contains("lower bounds") && !page(false).contains("lower bounds"));
+    }
+
+    #[test]
     fn an_unknown_result_becomes_a_table() {
         let value = json!({"command": "tomorrow", "speed": 12.5, "list": [1, 2]});
         let page = render("t", &[Result::new("r".into(), value).unwrap()]);

@@ -87,6 +87,27 @@ fn told_errors(result: &Result) -> String {
     warning(&format!("{}: {} errors; first: {first}", shorten(&result.name, 80), result.errors))
 }
 
+/// A rate that the load or shared cores held down must not be read as the server's.
+fn lower_bounds(result: &Result) -> String {
+    fn is_held_down(value: &Value) -> bool {
+        match value {
+            Value::Object(fields) => fields.iter().any(|(name, field)| {
+                matches!(name.as_str(), "is_lower_bound" | "shares_cores") && *field == true || is_held_down(field)
+            }),
+            Value::Array(items) => items.iter().any(is_held_down),
+            _ => false,
+        }
+    }
+    if !is_held_down(&result.value) {
+        return String::new();
+    }
+    warning(&format!(
+        "{}: some rates are lower bounds, since the load was full or shared cores with the server; \
+         do not read scaling from them. CPU time for each still holds.",
+        shorten(&result.name, 80)
+    ))
+}
+
 /// Searches that found nothing say why.
 fn given_up(result: &Result) -> String {
     let cases = result.value["cases"].as_array().into_iter().flatten();
@@ -101,7 +122,8 @@ fn given_up(result: &Result) -> String {
 
 /// Summaries side by side, then whatever lists there are.
 fn any(command: &str, results: &[&Result]) -> String {
-    let mut html: String = results.iter().map(|result| told_errors(result) + &given_up(result)).collect();
+    let mut html: String =
+        results.iter().map(|result| told_errors(result) + &given_up(result) + &lower_bounds(result)).collect();
     let summaries: Vec<&Result> = results.iter().copied().filter(|result| result.value["done"].is_number()).collect();
     let mut drawn = String::new();
     if !summaries.is_empty() {
@@ -193,7 +215,7 @@ fn list(path: &str, tracks: &[&Track]) -> String {
 /// CPU for each answer: `server_cpu.nanoseconds_per_request`, `..._per_operation` and the like.
 fn cpu_each(value: &Value) -> Option<f64> {
     let fields = value["server_cpu"].as_object()?;
-    fields.iter().find(|(name, _)| name.starts_with("nanoseconds_per_"))?.1.as_f64()
+    fields.iter().find(|(name, _)| name.starts_with("nanoseconds_per_") || *name == "nanoseconds_each")?.1.as_f64()
 }
 
 fn summary_table(results: &[&Result]) -> String {
