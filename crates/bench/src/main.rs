@@ -1,11 +1,12 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `keyserver`, `offload`, `compare`, `search`, `sweep`; `agents` spreads load commands over machines). What they share:
-//! `target` (who is asked, and how), `link` (one client connection), `stream` (a socket, perhaps with TLS, read and
-//! written like one), `load` (the loop that keeps many connections busy), `http2` (the same for HTTP/2), `team` (several
-//! such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be asked), `tally` (what came of it),
-//! `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report` (how it is told).
+//! `keyserver`, `offload`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
+//! over machines). What they share: `target` (who is asked, and how), `link` (one client connection), `stream` (a socket,
+//! perhaps with TLS, read and written like one), `load` (the loop that keeps many connections busy), `http2` (the same
+//! for HTTP/2), `team` (several such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be
+//! asked), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report`
+//! (how it is told), `provenance` (where and by what it was measured).
 
 #![forbid(unsafe_code)]
 
@@ -30,8 +31,11 @@ mod machine;
 mod memory;
 mod offload;
 mod origin;
+mod page;
+mod plan;
 mod poll;
 mod pressure;
+mod provenance;
 mod report;
 mod requests;
 mod response;
@@ -72,11 +76,13 @@ enum Command {
     Compare(compare::Arguments),
     Offload(offload::Arguments),
     Prefork(offload::prefork::Arguments),
-    #[command(hide = true)]
-    CrowdPart(crowd::parts::Arguments),
     Search(search::Arguments),
     Sweep(sweep::Arguments),
+    Plan(plan::Arguments),
+    Report(page::Arguments),
     Agent(agents::agent::Arguments),
+    #[command(hide = true)]
+    CrowdPart(crowd::parts::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -91,10 +97,12 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Offload(arguments) => offload::run(&arguments),
         Command::Prefork(arguments) => offload::prefork::run(&arguments),
-        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
+        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! How results are told: a table for people, JSON for machines, progress on stderr while it lasts.
 
 use crate::failure::{Outcome, While};
+use crate::provenance::Provenance;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -71,10 +72,19 @@ impl Table {
     }
 }
 
-/// `--json FILE`; `-` is stdout.
+/// A result with what it takes to repeat it.
+#[derive(Serialize)]
+struct Told<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    provenance: Provenance,
+}
+
+/// `--json FILE`; `-` is stdout. Results are objects; each gets a `provenance` at its end.
 pub fn save_json(path: Option<&Path>, value: &impl Serialize) -> Outcome<()> {
     let Some(path) = path else { return Ok(()) };
-    let mut text = serde_json::to_string_pretty(value).when("writing JSON")?;
+    let told = Told { result: value, provenance: Provenance::here() };
+    let mut text = serde_json::to_string_pretty(&told).when("writing JSON")?;
     text.push('\n');
     if path == Path::new("-") {
         let _ = std::io::stdout().write_all(text.as_bytes());

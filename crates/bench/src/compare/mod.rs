@@ -16,8 +16,10 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::units::parse_duration;
 use crate::{certificates, machine, report};
-use peers::{Peer, Program, Site};
-use rows::{Bench, Needs, Row, Sample};
+pub use peers::Peer;
+use peers::{Program, Site};
+pub use rows::Row;
+use rows::{Bench, Needs, Sample};
 use running::{Running, strangers};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,6 +93,16 @@ pub struct Arguments {
     pub keep_configs: Option<PathBuf>,
 }
 
+impl Default for Arguments {
+    /// What the command line without a flag means.
+    fn default() -> Self {
+        use clap::{Args, FromArgMatches};
+        let command = Self::augment_args(clap::Command::new("compare"));
+        let matches = command.get_matches_from(["compare"]);
+        Self::from_arg_matches(&matches).expect("every flag has a default")
+    }
+}
+
 /// Samples by row and program, in the order in which they were taken.
 pub type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
@@ -103,6 +115,15 @@ pub struct Course {
 
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
+    let verdict = measure(arguments, &interrupt)?;
+    verdict.print();
+    report::save_json(arguments.json.as_deref(), &verdict)?;
+    markdown::save(arguments.markdown.as_deref(), &verdict)?;
+    verdict.outcome()
+}
+
+/// All of the comparison but the telling.
+pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;
     for program in &programs {
@@ -112,14 +133,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let origin = start_origin(arguments, &scratch, &interrupt)?;
-    let bench = Bench {
-        arguments,
-        interrupt: &interrupt,
-        scratch: &scratch,
-        origin_pid: origin.child.pid(),
-        origin: origin.address,
-    };
+    let origin = start_origin(arguments, &scratch, interrupt)?;
+    let bench =
+        Bench { arguments, interrupt, scratch: &scratch, origin_pid: origin.child.pid(), origin: origin.address };
     if let Some(directory) = &arguments.keep_configs {
         keep_configs(&bench, &programs, directory)?;
     }
@@ -128,11 +144,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let course = Course::survey(&bench, &programs)?;
     let samples = take_samples(&bench, &programs, &course)?;
     drop(origin);
-    let verdict = verdict::Verdict::new(arguments, &programs, &course, &samples);
-    verdict.print();
-    report::save_json(arguments.json.as_deref(), &verdict)?;
-    markdown::save(arguments.markdown.as_deref(), &verdict)?;
-    verdict.outcome()
+    Ok(verdict::Verdict::new(arguments, &programs, &course, &samples))
 }
 
 impl Course {

@@ -16,6 +16,7 @@ const UNITS_MIN: u64 = 50;
 
 #[derive(Serialize)]
 pub struct Verdict {
+    pub command: &'static str,
     pub programs: Vec<ProgramSummary>,
     pub rows: Vec<RowSummary>,
     pub rounds: u32,
@@ -87,6 +88,7 @@ impl Verdict {
             title: program.title(),
         };
         Self {
+            command: "compare",
             programs: programs.iter().map(program).collect(),
             rows: course.rows.iter().enumerate().map(row).collect(),
             rounds: arguments.rounds,
