@@ -15,6 +15,7 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::target::{Group, Key, Target, TlsOffer, resolve};
 use crate::team::{Asked, Team};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -94,7 +95,7 @@ pub struct Served {
     /// Load and server have cores in common.
     pub shares_cores: bool,
     // Ended with its owner.
-    _running: Option<Running>,
+    running: RefCell<Option<Running>>,
 }
 
 /// What a handshake really was.
@@ -237,7 +238,7 @@ impl<'a> Stage<'a> {
                 server_cores: self.arguments.server_cores.or((!server_cores.is_empty()).then_some(server_cores.len())),
                 shares_cores: load_cores.iter().any(|core| server_cores.contains(core)),
                 load_cores,
-                _running: None,
+                running: RefCell::new(None),
             });
         };
         let server_cores = &self.cores[..workers.min(self.cores.len())];
@@ -255,7 +256,7 @@ impl<'a> Stage<'a> {
             server_cores: Some(workers),
             shares_cores: load_cores.iter().any(|core| server_cores.contains(core)),
             load_cores,
-            _running: Some(running),
+            running: RefCell::new(Some(running)),
         })
     }
 
@@ -298,6 +299,14 @@ impl<'a> Stage<'a> {
 impl Served {
     pub fn team<'a>(&'a self, interrupt: &'a Interrupt) -> Team<'a> {
         Team { cores: &self.load_cores, interrupt, server_pids: &self.pids, server_cores_allowed: self.server_cores }
+    }
+
+    /// Puts the blame where it belongs: errors of a started server that is gone are told with how it went.
+    pub fn explain(&self, failure: Failure) -> Failure {
+        match self.running.borrow_mut().as_mut().and_then(Running::ended) {
+            Some(ended) => Failure::new(format!("{ended}; {failure}")),
+            None => failure,
+        }
     }
 
     pub fn server_cores(&self) -> Option<usize> {

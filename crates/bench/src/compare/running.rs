@@ -76,6 +76,12 @@ impl Running {
         Err(Failure::new(format!("it does not end within {START_MAX:?}: {}", self.log_tail())))
     }
 
+    /// How it ended and its last words, if it has ended by itself.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!("the server ended ({status}), saying: {}", self.log_tail()))
+    }
+
     fn log_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_TAIL_BYTES)..]).trim().to_owned()

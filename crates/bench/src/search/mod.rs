@@ -167,7 +167,8 @@ fn search(
             Step::GaveUp(why) => break Some(why.to_owned()),
             _ => {}
         }
-        let together = try_step(stage, arguments, goal, subject, &served, step, &label)?;
+        let together = try_step(stage, arguments, goal, subject, &served, step, &label)
+            .map_err(|failure| served.explain(failure))?;
         let fault = hunt.record(&Trial::of(&together));
         let told = Told::new(step, fault, &together);
         progress(format_args!("{label}: {}", told.show()));

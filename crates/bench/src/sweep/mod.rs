@@ -246,10 +246,14 @@ impl Turn<'_> {
     fn measure(&self, suite: Suite, resume: bool, samples: &mut Samples, label: &str) -> Outcome<()> {
         self.stage.interrupt.check()?;
         let mode = if resume { "resumed" } else { "full" };
-        match self.measure_once(suite, resume) {
+        match self.measure_once(suite, resume).map_err(|failure| self.served.explain(failure)) {
             Ok(together) => {
                 progress(format_args!("{label} {mode}: {}", show(&together)));
                 samples.take(&together);
+                if together.tally.errors_total() > 0 {
+                    let first = samples.first_error.take().unwrap_or_default();
+                    samples.first_error = Some(self.served.explain(Failure::new(first)).to_string());
+                }
                 Ok(())
             }
             Err(failure) if self.stage.interrupt.is_raised() => Err(failure),
@@ -277,8 +281,9 @@ impl Turn<'_> {
         let plan = stage.plan(in_flight, TIMEOUT, None);
         let team = served.team(stage.interrupt);
         let together = team.run(&asked, &plan, arguments.warmup, arguments.duration, "")?;
+        let first_error = together.tally.first_error().unwrap_or("no request was answered").to_owned();
         match together.tally.done {
-            0 => Err(Failure::new(together.tally.first_error().unwrap_or("no request was answered").to_owned())),
+            0 => Err(Failure::new(first_error)),
             _ => Ok(together),
         }
     }
