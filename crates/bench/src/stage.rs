@@ -303,10 +303,15 @@ impl Served {
 
     /// Puts the blame where it belongs: errors of a started server that is gone are told with how it went.
     pub fn explain(&self, failure: Failure) -> Failure {
-        match self.running.borrow_mut().as_mut().and_then(Running::ended) {
+        match self.ended() {
             Some(ended) => Failure::new(format!("{ended}; {failure}")),
             None => failure,
         }
+    }
+
+    /// How a started server ended, if it has.
+    pub fn ended(&self) -> Option<String> {
+        self.running.borrow_mut().as_mut().and_then(Running::ended)
     }
 
     pub fn server_cores(&self) -> Option<usize> {

@@ -169,6 +169,10 @@ fn search(
         }
         let together = try_step(stage, arguments, goal, subject, &served, step, &label)
             .map_err(|failure| served.explain(failure))?;
+        // Without this, a server that is gone would be searched to the end as a very slow one.
+        if let Some(ended) = served.ended() {
+            return Err(Failure::new(format!("{label}: {ended}")));
+        }
         let fault = hunt.record(&Trial::of(&together));
         let told = Told::new(step, fault, &together);
         progress(format_args!("{label}: {}", told.show()));

@@ -4,6 +4,7 @@ use super::refused::Verdict;
 use super::{Arguments, Cell, Row, Samples};
 use crate::compare::peers::Peer;
 use crate::failure::{Failure, Outcome};
+use crate::pressure::{Shortage, count};
 use crate::report::Table;
 use crate::stage::Stage;
 use crate::units::show_number;
@@ -62,6 +63,12 @@ impl Sweep {
         if self.cells().any(|(_, cell)| cell.is_doubtful()) {
             println!("≥  the server was not full, or shared cores with the load: it may do more per second than this.");
             println!("   CPU µs each are the server's own in any case.");
+            for shortage in [Shortage::LoadCpu, Shortage::OtherPrograms, Shortage::Ports, Shortage::AcceptQueue] {
+                let cells = self.cells().filter(|(_, cell)| cell.full.shortages.contains(&shortage)).count();
+                if cells > 0 {
+                    println!("   in {} the limit was or may have been: {}", count(cells, "cell"), shortage.name());
+                }
+            }
         }
         if self.cells().any(|(_, cell)| cell.is_coarse()) {
             println!("~  fewer than {FEW} transactions: start-up and other programs weigh on the CPU µs each.");
