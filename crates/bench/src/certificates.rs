@@ -1,12 +1,14 @@
-//! `certificates`: a local CA and, per name, an EC P-256 and an RSA-2048 certificate that it signed.
+//! `certificates`: a local CA and, per name, one certificate that it signed for each type of key asked for.
 
 use crate::failure::{Failure, Outcome, While};
 use crate::report;
+use clap::ValueEnum;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
+    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, RsaKeySize,
 };
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -16,10 +18,12 @@ use time::{Duration, OffsetDateTime};
 /// Names that every certificate carries besides its own.
 const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Make a local CA and certificates (EC P-256 and RSA-2048) for tests and measurements
+/// Make a local CA and certificates for tests and measurements
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
-    makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test")]
+#[command(after_help = "Examples:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
+    makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test\n  \
+    propylon-bench certificates --out certs --keys ec,rsa,p384,rsa3072,rsa4096\n\
+    makes certs/localhost.p384.pem and so on as well; an RSA key of 4096 bits takes a second or a few")]
 pub struct Arguments {
     /// Directory to write to; made if it is not there
     #[arg(long)]
@@ -27,6 +31,9 @@ pub struct Arguments {
     /// Name to certify; repeat for more
     #[arg(long = "name", default_value = "localhost")]
     pub names: Vec<String>,
+    /// Types of key to make a certificate for: each is a file NAME.TYPE.pem
+    #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "ec,rsa")]
+    pub keys: Vec<KeyType>,
     /// Days until they expire
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3650))]
     pub days: u32,
@@ -51,10 +58,35 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-#[derive(Clone, Copy)]
-enum KeyType {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum KeyType {
+    /// ECDSA on P-256
     Ec,
+    /// RSA, 2048 bits
     Rsa,
+    /// ECDSA on P-384
+    P384,
+    /// RSA, 3072 bits
+    Rsa3072,
+    /// RSA, 4096 bits
+    Rsa4096,
+}
+
+impl KeyType {
+    /// In file names.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn generate(self) -> Result<KeyPair, rcgen::Error> {
+        match self {
+            Self::Ec => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+            Self::P384 => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
+            Self::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            Self::Rsa3072 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_3072),
+            Self::Rsa4096 => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
+        }
+    }
 }
 
 /// One file to be: its place and its text.
@@ -78,8 +110,10 @@ pub fn write(arguments: &Arguments) -> Outcome<Written> {
     if arguments.keep_ca_key {
         sheets.push(Sheet { path: arguments.out.join("ca.key.pem"), text: ca_key_pem });
     }
+    // "--keys ec,ec" is one file.
+    let keys: BTreeSet<KeyType> = arguments.keys.iter().copied().collect();
     for name in &arguments.names {
-        for key_type in [KeyType::Ec, KeyType::Rsa] {
+        for &key_type in &keys {
             sheets.extend(certify(arguments, &authority, name, key_type)?);
         }
     }
@@ -118,12 +152,8 @@ fn certify(
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Failure::new(format!("--name \"{name}\": not a host name")));
     }
-    let (algorithm, suffix) = match key_type {
-        KeyType::Ec => (&PKCS_ECDSA_P256_SHA256, "ec"),
-        KeyType::Rsa => (&PKCS_RSA_SHA256, "rsa"),
-    };
-    // For RSA this is 2048 bits, the library's default.
-    let key = KeyPair::generate_for(algorithm).when(format_args!("making a key for {name}"))?;
+    let suffix = key_type.name();
+    let key = key_type.generate().when(format_args!("making a key for {name}"))?;
     let mut names = vec![name.to_owned()];
     names.extend(LOCAL_NAMES.iter().filter(|local| **local != name).map(|local| (*local).to_owned()));
     let mut params = CertificateParams::new(names).when(format_args!("--name \"{name}\""))?;
@@ -179,8 +209,16 @@ fn aside(path: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    /// The arguments as a command line of their own.
+    #[derive(clap::Parser)]
+    pub struct Command {
+        #[command(flatten)]
+        pub arguments: Arguments,
+    }
+
     use crate::scratch::ScratchDir;
     use std::os::unix::fs::PermissionsExt;
 
@@ -188,6 +226,7 @@ mod tests {
         Arguments {
             out: out.to_owned(),
             names: vec!["shop.test".to_owned()],
+            keys: vec![KeyType::Ec, KeyType::Rsa],
             days: 1,
             split: true,
             keep_ca_key: false,
@@ -212,5 +251,19 @@ mod tests {
         arguments.force = true;
         write(&arguments).unwrap();
         assert_ne!(fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(), before);
+    }
+
+    #[test]
+    fn each_type_of_key_is_of_its_size() {
+        let scratch = ScratchDir::new().unwrap();
+        let keys = vec![KeyType::P384, KeyType::Rsa3072, KeyType::P384];
+        let written = write(&Arguments { keys, split: false, ..arguments(scratch.path()) }).unwrap();
+        assert_eq!(written.files.len(), 3);
+        let bytes = |name: &str| {
+            let pem = fs::read_to_string(scratch.path().join(name)).unwrap();
+            KeyPair::from_pem(&pem[pem.find("-----BEGIN PRIVATE KEY").unwrap()..]).unwrap().public_key_raw().len()
+        };
+        // A point of two coordinates of 48 bytes; a modulus of 384 bytes, its exponent and their framing.
+        assert_eq!((bytes("shop.test.p384.pem"), bytes("shop.test.rsa3072.pem")), (97, 398));
     }
 }

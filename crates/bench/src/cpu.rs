@@ -40,6 +40,26 @@ pub fn process_tree(roots: &[u32]) -> Outcome<Vec<u32>> {
     Ok(tree)
 }
 
+/// A process and the moment of its birth: a number alone may be given to another one later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// Clock ticks since the machine started.
+    born: u64,
+}
+
+impl Process {
+    /// `None` if there is no such process.
+    pub fn of(pid: u32) -> Option<Self> {
+        Some(Self { pid, born: Stat::of(pid).ok()?.born })
+    }
+
+    /// One that ended and was not yet asked how (a zombie) is not alive.
+    pub fn is_alive(&self) -> bool {
+        Stat::of(self.pid).is_ok_and(|stat| stat.born == self.born && !stat.is_over)
+    }
+}
+
 /// One reading; two of them make a `Usage`.
 pub struct Reading {
     /// Nanoseconds by (process, thread).
@@ -112,6 +132,9 @@ impl Reading {
 struct Stat {
     parent: u32,
     ticks: u64,
+    /// Clock ticks since the machine started.
+    born: u64,
+    is_over: bool,
 }
 
 impl Stat {
@@ -126,7 +149,8 @@ impl Stat {
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         // After the name: state is field 3 of the manual, so index = field - 3.
         let ticks = (11..=14).map(number).sum::<Option<u64>>()?;
-        Some(Self { parent: number(1)? as u32, ticks })
+        let is_over = matches!(*fields.first()?, "Z" | "X");
+        Some(Self { parent: number(1)? as u32, ticks, born: number(19)?, is_over })
     }
 }
 
@@ -136,8 +160,8 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_move_the_fields() {
-        let stat = Stat::parse("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 0").unwrap();
-        assert_eq!((stat.parent, stat.ticks), (7, 124));
+        let stat = Stat::parse("42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 99 0").unwrap();
+        assert_eq!((stat.parent, stat.ticks, stat.born, stat.is_over), (7, 124, 99, false));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use crate::link::Request;
 use crate::load::{Kind, Load, Measured, Plan, Until};
 use crate::report::{self, Table};
 use crate::tally::Summary;
+use crate::target::{Resumed, TargetArguments};
 use crate::units::{parse_duration, show_nanoseconds, show_number};
-use crate::{cpu, machine, target};
+use crate::{cpu, machine};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,12 +22,15 @@ use std::time::Duration;
     propylon-bench handshakes --target 10.0.0.5:8443 --agents 10.0.0.7:7001,10.0.0.8:7001 --secret-file secret")]
 pub struct Arguments {
     #[command(flatten)]
-    pub target: target::TargetArguments,
+    pub target: TargetArguments,
     #[command(flatten)]
     pub run: RunArguments,
     /// Resume the TLS sessions of earlier connections; a full handshake then counts as an error
-    #[arg(long, conflicts_with = "plain")]
-    pub resumed: bool,
+    ///
+    /// "ticket" (the default) takes tickets, and with a TLS 1.2 server that gives none, session IDs. "session-id" asks
+    /// for no ticket and so gets none; it needs --tls 1.2, since TLS 1.3 has no resumption by session ID (RFC 8446 §4.1.2).
+    #[arg(long, value_name = "HOW", num_args = 0..=1, default_missing_value = "ticket", conflicts_with = "plain")]
+    pub resumed: Option<Resumed>,
     /// Connections in flight at once
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub connections_in_flight: usize,
@@ -102,74 +106,96 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     measure("handshakes", &arguments.target, arguments.resumed, &arguments.run, plan)
 }
 
-/// Warm up, measure, tell. Errors in the measured part are a failure of the command.
+/// Warm up, measure, tell: by this process or by the agents. Errors in the measured part are a failure of the command.
 pub fn measure(
     command: &'static str,
-    target: &target::TargetArguments,
-    resume: bool,
+    target: &TargetArguments,
+    resumed: Option<Resumed>,
     run: &RunArguments,
     plan: Plan,
 ) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
-    let (measured, usage, fleet) = if run.agents.is_empty() {
-        let (measured, usage) = measure_here(command, target, resume, run, plan, &interrupt)?;
-        (measured, usage, None)
-    } else {
-        let distributed = measure_there(command, target, resume, run, &plan, &interrupt)?;
-        (distributed.measured, distributed.usage, Some(distributed.report))
-    };
-    // Without an answer there is nothing to divide by.
-    let usage = if run.server_pids.is_empty() || measured.tally.done == 0 { None } else { Some(usage) };
-    let report = Report { fleet, ..Report::new(command, &target.target, &measured, usage) };
-    report.print();
-    report::save_json(run.json.as_deref(), &report)?;
-    report.verdict()
+    if !run.agents.is_empty() {
+        let observed = measure_there(command, target, resumed, run, &plan, &interrupt)?;
+        return tell(command, &target.target, run, observed);
+    }
+    let target_made = target.resuming(resumed)?;
+    if let Some(core) = run.core {
+        machine::pin_to_core(core)?;
+    }
+    let mut load = Load::new(&target_made, plan, &interrupt)?;
+    let observed = observe(command, run, &mut |until, label| load.run(until, label))?;
+    drop(load);
+    tell(command, &target.target, run, observed)
 }
 
 /// By the agents.
 fn measure_there(
     command: &'static str,
-    target: &target::TargetArguments,
-    resume: bool,
+    target: &TargetArguments,
+    resumed: Option<Resumed>,
     run: &RunArguments,
     plan: &Plan,
     interrupt: &Interrupt,
-) -> Outcome<Distributed> {
+) -> Outcome<Observed> {
     if run.core.is_some() {
         return Err(Failure::new("--core belongs to the machine of the agent: give it to `propylon-bench agent`"));
     }
-    let job = Job::whole(command, target, resume, run.warmup, run.until(), plan)?;
-    run.agents.measure(&job, &run.server_pids, interrupt)
+    let job = Job::whole(command, target, resumed, run.warmup, run.until(), plan)?;
+    let Distributed { measured, usage, report } = run.agents.measure(&job, &run.server_pids, interrupt)?;
+    Ok(Observed { usage: run.known(usage, &measured), measured, fleet: Some(report) })
 }
 
-/// By this process.
-fn measure_here(
-    command: &'static str,
-    target: &target::TargetArguments,
-    resume: bool,
+/// What was measured, and what it cost the server if a process was named.
+pub struct Observed {
+    pub measured: Measured,
+    pub usage: Option<cpu::Usage>,
+    /// If agents did it.
+    pub fleet: Option<FleetReport>,
+}
+
+/// A warm-up, then a run between two readings of the server's CPU time. `load` is any loop that can run for a while.
+pub fn observe(
+    command: &str,
     run: &RunArguments,
-    plan: Plan,
-    interrupt: &Interrupt,
-) -> Outcome<(Measured, cpu::Usage)> {
-    let target_made = target.target(resume)?;
-    if let Some(core) = run.core {
-        machine::pin_to_core(core)?;
-    }
-    let mut load = Load::new(&target_made, plan, interrupt)?;
-    let warmup = load.run(Until::Elapsed(run.warmup), "warm-up")?;
+    load: &mut dyn FnMut(Until, &str) -> Outcome<Measured>,
+) -> Outcome<Observed> {
+    let warmup = load(Until::Elapsed(run.warmup), "warm-up")?;
     if warmup.tally.done == 0 && warmup.tally.errors_total() > 0 {
         report::progress(format_args!("warm-up: no request succeeded; {}", warmup.tally.first_error().unwrap_or("")));
     }
     let before = cpu::Reading::of(&run.server_pids)?;
-    let measured = load.run(run.until(), command)?;
+    let measured = load(run.until(), command)?;
     let usage = cpu::Reading::of(&run.server_pids)?.since(&before);
-    Ok((measured, usage))
+    Ok(Observed { usage: run.known(usage, &measured), measured, fleet: None })
 }
 
 impl RunArguments {
-    fn until(&self) -> Until {
+    pub fn until(&self) -> Until {
         self.count.map_or(Until::Elapsed(self.duration), Until::Finished)
     }
+
+    /// For load that agents do not put on a server.
+    pub fn without_agents(&self, what: &str) -> Outcome<()> {
+        if self.agents.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(format!("agents do not measure {what}: leave out --agents")))
+    }
+
+    /// Without a process there is nothing to tell, without an answer nothing to divide by.
+    fn known(&self, usage: cpu::Usage, measured: &Measured) -> Option<cpu::Usage> {
+        (!self.server_pids.is_empty() && measured.tally.done > 0).then_some(usage)
+    }
+}
+
+/// A table, the JSON, the verdict.
+pub fn tell(command: &'static str, asked: &str, run: &RunArguments, observed: Observed) -> Outcome<()> {
+    let fleet = observed.fleet;
+    let report = Report { fleet, ..Report::new(command, asked, &observed.measured, observed.usage) };
+    report.print();
+    report::save_json(run.json.as_deref(), &report)?;
+    report.verdict()
 }
 
 impl Report {
@@ -198,6 +224,13 @@ impl Report {
             "connections",
             &format!("{} made, {} requests on resumed sessions", summary.connections, summary.resumed),
         ]);
+        if !summary.negotiated.is_empty() {
+            table.row(["handshakes", &summary.show_negotiated()]);
+        }
+        if summary.asked_again > 0 {
+            table
+                .row(["asked again", &format!("{} requests that a server's GOAWAY had left out", summary.asked_again)]);
+        }
         table.row(["errors", &summary.show_errors()]);
         if summary.unanswered > 0 {
             table.row(["unanswered", &format!("{} at the end; their age is in the latency", summary.unanswered)]);
@@ -219,25 +252,31 @@ impl Report {
     }
 
     fn verdict(&self) -> Outcome<()> {
-        let errors = self.summary.errors_total();
-        let mut faults = self.fleet.as_ref().map(FleetReport::losses).unwrap_or_default();
-        if errors > 0 {
-            faults.push(format!("{errors} of {} requests failed", errors + self.summary.done));
+        let losses = self.fleet.as_ref().map(FleetReport::losses).unwrap_or_default();
+        match verdict(&self.summary) {
+            outcome if losses.is_empty() => outcome,
+            Ok(()) => Err(Failure::new(losses.join("; "))),
+            Err(failure) => Err(Failure::new(format!("{}; {failure}", losses.join("; ")))),
         }
-        if !faults.is_empty() {
-            return Err(Failure::new(faults.join("; ")));
-        }
-        if self.summary.done == 0 {
-            return Err(Failure::new("no request was answered"));
-        }
-        Ok(())
     }
+}
+
+/// Errors are a failure, and so is silence.
+pub fn verdict(summary: &Summary) -> Outcome<()> {
+    let errors = summary.errors_total();
+    if errors > 0 {
+        return Err(Failure::new(format!("{errors} of {} requests failed", errors + summary.done)));
+    }
+    if summary.done == 0 {
+        return Err(Failure::new("no request was answered"));
+    }
+    Ok(())
 }
 
 /// Above this share of its core the load is the limit.
 pub const LOAD_SATURATED: f64 = 0.95;
 
-fn saturation(busy: f64) -> &'static str {
+pub fn saturation(busy: f64) -> &'static str {
     if busy > LOAD_SATURATED { ": saturated, the server could do more" } else { "" }
 }
 

@@ -1,17 +1,23 @@
 //! One client connection: a socket, perhaps TLS over it, and the response it is waiting for. Never waits itself.
 
 use crate::response::Response;
-use crate::tally::ErrorKind;
+use crate::tally::{ErrorKind, Negotiated};
 use crate::target::Target;
 use rustls::{ClientConnection, HandshakeKind};
+use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+/// Plaintext handed to a TLS session at once: a large body then waits in the request, not once more in each session.
+const TLS_PIECE_BYTES: usize = 64 * 1024;
+
 /// A request as it goes over the wire, and whether its answer has no body.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Request {
     pub bytes: Vec<u8>,
+    /// Of the bytes, the last so many.
+    pub body_bytes: usize,
     pub is_head: bool,
 }
 
@@ -24,7 +30,7 @@ impl Request {
         }
         bytes.extend_from_slice(b"\r\n");
         bytes.resize(bytes.len() + body_bytes, b'x');
-        Self { bytes, is_head: method == "HEAD" }
+        Self { bytes, body_bytes, is_head: method == "HEAD" }
     }
 }
 
@@ -32,9 +38,15 @@ pub struct Link {
     pub socket: TcpStream,
     tls: Option<Box<ClientConnection>>,
     pub response: Response,
-    /// Bytes of the request that the socket has taken (plain only; TLS keeps its own account).
+    /// Bytes of the request that may go out by now, and of those the ones that the socket, or the TLS session, has
+    /// taken.
+    allowed: usize,
     sent: usize,
     connected: bool,
+    /// The handshake was seen to be over.
+    handshaken: bool,
+    /// The server said close_notify: no more plaintext will come (RFC 8446 §6.1), whenever the socket closes.
+    pub notified: bool,
 }
 
 /// Why a connection is of no more use.
@@ -49,17 +61,54 @@ impl Link {
     pub fn open(target: &Target) -> Result<Self, Broken> {
         let socket = target.connect().map_err(|error| Broken::new(ErrorKind::Connect, error))?;
         let tls = target.tls_session().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        Ok(Self { socket, tls, response: Response::default(), sent: 0, connected: false })
+        Ok(Self {
+            socket,
+            tls,
+            response: Response::default(),
+            allowed: 0,
+            sent: 0,
+            connected: false,
+            handshaken: false,
+            notified: false,
+        })
     }
 
     /// Queues the request and sends what can be sent.
     pub fn ask(&mut self, request: &Request) -> Result<(), Broken> {
+        self.begin(request);
+        self.allow(request, request.bytes.len())
+    }
+
+    /// A request whose bytes go out piece by piece, by `allow`.
+    pub fn begin(&mut self, request: &Request) {
         self.response.begin(request.is_head);
+        self.allowed = 0;
         self.sent = 0;
-        if let Some(tls) = &mut self.tls {
-            tls.writer().write_all(&request.bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        }
+    }
+
+    /// Lets `count` more bytes of the request go, or what is left of it.
+    pub fn allow(&mut self, request: &Request, count: usize) -> Result<(), Broken> {
+        self.allowed = self.allowed.saturating_add(count).min(request.bytes.len());
         self.flush(request)
+    }
+
+    pub fn is_request_sent(&self, request: &Request) -> bool {
+        self.allowed == request.bytes.len()
+    }
+
+    /// Whether the TCP handshake is done. Needed by those who connect before they have anything to say.
+    pub fn check_connected(&mut self) -> Result<bool, Broken> {
+        match self.socket.take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Err(Broken::new(ErrorKind::Connect, error)),
+        }
+        self.connected |= self.socket.peer_addr().is_ok();
+        Ok(self.connected)
+    }
+
+    /// Neither TCP nor TLS has anything left to agree on.
+    pub fn is_established(&self) -> bool {
+        self.connected && self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
     /// Reads and writes what can be read and written; true once the server has closed.
@@ -78,7 +127,8 @@ impl Link {
                 Err(error) => return Err(self.broken(error)),
             };
             self.take(&scratch[..count])?;
-            if self.tls.as_ref().is_some_and(|tls| tls.wants_write()) {
+            // The session may have something to say, or have become ready for the request.
+            if self.tls.as_ref().is_some_and(|tls| tls.wants_write() || self.sent < request.bytes.len()) {
                 self.flush(request)?;
             }
             if count < scratch.len() && !closing {
@@ -89,6 +139,18 @@ impl Link {
 
     pub fn is_resumed(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.handshake_kind() == Some(HandshakeKind::Resumed))
+    }
+
+    /// Once per connection, when its handshake is over: what it agreed on.
+    pub fn take_negotiated(&mut self) -> Option<Negotiated> {
+        let tls = self.tls.as_ref().filter(|tls| !self.handshaken && !tls.is_handshaking())?;
+        self.handshaken = true;
+        Negotiated::of(tls)
+    }
+
+    /// Of the request's body, what was sent.
+    pub fn body_bytes_sent(&self, request: &Request) -> u64 {
+        self.sent.saturating_sub(request.bytes.len() - request.body_bytes) as u64
     }
 
     /// The kind of error that an end at this point is.
@@ -107,11 +169,17 @@ impl Link {
 
     fn flush(&mut self, request: &Request) -> Result<(), Broken> {
         loop {
+            let left = &request.bytes[self.sent..self.allowed];
             let result = match &mut self.tls {
-                Some(tls) if tls.wants_write() => tls.write_tls(&mut self.socket),
-                None if self.sent < request.bytes.len() => {
-                    self.socket.write(&request.bytes[self.sent..]).inspect(|count| self.sent += count)
+                // The first piece joins whatever ends the handshake, so that both leave in one write.
+                Some(tls) if tls.wants_write() && (self.sent > 0 || left.is_empty() || tls.is_handshaking()) => {
+                    tls.write_tls(&mut self.socket)
                 }
+                Some(tls) if !left.is_empty() && !tls.is_handshaking() => {
+                    let piece = &left[..left.len().min(TLS_PIECE_BYTES)];
+                    tls.writer().write(piece).inspect(|count| self.sent += count)
+                }
+                None if !left.is_empty() => self.socket.write(left).inspect(|count| self.sent += count),
                 _ => return Ok(()),
             };
             match result {
@@ -133,6 +201,7 @@ impl Link {
             let before = bytes.len();
             tls.read_tls(&mut bytes).map_err(|error| Broken::new(ErrorKind::Tls, error))?;
             let state = tls.process_new_packets().map_err(|error| Broken::new(ErrorKind::Tls, error))?;
+            self.notified |= state.peer_has_closed();
             let mut left = state.plaintext_bytes_to_read();
             while left > 0 {
                 let mut reader = tls.reader();

@@ -6,7 +6,7 @@ use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::link::{Broken, Link, Request};
 use crate::poll::{Poll, Ready};
 use crate::report::{Pace, progress};
-use crate::tally::{ErrorKind, Tally};
+use crate::tally::{ErrorKind, Moved, Tally};
 use crate::target::Target;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 /// Taken from a socket at once. Large, so that a bulk download is read in few system calls.
 const SCRATCH_BYTES: usize = 256 * 1024;
 /// A slot that could not connect waits this long, so that a closed port does not turn into a spin.
-const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
-/// Connections being opened at once when many are to be held open; below every common accept backlog.
-const OPENING_MAX: usize = 128;
+pub const CONNECT_RETRY_WAIT: Duration = Duration::from_millis(10);
+/// Given to a server to close the socket after its close_notify; most do it in the same breath, some wait for the client.
+const CLOSE_WAIT: Duration = Duration::from_millis(1);
 /// Arrivals waiting for a free connection; more than that are dropped and counted as unanswered.
 const BACKLOG_MAX: usize = 1_000_000;
 
@@ -29,8 +29,6 @@ pub enum Kind {
     NewConnections,
     /// Ask again on the same connection as soon as it is answered.
     KeepAlive,
-    /// Ask once, then idle.
-    Idle,
 }
 
 /// What is asked of a load loop.
@@ -74,9 +72,10 @@ pub struct Load<'t> {
     free: VecDeque<usize>,
     /// Slots that failed to connect, with the time at which they may try again; in that order.
     resting: VecDeque<(Instant, usize)>,
+    /// Slots whose server said close_notify, when to wait for its close no longer, and the request that they had then.
+    ending: VecDeque<(Instant, usize, Instant)>,
     arrivals: Option<Arrivals>,
     watcher: Option<Watcher>,
-    busy: usize,
     /// Requests that may still be started in this run.
     allowed: u64,
     tally: Tally,
@@ -90,23 +89,64 @@ struct Slot {
 }
 
 /// The clock of an open-loop run. A request that finds no free connection waits here, and its wait counts.
-struct Arrivals {
+pub struct Arrivals {
     interval: Duration,
     /// From the begin of a run to its first arrival.
-    phase: Duration,
-    next: Instant,
-    backlog: VecDeque<Instant>,
+    pub phase: Duration,
+    pub next: Instant,
+    pub backlog: VecDeque<Instant>,
+}
+
+impl Arrivals {
+    pub fn new(rate: f64) -> Self {
+        Self {
+            interval: Duration::from_secs_f64(1.0 / rate),
+            phase: Duration::ZERO,
+            next: Instant::now(),
+            backlog: VecDeque::new(),
+        }
+    }
+
+    /// A run begins; nobody waits from an earlier one.
+    pub fn begin(&mut self, now: Instant) {
+        self.next = now + self.phase;
+        self.backlog.clear();
+    }
+
+    /// Moves what is due by `now` to the backlog, `allowed` at most, and returns how many that are. Those that find no
+    /// room there are unanswered.
+    pub fn let_arrive(&mut self, now: Instant, allowed: &mut u64, tally: &mut Tally) -> usize {
+        let before = self.backlog.len();
+        while self.next <= now && *allowed > 0 {
+            *allowed -= 1;
+            if self.backlog.len() < BACKLOG_MAX {
+                self.backlog.push_back(self.next);
+            } else {
+                tally.unanswered += 1;
+            }
+            self.next += self.interval;
+        }
+        self.backlog.len() - before
+    }
+
+    /// What was due before the end, but while the loop was held up, so that it never got to start it.
+    pub fn charge_missed(&mut self, until: Until, begin: Instant, tally: &mut Tally) {
+        let Until::Elapsed(duration) = until else {
+            return;
+        };
+        let (now, end) = (Instant::now(), begin + duration);
+        while self.next < end {
+            tally.unanswered += 1;
+            tally.record_latency(now.saturating_duration_since(self.next));
+            self.next += self.interval;
+        }
+    }
 }
 
 impl<'t> Load<'t> {
     pub fn new(target: &'t Target, plan: Plan, interrupt: &Interrupt) -> Outcome<Self> {
         crate::machine::require_open_files(plan.connections)?;
-        let arrivals = plan.rate.map(|rate| Arrivals {
-            interval: Duration::from_secs_f64(1.0 / rate),
-            phase: Duration::ZERO,
-            next: Instant::now(),
-            backlog: VecDeque::new(),
-        });
+        let arrivals = plan.rate.map(Arrivals::new);
         Ok(Self {
             target,
             interrupt: interrupt.clone(),
@@ -114,9 +154,9 @@ impl<'t> Load<'t> {
             slots: (0..plan.connections).map(|_| Slot { link: None, asked: None }).collect(),
             free: (0..plan.connections).collect(),
             resting: VecDeque::new(),
+            ending: VecDeque::new(),
             arrivals,
             watcher: None,
-            busy: 0,
             allowed: 0,
             tally: Tally::new(),
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -135,18 +175,24 @@ impl<'t> Load<'t> {
         }
     }
 
+    /// Sleeps between the arrivals of an open loop instead of spinning towards the next: an arrival may then be some
+    /// 60 µs late (and its latency that much longer), but the load's CPU is what its work costs.
+    pub fn rest_between_arrivals(&mut self) {
+        self.poll.sleeps_below_millisecond = true;
+    }
+
     /// Loads the server until then and returns what came of it. `label` is told once a second on stderr.
     pub fn run(&mut self, until: Until, label: &str) -> Outcome<Measured> {
         let begin = Instant::now();
         let cpu_before = cpu::this_thread();
         self.tally = Tally::new();
+        let under_way = self.moved_under_way();
         self.allowed = match until {
             Until::Finished(count) => count,
             Until::Elapsed(_) => u64::MAX,
         };
         if let Some(arrivals) = &mut self.arrivals {
-            arrivals.next = begin + arrivals.phase;
-            arrivals.backlog.clear();
+            arrivals.begin(begin);
         }
         let mut pace = Pace::new();
         let mut sweep_due = begin + LOOK_INTERVAL;
@@ -167,7 +213,14 @@ impl<'t> Load<'t> {
             }
         }
         self.tally.elapsed = begin.elapsed();
-        self.charge_missed_arrivals(until, begin);
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.charge_missed(until, begin, &mut self.tally);
+        }
+        // Bodies that were begun before this run count with what came during it; those left over, with what came so far.
+        let left_over = self.moved_under_way();
+        let moved = &mut self.tally.moved;
+        moved.down = (moved.down + left_over.down).saturating_sub(under_way.down);
+        moved.up = (moved.up + left_over.up).saturating_sub(under_way.up);
         self.charge_unanswered();
         let load_busy = (cpu::this_thread() - cpu_before).as_secs_f64() / self.tally.elapsed.as_secs_f64().max(1e-9);
         Ok(Measured { tally: std::mem::replace(&mut self.tally, Tally::new()), load_busy })
@@ -183,9 +236,14 @@ impl<'t> Load<'t> {
         }
     }
 
-    /// Connections that are open and have nothing in progress.
-    pub fn idle_connections(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.link.is_some() && slot.asked.is_none()).count()
+    /// Body bytes of requests in progress.
+    fn moved_under_way(&self) -> Moved {
+        let mut moved = Moved::default();
+        for link in self.slots.iter().filter(|slot| slot.asked.is_some()).filter_map(|slot| slot.link.as_ref()) {
+            moved.down += link.response.body_bytes();
+            moved.up += link.body_bytes_sent(&self.plan.request);
+        }
+        moved
     }
 
     fn is_over(&self, until: Until, begin: Instant, now: Instant) -> bool {
@@ -201,11 +259,13 @@ impl<'t> Load<'t> {
         if let Until::Elapsed(duration) = until {
             wait = wait.min((begin + duration).saturating_duration_since(now));
         }
-        if let Some((due, _)) = self.resting.front() {
+        let ending = self.ending.front().map(|(due, _, _)| due);
+        for due in self.resting.front().map(|(due, _)| due).into_iter().chain(ending) {
             wait = wait.min(due.saturating_duration_since(now).max(Duration::from_millis(1)));
         }
         if let Some(arrivals) = self.arrivals.as_ref().filter(|_| self.allowed > 0) {
-            // Less than a millisecond becomes a look without a wait: an arrival must not be late on our account.
+            // Less than a millisecond becomes a look without a wait, unless the load may rest: an arrival must not be
+            // late on our account.
             wait = wait.min(arrivals.next.saturating_duration_since(now));
         }
         let count = self.poll.wait(wait).when("epoll")?;
@@ -217,6 +277,15 @@ impl<'t> Load<'t> {
     }
 
     fn start_what_is_due(&mut self, now: Instant) {
+        while let Some(&(due, slot, asked)) = self.ending.front() {
+            if due > now {
+                break;
+            }
+            self.ending.pop_front();
+            if self.slots[slot].asked == Some(asked) {
+                self.finish_ended(slot);
+            }
+        }
         while let Some(&(due, slot)) = self.resting.front() {
             if due > now {
                 break;
@@ -227,15 +296,7 @@ impl<'t> Load<'t> {
         let Some(arrivals) = &mut self.arrivals else {
             return self.start_free_slots(now);
         };
-        while arrivals.next <= now && self.allowed > 0 {
-            self.allowed -= 1;
-            if arrivals.backlog.len() < BACKLOG_MAX {
-                arrivals.backlog.push_back(arrivals.next);
-            } else {
-                self.tally.unanswered += 1;
-            }
-            arrivals.next += arrivals.interval;
-        }
+        arrivals.let_arrive(now, &mut self.allowed, &mut self.tally);
         while let (Some(&slot), Some(&due)) =
             (self.free.front(), self.arrivals.as_ref().and_then(|arrivals| arrivals.backlog.front()))
         {
@@ -246,8 +307,7 @@ impl<'t> Load<'t> {
     }
 
     fn start_free_slots(&mut self, now: Instant) {
-        let at_once = if self.plan.kind == Kind::Idle { OPENING_MAX } else { usize::MAX };
-        while self.allowed > 0 && self.busy < at_once {
+        while self.allowed > 0 {
             let Some(slot) = self.free.pop_front() else {
                 return;
             };
@@ -258,7 +318,6 @@ impl<'t> Load<'t> {
 
     /// Asks on the slot's connection, or on a new one. `due` is when the request should have gone out.
     fn start(&mut self, index: usize, due: Instant) {
-        self.busy += 1;
         let slot = &mut self.slots[index];
         slot.asked = Some(due);
         let asked = match &mut slot.link {
@@ -284,8 +343,15 @@ impl<'t> Load<'t> {
             Ok(ended) => ended,
             Err(broken) => return self.fail(index, broken),
         };
+        if let Some(negotiated) = link.take_negotiated() {
+            self.tally.record_handshake(negotiated);
+        }
         if ended {
             return self.finish_ended(index);
+        }
+        if let Some(asked) = slot.asked.filter(|_| link.notified && self.plan.kind == Kind::NewConnections) {
+            self.ending.push_back((Instant::now() + CLOSE_WAIT, index, asked));
+            return;
         }
         // A new connection per request is over when the server has closed it, not before.
         if slot.asked.is_some() && link.response.is_complete() && self.plan.kind != Kind::NewConnections {
@@ -317,11 +383,10 @@ impl<'t> Load<'t> {
         let (Some(link), Some(due)) = (&slot.link, slot.asked.take()) else {
             return;
         };
-        self.busy -= 1;
-        if self.plan.kind != Kind::Idle {
-            self.free.push_back(index);
-        }
+        self.free.push_back(index);
         let latency = due.elapsed();
+        self.tally.moved.down += link.response.body_bytes();
+        self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
         let status = link.response.status();
         if !(200..400).contains(&status) {
             return self.tally.record_error(ErrorKind::BadStatus, || format!("status {status}"));
@@ -339,14 +404,15 @@ impl<'t> Load<'t> {
     fn fail(&mut self, index: usize, broken: Broken) {
         let slot = &mut self.slots[index];
         if slot.asked.take().is_some() {
-            self.busy -= 1;
+            if let Some(link) = &slot.link {
+                self.tally.moved.down += link.response.body_bytes();
+                self.tally.moved.up += link.body_bytes_sent(&self.plan.request);
+            }
             self.tally.record_error(broken.kind, || broken.detail);
-            if self.plan.kind != Kind::Idle {
-                if broken.kind == ErrorKind::Connect {
-                    self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
-                } else {
-                    self.free.push_back(index);
-                }
+            if broken.kind == ErrorKind::Connect {
+                self.resting.push_back((Instant::now() + CONNECT_RETRY_WAIT, index));
+            } else {
+                self.free.push_back(index);
             }
         }
         self.drop_link(index);
@@ -367,19 +433,6 @@ impl<'t> Load<'t> {
                 let detail = format!("no complete response within {:?}", self.plan.timeout);
                 self.fail(index, Broken::new(ErrorKind::Timeout, detail));
             }
-        }
-    }
-
-    /// What was due before the end, but while this loop was held up, so that it never got to start it.
-    fn charge_missed_arrivals(&mut self, until: Until, begin: Instant) {
-        let (Some(arrivals), Until::Elapsed(duration)) = (&mut self.arrivals, until) else {
-            return;
-        };
-        let (now, end) = (Instant::now(), begin + duration);
-        while arrivals.next < end {
-            self.tally.unanswered += 1;
-            self.tally.record_latency(now.saturating_duration_since(arrivals.next));
-            arrivals.next += arrivals.interval;
         }
     }
 
@@ -480,24 +533,37 @@ mod tests {
 
     #[test]
     fn arrivals_that_a_stall_at_the_end_hid_are_charged() {
-        let target = Target::new(([127, 0, 0, 1], 1).into(), "localhost", None).unwrap();
-        let plan = Plan { rate: Some(100.0), ..plan(Kind::KeepAlive, 1, "/") };
-        let mut load = Load::new(&target, plan, &Interrupt::default()).unwrap();
         // A second of arrivals, the last 300 ms of them not looked at when the second is over.
-        let begin = Instant::now();
-        load.arrivals.as_mut().unwrap().next = begin + Duration::from_millis(700);
-        load.charge_missed_arrivals(Until::Elapsed(Duration::from_secs(1)), begin);
-        assert_eq!(load.tally.unanswered, 30);
+        let (mut arrivals, mut tally, begin) = (Arrivals::new(100.0), Tally::new(), Instant::now());
+        arrivals.next = begin + Duration::from_millis(700);
+        arrivals.charge_missed(Until::Elapsed(Duration::from_secs(1)), begin, &mut tally);
+        assert_eq!(tally.unanswered, 30);
     }
 
     #[test]
-    fn idle_connections_stay_open_after_one_request_each() {
-        let origin = Running::start(Duration::ZERO, None);
-        let target = Target::new(origin.address, "localhost", None).unwrap();
-        let mut load = Load::new(&target, plan(Kind::Idle, 300, "/"), &Interrupt::default()).unwrap();
-        let tally = load.run(Until::Finished(300), "").unwrap().tally;
-        assert_eq!((tally.done, tally.connections), (300, 300));
-        load.run(Until::Elapsed(Duration::from_millis(50)), "").unwrap();
-        assert_eq!(load.idle_connections(), 300);
+    fn bodies_go_both_ways_over_tls() {
+        let origin = Running::tls();
+        let offer = crate::target::TlsOffer {
+            version: crate::target::Version::Any,
+            key: None,
+            group: None,
+            cipher: None,
+            resume: false,
+            ca: None,
+        };
+        let target = Target::new(origin.address, "localhost", Some(&offer)).unwrap();
+        let request = Request::new("POST", "/echo", "localhost", "", 1_000_000);
+        let plan = Plan { request, ..plan(Kind::KeepAlive, 2, "/") };
+        let tally = Load::new(&target, plan, &Interrupt::default()).unwrap().run(Until::Finished(6), "").unwrap().tally;
+        assert_eq!(
+            (tally.done, tally.errors_total(), tally.body_bytes),
+            (6, 0, 6_000_000),
+            "{:?}",
+            tally.first_error()
+        );
+        // A seventh may be under way.
+        assert!(tally.moved.up >= 6_000_000 && tally.moved.down >= 6_000_000, "{:?}", tally.moved);
+        let negotiated = tally.summary().negotiated;
+        assert_eq!(negotiated.into_values().sum::<u64>(), 2);
     }
 }

@@ -7,18 +7,25 @@ use std::net::TcpListener;
 
 /// Keeps the calling thread, and whatever it starts from now on, on one core.
 pub fn pin_to_core(core: usize) -> Outcome<()> {
-    let mut cores = CpuSet::new();
-    if core >= CpuSet::MAX_CPU {
-        return Err(Failure::new(format!("core {core}: this machine has no such core")));
-    }
-    cores.set(core);
-    sched_setaffinity(None, &cores).when(format_args!("pinning to core {core}"))
+    pin_to_cores(&[core])
 }
 
-/// Runs `work` with the calling thread on `core`, so that a process it starts is born there, and goes back.
-pub fn on_core<T>(core: usize, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+/// The same for several cores, among which the kernel chooses.
+pub fn pin_to_cores(cores: &[usize]) -> Outcome<()> {
+    let mut set = CpuSet::new();
+    for &core in cores {
+        if core >= CpuSet::MAX_CPU {
+            return Err(Failure::new(format!("core {core}: this machine has no such core")));
+        }
+        set.set(core);
+    }
+    sched_setaffinity(None, &set).when(format_args!("pinning to cores {cores:?}"))
+}
+
+/// Runs `work` with the calling thread on `cores`, so that a process it starts is born there, and goes back.
+pub fn on_cores<T>(cores: &[usize], work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let before = sched_getaffinity(None).when("asking for this thread's cores")?;
-    pin_to_core(core)?;
+    pin_to_cores(cores)?;
     let result = work();
     sched_setaffinity(None, &before).when("going back to this thread's cores")?;
     result

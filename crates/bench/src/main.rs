@@ -1,33 +1,53 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
-//! One file per command (`certificates`, `origin`, `handshakes`, `requests`, `connections`, `compare`; `agents`
-//! spreads load commands over machines). What they
-//! share: `target` (who is asked, and how), `link` (one client connection), `load` (the loop that keeps many of them
-//! busy), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `report` (how it is told).
+//! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
+//! `keyserver`, `offload`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
+//! over machines). What they share: `target` (who is asked, and how), `link` (one client connection), `stream` (a socket,
+//! perhaps with TLS, read and written like one), `load` (the loop that keeps many connections busy), `http2` (the same
+//! for HTTP/2), `team` (several such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be
+//! asked), `tally` (what came of it), `cpu` and `memory` (what it cost the server), `pressure` (what ran short), `report`
+//! (how it is told), `provenance` (where and by what it was measured).
 
 #![forbid(unsafe_code)]
 
 mod agents;
 mod body;
+mod certificate_kind;
 mod certificates;
 mod compare;
 mod connections;
 mod cpu;
+mod crowd;
 mod failure;
 mod handshakes;
+mod http2;
+#[cfg(test)]
+mod instrument;
 mod interrupt;
+mod keyserver;
 mod link;
 mod load;
 mod machine;
 mod memory;
+mod offload;
 mod origin;
+mod page;
+mod plan;
 mod poll;
+mod pressure;
+mod provenance;
 mod report;
 mod requests;
 mod response;
 mod scratch;
+mod search;
+mod stage;
+mod stream;
+mod sweep;
 mod tally;
 mod target;
+mod team;
+mod throughput;
 mod units;
 
 use clap::{Parser, Subcommand};
@@ -50,9 +70,19 @@ enum Command {
     Origin(origin::Arguments),
     Handshakes(handshakes::Arguments),
     Requests(requests::Arguments),
+    Throughput(throughput::Arguments),
     Connections(connections::Arguments),
+    Keyserver(keyserver::Arguments),
     Compare(compare::Arguments),
+    Offload(offload::Arguments),
+    Prefork(offload::prefork::Arguments),
+    Search(search::Arguments),
+    Sweep(sweep::Arguments),
+    Plan(plan::Arguments),
+    Report(page::Arguments),
     Agent(agents::agent::Arguments),
+    #[command(hide = true)]
+    CrowdPart(crowd::parts::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -61,9 +91,18 @@ fn main() -> ExitCode {
         Command::Origin(arguments) => origin::run(&arguments),
         Command::Handshakes(arguments) => handshakes::run(&arguments),
         Command::Requests(arguments) => requests::run(&arguments),
+        Command::Throughput(arguments) => throughput::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
+        Command::Keyserver(arguments) => keyserver::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
+        Command::Offload(arguments) => offload::run(&arguments),
+        Command::Prefork(arguments) => offload::prefork::run(&arguments),
+        Command::Search(arguments) => search::run(&arguments),
+        Command::Sweep(arguments) => sweep::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
+        Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,8 +2,8 @@
 //!
 //! An edge is only a hint that it is worth trying; callers read and write until the socket says "would block".
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
 use std::time::Duration;
@@ -14,6 +14,8 @@ const EVENTS_PER_WAIT: usize = 512;
 pub struct Poll {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
+    /// Waits of less than a millisecond are slept, and may end some 60 µs late; otherwise they are looks.
+    pub sleeps_below_millisecond: bool,
 }
 
 /// One socket's news.
@@ -26,7 +28,11 @@ pub struct Ready {
 
 impl Poll {
     pub fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, events: Vec::with_capacity(EVENTS_PER_WAIT) })
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(EVENTS_PER_WAIT),
+            sleeps_below_millisecond: false,
+        })
     }
 
     /// Tells of every change of `source`, in both directions, until it is closed.
@@ -39,6 +45,14 @@ impl Poll {
     ///
     /// The kernel counts milliseconds here: less than one is a look without a wait.
     pub fn wait(&mut self, timeout: Duration) -> io::Result<usize> {
+        if self.sleeps_below_millisecond && timeout < Duration::from_millis(1) && !timeout.is_zero() {
+            // ppoll counts nanoseconds on every kernel, epoll_wait only since 5.11.
+            let precise = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+            match rustix::event::poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&precise)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_millis()) * 1_000_000 };
         self.events.clear();

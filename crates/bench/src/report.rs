@@ -1,6 +1,7 @@
 //! How results are told: a table for people, JSON for machines, progress on stderr while it lasts.
 
 use crate::failure::{Outcome, While};
+use crate::provenance::Provenance;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -10,19 +11,27 @@ use std::time::{Duration, Instant};
 pub struct Table {
     rows: Vec<Vec<String>>,
     ruled: bool,
+    /// Columns of words, before those of numbers.
+    left: usize,
 }
 
 impl Table {
     /// With a first row of column names.
     pub fn with_head<S: Into<String>>(head: impl IntoIterator<Item = S>) -> Self {
-        let mut table = Self { rows: Vec::new(), ruled: true };
+        let mut table = Self { rows: Vec::new(), ruled: true, left: 1 };
         table.row(head);
         table
     }
 
+    /// So many columns to the left instead of one.
+    pub fn with_words(mut self, columns: usize) -> Self {
+        self.left = columns;
+        self
+    }
+
     /// Name and value, line by line.
     pub fn of_facts() -> Self {
-        Self { rows: Vec::new(), ruled: false }
+        Self { rows: Vec::new(), ruled: false, left: usize::MAX }
     }
 
     pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
@@ -40,7 +49,7 @@ impl Table {
             let mut line = String::new();
             for (column, cell) in row.iter().enumerate() {
                 let width = widths[column];
-                if column == 0 || !self.ruled {
+                if column < self.left {
                     line.push_str(&format!("{cell:<width$}  "));
                 } else {
                     line.push_str(&format!("{cell:>width$}  "));
@@ -63,10 +72,19 @@ impl Table {
     }
 }
 
-/// `--json FILE`; `-` is stdout.
+/// A result with what it takes to repeat it.
+#[derive(Serialize)]
+struct Told<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    provenance: Provenance,
+}
+
+/// `--json FILE`; `-` is stdout. Results are objects; each gets a `provenance` at its end.
 pub fn save_json(path: Option<&Path>, value: &impl Serialize) -> Outcome<()> {
     let Some(path) = path else { return Ok(()) };
-    let mut text = serde_json::to_string_pretty(value).when("writing JSON")?;
+    let told = Told { result: value, provenance: Provenance::here() };
+    let mut text = serde_json::to_string_pretty(&told).when("writing JSON")?;
     text.push('\n');
     if path == Path::new("-") {
         let _ = std::io::stdout().write_all(text.as_bytes());

@@ -4,7 +4,8 @@ use crate::failure::{Failure, Outcome, While};
 use clap::ValueEnum;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{
-    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue, WebPkiServerVerifier,
+    ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls12Resumption, Tls13ClientSessionValue,
+    WebPkiServerVerifier,
 };
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
@@ -14,6 +15,7 @@ use rustls::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
 use std::collections::VecDeque;
 use std::io;
@@ -59,7 +61,7 @@ pub struct TargetArguments {
     pub sources: Vec<IpAddr>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Version {
     Any,
     #[value(name = "1.3")]
@@ -68,22 +70,28 @@ pub enum Version {
     V12,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Key {
     Ec,
     Rsa,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Group {
     X25519,
     P256,
     P384,
     #[value(name = "x25519mlkem768")]
     X25519Mlkem768,
+    #[value(name = "p256mlkem768")]
+    P256Mlkem768,
+    #[value(name = "mlkem768")]
+    Mlkem768,
+    #[value(name = "mlkem1024")]
+    Mlkem1024,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Cipher {
     #[value(name = "aes128gcm")]
     Aes128Gcm,
@@ -93,8 +101,16 @@ pub enum Cipher {
     Chacha20,
 }
 
+/// What a TLS session is resumed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Resumed {
+    Ticket,
+    SessionId,
+}
+
 /// What is offered to the server; `None` is no restriction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TlsOffer {
     pub version: Version,
     pub key: Option<Key>,
@@ -125,6 +141,11 @@ struct TlsClient {
 impl TargetArguments {
     pub fn target(&self, resume: bool) -> Outcome<Target> {
         let address = resolve(&self.target)?;
+        Ok(Target::new(address, &self.name, self.offer(resume).as_ref())?.with_sources(&self.sources))
+    }
+
+    /// `None` for plain HTTP.
+    pub fn offer(&self, resume: bool) -> Option<TlsOffer> {
         let offer = TlsOffer {
             version: self.tls,
             key: self.key,
@@ -133,9 +154,18 @@ impl TargetArguments {
             resume,
             ca: if self.verify { self.ca.clone() } else { None },
         };
-        let offer = if self.plain { None } else { Some(&offer) };
-        let mut target = Target::new(address, &self.name, offer)?;
-        target.sources.clone_from(&self.sources);
+        (!self.plain).then_some(offer)
+    }
+
+    /// A target whose sessions are resumed in this way, if in any.
+    pub fn resuming(&self, resumed: Option<Resumed>) -> Outcome<Target> {
+        let mut target = self.target(resumed.is_some())?;
+        if resumed == Some(Resumed::SessionId) {
+            if self.tls != Version::V12 {
+                return Err(Failure::new("--resumed session-id needs --tls 1.2: TLS 1.3 resumes with tickets only"));
+            }
+            target.resume_by_session_id();
+        }
         Ok(target)
     }
 }
@@ -144,6 +174,38 @@ impl Target {
     pub fn new(address: SocketAddr, name: &str, offer: Option<&TlsOffer>) -> Outcome<Self> {
         let tls = offer.map(|offer| TlsClient::new(name, offer)).transpose()?;
         Ok(Self { address, name: name.to_owned(), tls, sources: Vec::new(), next_source: 0.into() })
+    }
+
+    /// Offers HTTP/2 and nothing else by ALPN. Without TLS it is taken for known (RFC 9113 §3.3).
+    pub fn offer_http2(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            Arc::make_mut(&mut tls.config).alpn_protocols = vec![b"h2".to_vec()];
+        }
+    }
+
+    /// Resumes by session ID (RFC 5246 §7.3): no ticket is asked for, so none is given. TLS 1.2 only.
+    fn resume_by_session_id(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            let config = Arc::make_mut(&mut tls.config);
+            config.resumption = config.resumption.clone().tls12_resumption(Tls12Resumption::SessionIdOnly);
+        }
+    }
+
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// Connects from these addresses in turn; from the kernel's choice if there are none.
+    pub fn with_sources(mut self, sources: &[IpAddr]) -> Self {
+        self.sources = sources.to_vec();
+        self
+    }
+
+    /// With TLS as the caller made it, for servers that want more than a web server does.
+    pub fn with_config(address: SocketAddr, name: &str, config: ClientConfig) -> Outcome<Self> {
+        let server_name = ServerName::try_from(name.to_owned()).when(format_args!("--name {name}"))?;
+        let tls = TlsClient { config: Arc::new(config), server_name, resume: false };
+        Ok(Self { address, name: name.to_owned(), tls: Some(tls), sources: Vec::new(), next_source: 0.into() })
     }
 
     /// A full handshake is an error.
@@ -224,12 +286,16 @@ impl TlsOffer {
         provider.cipher_suites.retain(|suite| self.takes(suite));
         if let Some(group) = self.group {
             provider.kx_groups = vec![group.implementation()];
-            // In TLS 1.2 the list also says which curves a certificate may use (RFC 8422 §5.1.1): without P-256 there
-            // is no ECDSA. The wanted group stays first, and first is what servers of the last decade take.
-            let may_be_tls12 = self.version != Version::V13 && self.key != Some(Key::Rsa);
-            if may_be_tls12 && group != Group::P256 {
-                provider.kx_groups.push(Group::P256.implementation());
+            if group.is_post_quantum() && self.version == Version::V12 {
+                return Err(Failure::new(format!("--group {group:?} is of TLS 1.3; --tls 1.2 has no such group")));
             }
+            // In TLS 1.2 the list also says which curves a certificate may use (RFC 8422 §5.1.1): without P-256 (or
+            // P-384, for such a key) there is no ECDSA. The wanted group stays first, and first is what servers of
+            // the last decade take; the report tells what was taken.
+            let may_be_tls12 = self.version != Version::V13 && self.key != Some(Key::Rsa);
+            let for_certificates =
+                [Group::P256, Group::P384].into_iter().filter(|other| may_be_tls12 && *other != group);
+            provider.kx_groups.extend(for_certificates.map(Group::implementation));
         }
         if provider.cipher_suites.is_empty() {
             return Err(Failure::new("no cipher suite fits --tls, --key and --suite together"));
@@ -263,7 +329,15 @@ impl Group {
             Self::P256 => kx_group::SECP256R1,
             Self::P384 => kx_group::SECP384R1,
             Self::X25519Mlkem768 => kx_group::X25519MLKEM768,
+            Self::P256Mlkem768 => kx_group::SECP256R1MLKEM768,
+            Self::Mlkem768 => kx_group::MLKEM768,
+            Self::Mlkem1024 => kx_group::MLKEM1024,
         }
+    }
+
+    /// The groups with ML-KEM are of TLS 1.3 only.
+    fn is_post_quantum(self) -> bool {
+        matches!(self, Self::X25519Mlkem768 | Self::P256Mlkem768 | Self::Mlkem768 | Self::Mlkem1024)
     }
 }
 

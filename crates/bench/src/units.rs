@@ -22,6 +22,23 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+/// `1048576`, `1MiB`, `64KiB`, `2GiB`; `KB`, `MB` and `GB` are powers of ten.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        other => return Err(format!("unknown unit \"{other}\"; use B, KiB, MiB, GiB, KB, MB or GB")),
+    };
+    let number = digits.parse::<u64>().map_err(|error| error.to_string())?;
+    number.checked_mul(scale).ok_or_else(|| "too large".to_owned())
+}
+
 /// Nanoseconds with three significant digits and the unit that suits them.
 pub fn show_nanoseconds(nanoseconds: f64) -> String {
     let (value, unit) = match nanoseconds {
@@ -54,6 +71,14 @@ mod tests {
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert!(parse_duration("3 fortnights").is_err());
         assert!(parse_duration("-1").is_err());
+    }
+
+    #[test]
+    fn sizes_have_binary_and_decimal_units() {
+        assert_eq!(parse_size("1MiB"), Ok(1_048_576));
+        assert_eq!(parse_size("2MB"), Ok(2_000_000));
+        assert_eq!(parse_size("77"), Ok(77));
+        assert!(parse_size("1mb").is_err() && parse_size("-1").is_err() && parse_size("99999999999GiB").is_err());
     }
 
     #[test]

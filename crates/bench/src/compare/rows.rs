@@ -15,11 +15,12 @@ use crate::target::{Cipher, Group, Key, Target, TlsOffer, Version};
 use crate::units::show_number;
 use clap::ValueEnum;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Rows that are measured unless others are named.
-pub const DEFAULT: &str = "ec13,rsa13,ec12,plain-new,requests-tls,requests-plain,bulk-tls,idle-tls,idle-plain";
+/// Requests that a program must be able to answer in a row that not everyone is expected to know.
+const TRIAL_REQUESTS: u64 = 60;
 /// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
 const BULK_CONNECTIONS: usize = 8;
 const BULK_PATH: &str = "/bytes/1048576";
@@ -53,10 +54,24 @@ pub enum Row {
     BulkTls,
     /// Downloads of 1 MiB without TLS
     BulkPlain,
+    /// New connections through a TCP relay, one request and its answer on each
+    TcpNew,
+    /// Downloads of 1 MiB through a TCP relay
+    TcpBulk,
     /// Memory of an idle connection over TLS
     IdleTls,
     /// Memory of an idle connection without TLS
     IdlePlain,
+}
+
+/// What a row asks of a program's configuration, beyond what all of them have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Needs {
+    Nothing,
+    /// The group X25519MLKEM768.
+    Mlkem,
+    /// A listener that hands on bytes.
+    Relay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -72,6 +87,10 @@ pub enum Unit {
 /// One measurement.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
+    /// Its place among all samples of the comparison, from 0.
+    pub turn: usize,
+    /// Names of proxies that ran on this machine before ours was started.
+    pub strangers: BTreeSet<String>,
     /// In the row's unit; absent if nothing was measured.
     pub value: Option<f64>,
     pub done: u64,
@@ -101,9 +120,59 @@ impl Row {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
+    /// Measured unless others are named. Those that are `optional` only if every program knows them.
+    pub const DEFAULT: [Self; 13] = [
+        Self::Ec13,
+        Self::Rsa13,
+        Self::Ec12,
+        Self::Mlkem13,
+        Self::Resumed13,
+        Self::Resumed12,
+        Self::PlainNew,
+        Self::RequestsTls,
+        Self::RequestsPlain,
+        Self::BulkTls,
+        Self::BulkPlain,
+        Self::IdleTls,
+        Self::IdlePlain,
+    ];
+
+    pub fn is_optional(self) -> bool {
+        matches!(self, Self::Mlkem13 | Self::Resumed13 | Self::Resumed12 | Self::BulkPlain)
+    }
+
+    pub fn needs(self) -> Needs {
+        match self {
+            Self::Mlkem13 => Needs::Mlkem,
+            Self::TcpNew | Self::TcpBulk => Needs::Relay,
+            _ => Needs::Nothing,
+        }
+    }
+
+    /// The row's name in a document.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Ec13 => "TLS 1.3 full, EC P-256, X25519",
+            Self::Rsa13 => "TLS 1.3 full, RSA-2048",
+            Self::Ec12 => "TLS 1.2 ECDHE-ECDSA-AES128-GCM",
+            Self::Mlkem13 => "TLS 1.3 full, EC, X25519MLKEM768",
+            Self::Resumed13 => "TLS 1.3 resumed",
+            Self::Resumed12 => "TLS 1.2 resumed",
+            Self::PlainNew => "plain HTTP, new connection",
+            Self::RequestsTls => "proxied HTTPS request, HTTP/1.1 keep-alive",
+            Self::RequestsPlain => "proxied plain HTTP request",
+            Self::BulkTls => "bulk TLS download, 1 MiB bodies",
+            Self::BulkPlain => "bulk plain HTTP",
+            Self::TcpNew => "TCP relay, new connection",
+            Self::TcpBulk => "TCP relay, bulk",
+            Self::IdleTls => "idle TLS connection",
+            Self::IdlePlain => "idle plain HTTP connection",
+        }
+    }
+
     pub fn unit(self) -> Unit {
         match self {
-            Self::BulkTls | Self::BulkPlain => Unit::SecondsPerGigabyte,
+            Self::BulkTls | Self::BulkPlain | Self::TcpBulk => Unit::SecondsPerGigabyte,
             Self::IdleTls | Self::IdlePlain => Unit::Kibibytes,
             _ => Unit::Microseconds,
         }
@@ -111,15 +180,17 @@ impl Row {
 
     fn is_new_connections(self) -> bool {
         use Row as R;
-        matches!(self, R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew)
+        matches!(
+            self,
+            R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew | R::TcpNew
+        )
     }
 
     /// One cipher for everyone: what a server prefers is not what is compared.
     fn offer(self) -> Option<TlsOffer> {
         let (version, key) = match self {
-            Self::PlainNew | Self::RequestsPlain | Self::BulkPlain | Self::IdlePlain => {
-                return None;
-            }
+            Self::PlainNew | Self::RequestsPlain | Self::BulkPlain | Self::IdlePlain => return None,
+            Self::TcpNew | Self::TcpBulk => return None,
             Self::Ec12 | Self::Resumed12 => (Version::V12, Key::Ec),
             Self::Rsa13 => (Version::V13, Key::Rsa),
             _ => (Version::V13, Key::Ec),
@@ -148,17 +219,9 @@ impl Unit {
 }
 
 impl Bench<'_> {
-    /// A fresh proxy, a warm-up, a measurement.
+    /// A fresh proxy, a warm-up, a measurement. The proxy and all its processes are gone when this returns.
     pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
-        let site = Site::new(self)?;
-        let log = self.scratch.path().join(format!("{}.log", program.peer.name()));
-        let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
-        proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
-        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
-
-        let offer = row.offer();
-        let address = if offer.is_some() { site.tls } else { site.plain };
-        let target = Target::new(address, SITE_NAME, offer.as_ref())?;
+        let (proxy, target) = self.start(program, row)?;
         if row.unit() == Unit::Kibibytes {
             self.measure_memory(&target, proxy.pid())
         } else {
@@ -166,8 +229,38 @@ impl Bench<'_> {
         }
     }
 
+    /// Whether the program does this kind of work at all: its own check of the configuration, then a few requests.
+    /// Returns what stands against it.
+    pub fn try_out(&self, program: &Program, row: Row) -> Outcome<Option<String>> {
+        if row.needs() != Needs::Nothing {
+            let objection = program.objection(self, &Site::new(self, row.needs())?)?;
+            if objection.is_some() || !row.is_optional() {
+                return Ok(objection);
+            }
+        }
+        let (_proxy, target) = self.start(program, row)?;
+        let tally = Load::new(&target, self.plan(row), self.interrupt)?.run(Until::Finished(TRIAL_REQUESTS), "")?.tally;
+        let first = tally.first_error().unwrap_or("no request was answered");
+        Ok((tally.done == 0).then(|| first.to_owned()))
+    }
+
+    fn start(&self, program: &Program, row: Row) -> Outcome<(Running, Target)> {
+        let site = Site::new(self, row.needs())?;
+        let log = self.scratch.path().join(format!("{}.log", program.peer.name()));
+        let mut proxy = Running::start(program.command(&site)?, self.arguments.proxy_core, &log)?;
+        if !site.is_relay {
+            proxy.wait_until_answering(site.plain, OWN_PATH, self.interrupt)?;
+        }
+        proxy.wait_until_answering(site.plain, "/", self.interrupt)?;
+        let offer = row.offer();
+        let address = if offer.is_some() { site.tls } else { site.plain };
+        Ok((proxy, Target::new(address, SITE_NAME, offer.as_ref())?))
+    }
+
     fn plan(&self, row: Row) -> Plan {
         let (kind, connections, path, headers) = match row.unit() {
+            // A relay answers nothing itself.
+            _ if row == Row::TcpNew => (Kind::NewConnections, self.arguments.in_flight, "/", "Connection: close\r\n"),
             _ if row.is_new_connections() => {
                 (Kind::NewConnections, self.arguments.in_flight, OWN_PATH, "Connection: close\r\n")
             }
@@ -211,7 +304,7 @@ impl Bench<'_> {
     }
 
     fn measure_memory(&self, target: &Target, pid: u32) -> Outcome<Sample> {
-        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt, "");
+        let open = |count| Held::open(target, count, "/", REQUEST_TIMEOUT, self.interrupt);
         drop(open(IDLE_WARMUP_CONNECTIONS)?);
         self.interrupt.sleep(Duration::from_millis(300))?;
         let count = self.arguments.idle_connections;
@@ -225,7 +318,7 @@ impl Bench<'_> {
         Ok(Sample {
             value: (still_open > 0).then_some(growth.rss),
             done: still_open as u64,
-            per_second: held.opening.per_second,
+            per_second: held.opening.per_second(),
             errors: held.opening.errors_total() + closed,
             first_error: held.opening.first_error.clone().or(closed_error),
             kernel_kib: Some(growth.kernel),

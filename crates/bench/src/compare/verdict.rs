@@ -2,79 +2,104 @@
 
 use super::peers::{Peer, Program};
 use super::rows::{Sample, Unit};
-use super::{Arguments, Samples};
+use super::{Arguments, Course, Samples};
 use crate::failure::{Failure, Outcome};
 use crate::handshakes::LOAD_SATURATED;
 use crate::report::Table;
 use crate::units::show_number;
 use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// With fewer units than this in a sample, start-up and chance are a good part of its figure.
+const UNITS_MIN: u64 = 50;
 
 #[derive(Serialize)]
 pub struct Verdict {
-    programs: Vec<ProgramSummary>,
-    rows: Vec<RowSummary>,
-    rounds: u32,
-    duration_seconds: f64,
+    pub command: &'static str,
+    pub programs: Vec<ProgramSummary>,
+    pub rows: Vec<RowSummary>,
+    pub rounds: u32,
+    pub duration_seconds: f64,
+    /// Proxies of others that ran at some time during the comparison.
+    pub strangers: BTreeSet<String>,
 }
 
 #[derive(Serialize)]
-struct ProgramSummary {
-    name: &'static str,
-    version: String,
+pub struct ProgramSummary {
+    pub name: &'static str,
+    pub version: String,
+    pub tls_library: Option<String>,
+    pub path: PathBuf,
+    #[serde(skip)]
+    pub title: String,
 }
 
 #[derive(Serialize)]
-struct RowSummary {
-    row: String,
-    unit: Unit,
+pub struct RowSummary {
+    pub row: String,
+    pub title: &'static str,
+    pub unit: Unit,
     /// In the order of the programs.
-    cells: Vec<Cell>,
+    pub cells: Vec<Cell>,
 }
 
 /// One program's samples of one row.
-#[derive(Serialize)]
-struct Cell {
-    program: &'static str,
-    median: Option<f64>,
-    minimum: Option<f64>,
-    maximum: Option<f64>,
+#[derive(Default, Serialize)]
+pub struct Cell {
+    pub program: &'static str,
+    pub median: Option<f64>,
+    pub minimum: Option<f64>,
+    pub maximum: Option<f64>,
     /// To the best program that is not Propylon; only between cells without errors.
-    ratio_to_best_peer: Option<f64>,
-    per_second: f64,
-    proxy_busy: f64,
-    load_saturated: bool,
+    pub ratio_to_best_peer: Option<f64>,
+    /// What the program itself says against this kind of work; then there are no samples.
+    pub unsupported: Option<String>,
+    pub per_second: f64,
+    pub proxy_busy: f64,
+    pub load_saturated: bool,
     /// CPU time came in ticks of 10 ms for at least one sample.
-    coarse_clock: bool,
-    kernel_kib: Option<f64>,
-    errors: u64,
-    first_error: Option<String>,
-    samples: Vec<Sample>,
+    pub coarse_clock: bool,
+    /// At least one sample is of fewer than 50 units: the machine was busy, or the time too short.
+    pub thin: bool,
+    pub kernel_kib: Option<f64>,
+    pub errors: u64,
+    pub first_error: Option<String>,
+    pub samples: Vec<Sample>,
 }
 
 impl Verdict {
-    pub fn new(arguments: &Arguments, programs: &[Program], samples: &Samples) -> Self {
+    pub fn new(arguments: &Arguments, programs: &[Program], course: &Course, samples: &Samples) -> Self {
         let row = |(index, row): (usize, &super::Row)| {
             let cells = programs.iter().enumerate().map(|(program_index, program)| {
-                Cell::new(program, samples.get(&(index, program_index)).map_or(&[][..], Vec::as_slice))
+                let place = (index, program_index);
+                let cell = Cell::new(program, samples.get(&place).map_or(&[][..], Vec::as_slice));
+                Cell { unsupported: course.unsupported.get(&place).cloned(), ..cell }
             });
             let mut cells: Vec<Cell> = cells.collect();
             relate_to_best_peer(&mut cells);
-            RowSummary { row: row.name(), unit: row.unit(), cells }
+            RowSummary { row: row.name(), title: row.title(), unit: row.unit(), cells }
+        };
+        let program = |program: &Program| ProgramSummary {
+            name: program.peer.name(),
+            version: program.version.clone(),
+            tls_library: program.tls_library.clone(),
+            path: program.path.clone(),
+            title: program.title(),
         };
         Self {
-            programs: programs
-                .iter()
-                .map(|program| ProgramSummary { name: program.peer.name(), version: program.version.clone() })
-                .collect(),
-            rows: arguments.rows.iter().enumerate().map(row).collect(),
+            command: "compare",
+            programs: programs.iter().map(program).collect(),
+            rows: course.rows.iter().enumerate().map(row).collect(),
             rounds: arguments.rounds,
             duration_seconds: arguments.duration.as_secs_f64(),
+            strangers: samples.values().flatten().flat_map(|sample| sample.strangers.iter().cloned()).collect(),
         }
     }
 
     pub fn print(&self) {
         for program in &self.programs {
-            println!("{:<9} {}", program.name, program.version);
+            println!("{:<9} {}", program.name, program.title);
         }
         println!("median of {} rounds (minimum-maximum), ratio to the best peer\n", self.rounds);
         let mut head = vec!["row".to_owned(), "unit".to_owned()];
@@ -94,9 +119,21 @@ impl Verdict {
     fn print_notes(&self) {
         println!();
         let cells = || self.rows.iter().flat_map(|row| row.cells.iter().map(move |cell| (&row.row, cell)));
+        for (row, cell) in cells() {
+            if let Some(why) = &cell.unsupported {
+                println!("-  {row}, {}: not supported: {why}", cell.program);
+            }
+        }
+        if !self.strangers.is_empty() {
+            let strangers: Vec<&str> = self.strangers.iter().map(String::as_str).collect();
+            println!("?  other proxies ran on this machine meanwhile: {}", strangers.join(", "));
+        }
         for (row, cell) in cells().filter(|(_, cell)| cell.errors > 0) {
             let first = cell.first_error.as_deref().unwrap_or_default();
             println!("!  {row}, {}: {} errors, not used for ratios; first: {first}", cell.program, cell.errors);
+        }
+        for (row, cell) in cells().filter(|(_, cell)| cell.thin) {
+            println!("~  {row}, {}: a sample of fewer than {UNITS_MIN} units; measure longer", cell.program);
         }
         if cells().any(|(_, cell)| cell.load_saturated) {
             println!("*  load and origin filled their core: the rate is theirs, the CPU per unit is still the proxy's");
@@ -140,21 +177,34 @@ impl Cell {
             median: median(&values),
             minimum: values.first().copied(),
             maximum: values.last().copied(),
-            ratio_to_best_peer: None,
             per_second: median_of(|sample| sample.per_second),
             proxy_busy: median_of(|sample| sample.proxy_busy),
             load_saturated: samples.iter().any(|sample| sample.load_busy > LOAD_SATURATED),
             coarse_clock: samples.iter().any(|sample| sample.source == Some(crate::cpu::Source::Stat)),
+            thin: samples.iter().any(|sample| sample.errors == 0 && sample.done < UNITS_MIN),
             kernel_kib: median(&kernel),
             errors: samples.iter().map(|sample| sample.errors).sum(),
             first_error: samples.iter().find_map(|sample| sample.first_error.clone()),
             samples: samples.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// What a reader must know before the figure is believed.
+    pub fn mark(&self) -> &'static str {
+        match (self.errors > 0, self.thin) {
+            (true, _) => "!",
+            (false, true) => "~",
+            (false, false) => "",
         }
     }
 
     fn show(&self) -> [String; 4] {
         let number = |value: Option<f64>| value.map_or("-".to_owned(), show_number);
-        let mark = if self.errors > 0 { "!" } else { "" };
+        if self.unsupported.is_some() {
+            return ["unsupported".to_owned(), "-".to_owned(), "-".to_owned(), "-".to_owned()];
+        }
+        let mark = self.mark();
         let star = if self.load_saturated { "*" } else { "" };
         [
             format!("{}{mark}", number(self.median)),
@@ -175,7 +225,7 @@ fn relate_to_best_peer(cells: &mut [Cell]) {
 }
 
 /// Of sorted values; of an even number, the mean of the middle two.
-fn median(sorted: &[f64]) -> Option<f64> {
+pub fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,
@@ -185,11 +235,12 @@ fn median(sorted: &[f64]) -> Option<f64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn cell(peer: Peer, values: &[f64], errors: u64) -> Cell {
-        let program = Program { peer, path: "x".into(), version: String::new() };
+    pub fn cell(peer: Peer, values: &[f64], errors: u64) -> Cell {
+        let version = String::new();
+        let program = Program { peer, path: "x".into(), version, tls_library: None, stream_module: None };
         let samples: Vec<Sample> =
             values.iter().map(|value| Sample { value: Some(*value), ..Sample::default() }).collect();
         Cell { errors, ..Cell::new(&program, &samples) }
@@ -208,5 +259,6 @@ mod tests {
         assert_eq!(cells[1].ratio_to_best_peer, Some(1.0));
         assert_eq!(cells[2].ratio_to_best_peer, None);
         assert!(cells[2].show()[0].ends_with('!'));
+        assert!(cells[1].show()[0].ends_with('~'), "samples of nothing");
     }
 }

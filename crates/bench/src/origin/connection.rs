@@ -3,9 +3,9 @@
 use super::Settings;
 use super::request::{Request, Wish};
 use crate::body::{BadFraming, Body};
+use crate::stream::Stream;
 use memchr::memmem;
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, Read};
 use std::time::Instant;
 
 /// Longest request head taken.
@@ -17,12 +17,10 @@ const OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Size of one chunk of `/chunked`.
 const CHUNK_BYTES: u64 = 16 * 1024;
 /// What `/bytes` is made of.
-static FILLER: [u8; 256 * 1024] = [b'x'; 256 * 1024];
+pub static FILLER: [u8; 256 * 1024] = [b'x'; 256 * 1024];
 
 pub struct Connection {
-    socket: TcpStream,
-    /// Tells this connection from an earlier one in the same place.
-    pub serial: u64,
+    stream: Stream,
     /// Bytes read and not yet understood.
     input: Vec<u8>,
     /// Bytes to write, from `written` on.
@@ -50,6 +48,8 @@ enum Streaming {
 pub enum Next {
     Event,
     Timer(Instant),
+    /// Its turn was long; it goes on when others had theirs.
+    Again,
     Close,
 }
 
@@ -62,10 +62,9 @@ enum Halt {
 }
 
 impl Connection {
-    pub fn new(socket: TcpStream, serial: u64) -> Self {
+    pub fn new(stream: Stream) -> Self {
         Self {
-            socket,
-            serial,
+            stream,
             input: Vec::new(),
             output: Vec::new(),
             written: 0,
@@ -110,7 +109,7 @@ impl Connection {
                     continue;
                 }
             }
-            let count = match self.socket.read(scratch) {
+            let count = match self.stream.read(scratch) {
                 Ok(0) => return Ok(Next::Close),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Next::Event),
@@ -127,7 +126,7 @@ impl Connection {
                 return Ok(Next::Timer(due));
             }
             // A short read emptied the socket: answer, and save the look that would only say so.
-            let drained = count < scratch.len() && !closing;
+            let drained = count < scratch.len() && !closing && self.stream.short_read_is_last();
             if drained && self.flush()? && !self.close_after && (halt == Halt::NeedsMore || self.input.is_empty()) {
                 return Ok(Next::Event);
             }
@@ -277,19 +276,19 @@ impl Connection {
                 match self.streaming {
                     Streaming::Nothing | Streaming::Bytes(0) => {
                         self.streaming = Streaming::Nothing;
-                        return Ok(true);
+                        return self.stream.flush_some();
                     }
                     Streaming::Chunks(left) => self.make_chunks(left),
                     Streaming::Bytes(left) => {
                         let piece = &FILLER[..left.min(FILLER.len() as u64) as usize];
-                        let Some(count) = write(&mut self.socket, piece)? else {
+                        let Some(count) = self.stream.write_some(piece)? else {
                             return Ok(false);
                         };
                         self.streaming = Streaming::Bytes(left - count as u64);
                     }
                 }
             } else {
-                let Some(count) = write(&mut self.socket, &self.output[self.written..])? else {
+                let Some(count) = self.stream.write_some(&self.output[self.written..])? else {
                     return Ok(false);
                 };
                 self.written += count;
@@ -313,15 +312,5 @@ impl Connection {
             left -= size;
         }
         self.streaming = Streaming::Chunks(left);
-    }
-}
-
-/// Bytes taken by the socket; none if it has no room.
-fn write(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
-    match socket.write(bytes) {
-        Ok(count) => Ok(Some(count)),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Some(0)),
-        Err(error) => Err(error),
     }
 }

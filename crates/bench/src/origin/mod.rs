@@ -1,16 +1,22 @@
 //! `origin`: an HTTP/1.1 server that costs next to nothing, to stand behind a load balancer that is being measured.
 //!
-//! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection.
+//! One thread, one epoll. `request` is what a client wants, `connection` is a client's connection, `raw` is one that
+//! speaks no HTTP.
 
 mod connection;
-mod request;
+pub mod raw;
+pub mod request;
+mod tls;
 
 use crate::failure::{Outcome, While};
 use crate::interrupt::{Interrupt, LOOK_INTERVAL};
 use crate::poll::Poll;
 use crate::report;
+use crate::stream::Stream;
 use crate::units::parse_duration;
 use connection::{Connection, Next};
+use raw::Raw;
+use rustls::{ServerConfig, ServerConnection};
 use serde::Serialize;
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -18,6 +24,7 @@ use std::collections::BinaryHeap;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Waiting connections per listener; the kernel lowers it to its own limit.
@@ -37,8 +44,10 @@ Paths:
 
 The first line on stdout is \"listening ADDRESS\" (one line per address). Ends on SIGTERM and SIGINT.
 
-Example:
-  propylon-bench origin --bind 127.0.0.1:8000 --body-bytes 1024 --name blue")]
+Examples:
+  propylon-bench origin --bind 127.0.0.1:8000 --body-bytes 1024 --name blue
+  propylon-bench origin --bind 127.0.0.1:8443 --tls certs/localhost.ec.pem   (for proxies that encrypt again)
+  propylon-bench origin --bind 127.0.0.1:9000 --raw echo                     (for TCP relays)")]
 pub struct Arguments {
     /// Addresses to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDR", value_delimiter = ',', default_value = "127.0.0.1:0")]
@@ -55,6 +64,12 @@ pub struct Arguments {
     /// Answer each Nth request with 500
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub fail_every: Option<u64>,
+    /// Speak TLS with this certificate: chain and key in one PEM, as `certificates` writes them
+    #[arg(long, value_name = "CERT.pem")]
+    pub tls: Option<PathBuf>,
+    /// Speak no HTTP: behind a TCP relay, for `throughput --tcp`
+    #[arg(long, value_name = "MODE")]
+    pub raw: Option<raw::Mode>,
     /// Core to stay on
     #[arg(long)]
     pub core: Option<usize>,
@@ -71,6 +86,8 @@ pub struct Settings {
     pub fail_every: Option<u64>,
     pub fixed: Vec<u8>,
     pub requests: Cell<u64>,
+    pub tls: Option<Arc<ServerConfig>>,
+    pub raw: Option<raw::Mode>,
 }
 
 /// A bound origin.
@@ -78,12 +95,26 @@ pub struct Origin {
     listeners: Vec<TcpListener>,
     poll: Poll,
     settings: Settings,
-    connections: Vec<Option<Connection>>,
+    clients: Vec<Option<Client>>,
     vacant: Vec<usize>,
+    /// Those whose turn was long.
+    again: Vec<usize>,
     /// Answers that wait: when, which connection, and its serial number (the place may have been given away since).
     timers: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     serial: u64,
     scratch: Box<[u8]>,
+}
+
+/// A connection in its place.
+struct Client {
+    speaks: Speaks,
+    /// Tells this client from an earlier one in the same place.
+    serial: u64,
+}
+
+enum Speaks {
+    Http(Box<Connection>),
+    Raw(Raw),
 }
 
 #[derive(Serialize)]
@@ -97,7 +128,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     if let Some(core) = arguments.core {
         crate::machine::pin_to_core(core)?;
     }
-    let settings = Settings::new(&arguments.name, arguments.body_bytes, arguments.delay, arguments.fail_every);
+    let mut settings = Settings::new(&arguments.name, arguments.body_bytes, arguments.delay, arguments.fail_every);
+    settings.tls = arguments.tls.as_deref().map(tls::server_config).transpose()?;
+    settings.raw = arguments.raw;
     let mut origin = Origin::bind(&arguments.bind, settings)?;
     let bound = Bound { listening: origin.addresses()? };
     for address in &bound.listening {
@@ -117,6 +150,8 @@ impl Settings {
             fail_every,
             fixed: Vec::new(),
             requests: Cell::new(0),
+            tls: None,
+            raw: None,
         };
         let mut fixed = Vec::new();
         settings.write_head(&mut fixed, 200, Some(body_bytes as u64), false);
@@ -156,8 +191,9 @@ impl Origin {
             listeners,
             poll,
             settings,
-            connections: Vec::new(),
+            clients: Vec::new(),
             vacant: Vec::new(),
+            again: Vec::new(),
             timers: BinaryHeap::new(),
             serial: 0,
             scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
@@ -176,6 +212,9 @@ impl Origin {
             if let Some(Reverse((due, _, _))) = self.timers.peek() {
                 wait = wait.min(due.saturating_duration_since(Instant::now()));
             }
+            if !self.again.is_empty() {
+                wait = Duration::ZERO;
+            }
             let count = self.poll.wait(wait).when("epoll")?;
             for index in 0..count {
                 let ready = self.poll.event(index);
@@ -184,6 +223,9 @@ impl Origin {
                 } else {
                     self.drive(ready.token as usize, ready.closing);
                 }
+            }
+            for index in std::mem::take(&mut self.again) {
+                self.drive(index, false);
             }
             if !self.timers.is_empty() {
                 self.fire_timers();
@@ -207,27 +249,42 @@ impl Origin {
                 continue;
             }
             let index = self.vacant.pop().unwrap_or_else(|| {
-                self.connections.push(None);
-                self.connections.len() - 1
+                self.clients.push(None);
+                self.clients.len() - 1
             });
             if self.poll.add(&socket, index as u64).is_err() {
                 self.vacant.push(index);
                 continue;
             }
+            let session = self.settings.tls.clone().map(ServerConnection::new).transpose();
+            let Ok(session) = session else {
+                self.vacant.push(index);
+                continue;
+            };
+            let stream = Stream::new(socket, session.map(Into::into));
+            let speaks = match self.settings.raw {
+                Some(mode) => Speaks::Raw(Raw::new(stream, mode)),
+                None => Speaks::Http(Box::new(Connection::new(stream))),
+            };
             self.serial += 1;
-            self.connections[index] = Some(Connection::new(socket, self.serial));
+            self.clients[index] = Some(Client { speaks, serial: self.serial });
         }
     }
 
     fn drive(&mut self, index: usize, closing: bool) {
-        let Some(connection) = self.connections[index].as_mut() else {
+        let Some(client) = self.clients[index].as_mut() else {
             return;
         };
-        match connection.drive(&self.settings, &mut self.scratch, closing) {
+        let next = match &mut client.speaks {
+            Speaks::Http(connection) => connection.drive(&self.settings, &mut self.scratch, closing),
+            Speaks::Raw(raw) => raw.drive(&mut self.scratch),
+        };
+        match next {
             Next::Event => {}
-            Next::Timer(due) => self.timers.push(Reverse((due, index, connection.serial))),
+            Next::Timer(due) => self.timers.push(Reverse((due, index, client.serial))),
+            Next::Again => self.again.push(index),
             Next::Close => {
-                self.connections[index] = None;
+                self.clients[index] = None;
                 self.vacant.push(index);
             }
         }
@@ -240,8 +297,8 @@ impl Origin {
                 return;
             }
             self.timers.pop();
-            let connection = self.connections[index].as_mut().filter(|connection| connection.serial == serial);
-            if let Some(connection) = connection {
+            let client = self.clients[index].as_mut().filter(|client| client.serial == serial);
+            if let Some(Speaks::Http(connection)) = client.map(|client| &mut client.speaks) {
                 connection.release();
                 self.drive(index, false);
             }
@@ -261,6 +318,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use clap::Parser;
     use std::io::Read;
     use std::net::TcpStream;
 
@@ -273,12 +331,29 @@ pub mod tests {
 
     impl Running {
         pub fn start(delay: Duration, fail_every: Option<u64>) -> Self {
+            Self::with(move || Settings::new("test", 1024, delay, fail_every))
+        }
+
+        pub fn raw(mode: raw::Mode) -> Self {
+            Self::with(move || Settings { raw: Some(mode), ..Settings::new("test", 1024, Duration::ZERO, None) })
+        }
+
+        /// With a certificate made for it.
+        pub fn tls() -> Self {
+            let scratch = crate::scratch::ScratchDir::new().unwrap();
+            let out = scratch.path().to_string_lossy().into_owned();
+            let arguments = crate::certificates::tests::Command::parse_from(["x", "--out", &out, "--keys", "ec"]);
+            crate::certificates::write(&arguments.arguments).unwrap();
+            let tls = tls::server_config(&scratch.path().join("localhost.ec.pem")).unwrap();
+            Self::with(move || Settings { tls: Some(tls), ..Settings::new("test", 1024, Duration::ZERO, None) })
+        }
+
+        fn with(settings: impl FnOnce() -> Settings + Send + 'static) -> Self {
             let interrupt = Interrupt::default();
             let (tell, told) = std::sync::mpsc::channel();
             let flag = interrupt.clone();
             let thread = std::thread::spawn(move || {
-                let settings = Settings::new("test", 1024, delay, fail_every);
-                let mut origin = Origin::bind(&["127.0.0.1:0".parse().unwrap()], settings).unwrap();
+                let mut origin = Origin::bind(&["127.0.0.1:0".parse().unwrap()], settings()).unwrap();
                 tell.send(origin.addresses().unwrap()[0]).unwrap();
                 origin.serve(&flag).unwrap();
             });
@@ -333,5 +408,23 @@ pub mod tests {
     fn nonsense_is_refused_and_the_connection_closed() {
         let origin = Running::start(Duration::ZERO, None);
         assert!(say(origin.address, b"\x16\x03\x01 nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    }
+
+    #[test]
+    fn an_echo_returns_all_and_ends_with_its_client() {
+        let origin = Running::raw(raw::Mode::Echo);
+        let mut socket = TcpStream::connect(origin.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let sent: Vec<u8> = (0..3_000_000u32).map(|index| (index % 251) as u8).collect();
+        let mut writer = socket.try_clone().unwrap();
+        let bytes = sent.clone();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&bytes).unwrap();
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        let mut returned = Vec::new();
+        socket.read_to_end(&mut returned).unwrap();
+        writing.join().unwrap();
+        assert!(returned == sent);
     }
 }

@@ -1,9 +1,12 @@
 //! A tally on its way from one process to another, with nothing lost: every bucket of its histogram travels.
 
-use super::{ErrorKind, Tally};
+use super::{ErrorKind, Moved, Negotiated, Tally};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// More kinds of handshakes than one server has by far.
+const HANDSHAKE_KINDS_MAX: usize = 1000;
 
 /// What a `Tally` holds, in a form that goes over a wire.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -11,9 +14,13 @@ use std::time::Duration;
 pub struct PortableTally {
     pub done: u64,
     pub body_bytes: u64,
+    pub moved: Moved,
     pub resumed: u64,
     pub connections: u64,
     pub unanswered: u64,
+    pub asked_again: u64,
+    /// Handshakes by the numbers of their version, suite and group (IANA's), and how many there were of each.
+    pub negotiated: Vec<(u16, u16, Option<u16>, u64)>,
     /// By the kind's name.
     pub errors: BTreeMap<String, u64>,
     pub first_error: Option<String>,
@@ -25,16 +32,40 @@ pub struct PortableTally {
 impl Tally {
     /// Every field is named, so that a new one cannot be forgotten here.
     pub fn portable(&self) -> PortableTally {
-        let Self { done, body_bytes, resumed, connections, unanswered, errors: _, first_error, latency, elapsed } =
-            self;
+        let Self {
+            done,
+            body_bytes,
+            moved,
+            resumed,
+            connections,
+            unanswered,
+            asked_again,
+            negotiated,
+            errors: _,
+            named_errors,
+            first_error,
+            latency,
+            elapsed,
+        } = self;
+        let numbers = |(kind, count): &(Negotiated, u64)| {
+            (kind.version.into(), kind.suite.into(), kind.group.map(u16::from), *count)
+        };
         let errors = ErrorKind::ALL.iter().filter(|kind| self.errors(**kind) > 0);
         PortableTally {
             done: *done,
             body_bytes: *body_bytes,
+            moved: *moved,
             resumed: *resumed,
             connections: *connections,
             unanswered: *unanswered,
-            errors: errors.map(|kind| (kind.name().to_owned(), self.errors(*kind))).collect(),
+            asked_again: *asked_again,
+            negotiated: negotiated.iter().map(numbers).collect(),
+            // Agents run no command that has errors of its own; if one did, the other side would refuse them aloud.
+            errors: errors
+                .map(|kind| (kind.name(), self.errors(*kind)))
+                .chain(named_errors.clone())
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
             first_error: first_error.clone(),
             latency: latency
                 .iter_recorded()
@@ -44,42 +75,59 @@ impl Tally {
         }
     }
 
-    /// Adds another's: the sums, the samples, the longer time. All tallies have the same buckets, so a sample falls
-    /// where it would have fallen had it been recorded here. Nothing is added if the other makes no sense.
+    /// Adds another's. Nothing is added if the other makes no sense.
     pub fn absorb(&mut self, other: &PortableTally) -> Result<(), String> {
-        let PortableTally {
+        self.merge(other.tally()?);
+        Ok(())
+    }
+}
+
+impl PortableTally {
+    fn tally(&self) -> Result<Tally, String> {
+        let Self {
             done,
             body_bytes,
+            moved,
             resumed,
             connections,
             unanswered,
+            asked_again,
+            negotiated,
             errors: kinds,
             first_error,
             latency: buckets,
             elapsed,
-        } = other;
-        let mut errors = self.errors;
+        } = self;
+        let Tally { mut errors, mut latency, .. } = Tally::new();
         for (name, count) in kinds {
             let kind = ErrorKind::ALL.iter().find(|kind| kind.name() == name);
             let kind = kind.ok_or_else(|| format!("an unknown kind of error, \"{name}\""))?;
-            errors[*kind as usize] = errors[*kind as usize].saturating_add(*count);
+            errors[*kind as usize] = *count;
         }
-        let mut latency = self.latency.clone();
         for &(nanoseconds, count) in buckets {
             latency.record_n(nanoseconds, count).map_err(|error| format!("a latency of {nanoseconds} ns: {error}"))?;
         }
-        self.errors = errors;
-        self.latency = latency;
-        self.done = self.done.saturating_add(*done);
-        self.body_bytes = self.body_bytes.saturating_add(*body_bytes);
-        self.resumed = self.resumed.saturating_add(*resumed);
-        self.connections = self.connections.saturating_add(*connections);
-        self.unanswered = self.unanswered.saturating_add(*unanswered);
-        if self.first_error.is_none() {
-            self.first_error.clone_from(first_error);
+        if negotiated.len() > HANDSHAKE_KINDS_MAX {
+            return Err(format!("{} kinds of handshakes", negotiated.len()));
         }
-        self.elapsed = self.elapsed.max(*elapsed);
-        Ok(())
+        let kinds = negotiated.iter().map(|&(version, suite, group, count)| {
+            (Negotiated { version: version.into(), suite: suite.into(), group: group.map(Into::into) }, count)
+        });
+        Ok(Tally {
+            done: *done,
+            body_bytes: *body_bytes,
+            moved: *moved,
+            resumed: *resumed,
+            connections: *connections,
+            unanswered: *unanswered,
+            asked_again: *asked_again,
+            negotiated: kinds.collect(),
+            errors,
+            named_errors: BTreeMap::new(),
+            first_error: first_error.clone(),
+            latency,
+            elapsed: *elapsed,
+        })
     }
 }
 
@@ -100,8 +148,18 @@ mod tests {
             for tally in [&mut whole, part] {
                 tally.record_latency(Duration::from_nanos(nanoseconds));
                 tally.done += 1;
+                tally.moved.down += sample;
+                tally.moved.up += 1;
+                tally.asked_again += sample % 7;
+                tally.record_handshake(Negotiated {
+                    version: rustls::ProtocolVersion::TLSv1_3,
+                    suite: rustls::CipherSuite::TLS13_AES_128_GCM_SHA256,
+                    group: (sample % 2 == 0).then_some(rustls::NamedGroup::X25519),
+                });
                 if sample % 100 == 0 {
-                    tally.record_error(ErrorKind::ALL[(sample / 100 % 8) as usize], || "a test".to_owned());
+                    tally.record_error(ErrorKind::ALL[(sample / 100) as usize % ErrorKind::ALL.len()], || {
+                        "a test".to_owned()
+                    });
                 }
             }
         }

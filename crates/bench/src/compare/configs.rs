@@ -1,0 +1,377 @@
+//! Equal configurations for the programs that are compared.
+//!
+//! Equal means: one worker, no logs, the same certificates, TLS versions, ciphers and curves, tickets on, keep-alive on
+//! both sides, `/ok` answered by the proxy itself, everything else from the origin; and each tuned as its own manual
+//! advises for that. A relay hands on bytes and knows nothing of HTTP.
+
+use super::SITE_NAME;
+use super::peers::{OWN_PATH, Site};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// Connections that a proxy must be able to hold, with as many to the origin.
+const CONNECTIONS_MAX: usize = 9500;
+/// Pipes that haproxy may splice through; its default, with two files each, goes beyond a common limit of open files.
+const SPLICE_PIPES: usize = 256;
+/// TLS 1.2 ciphers, offered to all clients alike. (TLS 1.3 has its own three, on in every program.)
+const CIPHERS_12: &str = "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:\
+    ECDHE-ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:\
+    ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
+const CIPHERS_13: &str = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256";
+
+pub fn propylon(site: &Site) -> String {
+    if site.is_relay {
+        return propylon_relay(site);
+    }
+    let (plain, tls, origin) = (site.plain, site.tls, site.origin);
+    let certificates: Vec<String> =
+        site.certificates.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
+    let (workers, certificates) = (site.workers, certificates.join(", "));
+    format!(
+        r#"[process]
+workers = {workers}
+
+[log]
+access = "off"
+
+[listener.plain]
+bind = "{plain}"
+protocol = "http"
+
+[listener.secure]
+bind = "{tls}"
+protocol = "http"
+tls = "site"
+
+[tls.site]
+certificates = [{certificates}]
+policy = "intermediate"
+prefer = ["ecdsa", "rsa"]
+
+[backend.origin]
+servers = ["{origin}"]
+
+[[route]]
+path = {{ exact = "{OWN_PATH}" }}
+respond = {{ status = 200, body = "ok" }}
+
+[[route]]
+path = "/"
+backend = "origin"
+"#
+    )
+}
+
+fn propylon_relay(site: &Site) -> String {
+    let (plain, origin, workers) = (site.plain, site.origin, site.workers);
+    format!(
+        r#"[process]
+workers = {workers}
+
+[log]
+access = "off"
+
+[listener.relay]
+bind = "{plain}"
+protocol = "tcp"
+
+[backend.origin]
+servers = ["{origin}"]
+
+[[route]]
+listener = "relay"
+backend = "origin"
+"#
+    )
+}
+
+pub fn haproxy(site: &Site) -> String {
+    if site.is_relay {
+        return haproxy_relay(site);
+    }
+    let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
+    let crt: Vec<String> = site.certificates.iter().map(|path| format!("crt {}", path.display())).collect();
+    let (workers, crt) = (site.workers, crt.join(" "));
+    format!(
+        "global
+    nbthread {workers}
+    maxconn {CONNECTIONS_MAX}
+    ssl-default-bind-options ssl-min-ver TLSv1.2
+    ssl-default-bind-ciphers {CIPHERS_12}
+    ssl-default-bind-ciphersuites {CIPHERS_13}
+
+defaults
+    mode http
+    no log
+    option dontlognull
+    http-reuse always
+    timeout connect 5s
+    timeout client 10m
+    timeout server 10m
+    timeout http-keep-alive 10m
+
+frontend site
+    bind {plain} backlog 4096
+    bind {tls} backlog 4096 ssl {crt} curves {curves} alpn http/1.1
+    http-request return status 200 content-type text/plain string ok if {{ path {OWN_PATH} }}
+    default_backend origin
+
+backend origin
+    server origin {origin} pool-purge-delay 10m
+"
+    )
+}
+
+fn haproxy_relay(site: &Site) -> String {
+    let (plain, origin, workers) = (site.plain, site.origin, site.workers);
+    format!(
+        "global
+    nbthread {workers}
+    maxconn {CONNECTIONS_MAX}
+    maxpipes {SPLICE_PIPES}
+
+defaults
+    mode tcp
+    no log
+    option dontlognull
+    option splice-auto
+    timeout connect 5s
+    timeout client 10m
+    timeout server 10m
+
+frontend relay
+    bind {plain} backlog 4096
+    default_backend origin
+
+backend origin
+    server origin {origin}
+"
+    )
+}
+
+pub fn nginx(site: &Site, stream_module: Option<&Path>) -> String {
+    let (pid, workers) = (site.file("nginx.pid"), site.workers);
+    // Started by root it would become another user, who may not write to our directory.
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let module = stream_module.filter(|_| site.is_relay);
+    let module = module.map(|path| format!("load_module {};", path.display())).unwrap_or_default();
+    let service = if site.is_relay { nginx_stream(site) } else { nginx_http(site) };
+    format!(
+        "{user}
+{module}
+daemon off;
+worker_processes {workers};
+worker_rlimit_nofile 20000;
+pid {pid};
+error_log stderr crit;
+events {{
+    worker_connections 16384;
+}}
+{service}"
+    )
+}
+
+/// Several workers share the load evenly only with sockets of their own, as its manual advises.
+fn nginx_listen(site: &Site) -> &'static str {
+    if site.workers > 1 { "backlog=4096 reuseport" } else { "backlog=4096" }
+}
+
+fn nginx_stream(site: &Site) -> String {
+    let (plain, origin, listen) = (site.plain, site.origin, nginx_listen(site));
+    format!(
+        "stream {{
+    access_log off;
+    tcp_nodelay on;
+    server {{
+        listen {plain} {listen};
+        proxy_pass {origin};
+        proxy_timeout 600s;
+    }}
+}}
+"
+    )
+}
+
+fn nginx_http(site: &Site) -> String {
+    let origin = site.origin;
+    let temp = site.file("nginx-temp");
+    let server = nginx_server(site);
+    format!(
+        "http {{
+    access_log off;
+    default_type text/plain;
+    client_body_temp_path {temp}-body;
+    proxy_temp_path {temp}-proxy;
+    fastcgi_temp_path {temp}-fastcgi;
+    uwsgi_temp_path {temp}-uwsgi;
+    scgi_temp_path {temp}-scgi;
+    keepalive_timeout 600s;
+    keepalive_requests 1000000000;
+    keepalive_time 24h;
+    upstream origin {{
+        server {origin};
+        keepalive 128;
+        keepalive_requests 1000000000;
+        keepalive_timeout 600s;
+        keepalive_time 24h;
+    }}
+{server}}}
+"
+    )
+}
+
+fn nginx_server(site: &Site) -> String {
+    let (plain, tls, curves) = (site.plain, site.tls, site.curves);
+    let listen = nginx_listen(site);
+    let pair = |path: &PathBuf| format!("ssl_certificate {0};\n        ssl_certificate_key {0};", path.display());
+    let certificates = site.certificates.iter().map(pair).collect::<Vec<_>>().join("\n        ");
+    format!(
+        "    server {{
+        listen {plain} {listen};
+        listen {tls} ssl {listen};
+        server_name {SITE_NAME};
+        {certificates}
+        ssl_protocols TLSv1.2 TLSv1.3;
+        ssl_ciphers {CIPHERS_12};
+        ssl_conf_command Ciphersuites {CIPHERS_13};
+        ssl_prefer_server_ciphers on;
+        ssl_ecdh_curve {curves};
+        ssl_session_tickets on;
+        location = {OWN_PATH} {{
+            return 200 ok;
+        }}
+        location / {{
+            proxy_pass http://origin;
+            proxy_http_version 1.1;
+            proxy_set_header Connection \"\";
+            proxy_set_header Host $host;
+            proxy_max_temp_file_size 0;
+        }}
+    }}
+"
+    )
+}
+
+/// JSON, which Envoy takes as well as YAML and which cannot be indented wrongly.
+pub fn envoy(site: &Site) -> String {
+    let listeners = if site.is_relay {
+        vec![envoy_listener("relay", site.plain, envoy_relay(), None)]
+    } else {
+        vec![
+            envoy_listener("plain", site.plain, envoy_http("plain"), None),
+            envoy_listener("secure", site.tls, envoy_http("secure"), Some(envoy_tls(site))),
+        ]
+    };
+    let config = json!({ "static_resources": { "listeners": listeners, "clusters": [envoy_origin(site)] } });
+    format!("{config:#}\n")
+}
+
+fn envoy_address(address: SocketAddr) -> Value {
+    json!({ "socket_address": { "address": address.ip().to_string(), "port_value": address.port() } })
+}
+
+fn envoy_listener(name: &str, address: SocketAddr, filter: Value, tls: Option<Value>) -> Value {
+    let mut chain = json!({ "filters": [filter] });
+    if let Some(tls) = tls {
+        chain["transport_socket"] = tls;
+    }
+    json!({
+        "name": name,
+        "address": envoy_address(address),
+        "tcp_backlog_size": 4096,
+        "filter_chains": [chain],
+    })
+}
+
+/// Without what the others do not do either: request IDs and its own header fields.
+fn envoy_http(name: &str) -> Value {
+    let any = |message: &str| format!("type.googleapis.com/envoy.extensions.filters.{message}");
+    json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": any("network.http_connection_manager.v3.HttpConnectionManager"),
+            "stat_prefix": name,
+            "codec_type": "HTTP1",
+            "generate_request_id": false,
+            // By default it waits a second for the client to close first, on each connection that it was told to close.
+            "delayed_close_timeout": "0s",
+            "common_http_protocol_options": { "idle_timeout": "600s" },
+            "http_filters": [{
+                "name": "envoy.filters.http.router",
+                "typed_config": { "@type": any("http.router.v3.Router"), "suppress_envoy_headers": true },
+            }],
+            "route_config": { "virtual_hosts": [{
+                "name": "site",
+                "domains": ["*"],
+                "routes": [
+                    {
+                        "match": { "path": OWN_PATH },
+                        "direct_response": { "status": 200, "body": { "inline_string": "ok" } },
+                    },
+                    { "match": { "prefix": "/" }, "route": { "cluster": "origin" } },
+                ],
+            }] },
+        },
+    })
+}
+
+fn envoy_relay() -> Value {
+    json!({
+        "name": "envoy.filters.network.tcp_proxy",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+            "stat_prefix": "relay",
+            "cluster": "origin",
+            "idle_timeout": "600s",
+        },
+    })
+}
+
+fn envoy_tls(site: &Site) -> Value {
+    let pair = |path: &PathBuf| {
+        let file = json!({ "filename": path.display().to_string() });
+        json!({ "certificate_chain": file, "private_key": file })
+    };
+    let certificates: Vec<Value> = site.certificates.iter().map(pair).collect();
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+            "common_tls_context": {
+                "tls_params": {
+                    "tls_minimum_protocol_version": "TLSv1_2",
+                    "tls_maximum_protocol_version": "TLSv1_3",
+                    "cipher_suites": CIPHERS_12.split(':').collect::<Vec<_>>(),
+                    "ecdh_curves": site.curves.split(':').collect::<Vec<_>>(),
+                },
+                "tls_certificates": certificates,
+                "alpn_protocols": ["http/1.1"],
+            },
+        },
+    })
+}
+
+/// Its limits on connections and requests (1024 each by default) are out of the way.
+fn envoy_origin(site: &Site) -> Value {
+    let any = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    json!({
+        "name": "origin",
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "circuit_breakers": { "thresholds": [{
+            "max_connections": CONNECTIONS_MAX,
+            "max_pending_requests": CONNECTIONS_MAX,
+            "max_requests": CONNECTIONS_MAX,
+        }] },
+        "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": any,
+            "common_http_protocol_options": { "idle_timeout": "600s" },
+            "explicit_http_config": { "http_protocol_options": {} },
+        } },
+        "load_assignment": {
+            "cluster_name": "origin",
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": envoy_address(site.origin) } }] }],
+        },
+    })
+}

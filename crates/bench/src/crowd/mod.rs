@@ -1,0 +1,437 @@
+//! A crowd: many clients, each keeping a connection of its own, each speaking in the same slow rhythm.
+//!
+//! Where `load` asks how much work a server can do, a crowd asks how many it can bear. One thread, one epoll, one heap
+//! of turns. `stretch` is what came of a while, `parts` spreads a crowd over several processes.
+
+pub mod parts;
+pub mod stretch;
+
+use crate::cpu;
+use crate::failure::{Outcome, While};
+use crate::interrupt::{Interrupt, LOOK_INTERVAL};
+use crate::link::{Broken, Link, Request};
+use crate::poll::{Poll, Ready};
+use crate::tally::{ErrorKind, Tally};
+use crate::target::Target;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+use stretch::{Census, Stretch};
+
+/// Taken from a socket at once: answers to a crowd are small.
+const SCRATCH_BYTES: usize = 64 * 1024;
+/// Between two pieces of a dribbled request. A second keeps thousands of dribbling clients cheap for the load.
+const DRIBBLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a client does with its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Rhythm {
+    /// Connects (over TLS: shakes hands), and says nothing.
+    Silent,
+    /// The first byte of a request, and no more.
+    OneByte,
+    /// One request, then nothing.
+    Once,
+    /// A request, and the next so long after it. A client that failed comes back as late.
+    Every(Duration),
+    /// A request in pieces of so many bytes, one a second; after its answer the next. A client that was cut off comes
+    /// back a second later.
+    Dribble { bytes_per_second: usize },
+}
+
+/// What all clients of a crowd have in common.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Conduct {
+    pub rhythm: Rhythm,
+    pub request: Request,
+    /// For one request, its connection and handshake included. A dribbled request is as slow as it is.
+    pub timeout: Duration,
+    /// Clients at the door at once: those that have had no first answer yet.
+    pub opening_max: usize,
+    /// New clients per second at most.
+    pub arrivals_max: Option<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    /// Without a connection; a turn may bring it back.
+    Away,
+    Connecting(Instant),
+    /// Connected; the handshake is all that it wants for now.
+    Shaking(Instant),
+    /// A request is in progress since then.
+    Asking(Instant),
+    /// Connected, nothing in progress.
+    Quiet,
+}
+
+struct Client {
+    link: Option<Link>,
+    state: State,
+    /// When it acts next. A turn in the heap that differs from this is stale.
+    turn: Option<Instant>,
+    /// On this connection there was what the rhythm wants first: an answer, a handshake, a first piece.
+    served: bool,
+    /// It has been served, or has failed, once.
+    tried: bool,
+}
+
+/// Clients and their connections live from one stretch to the next.
+pub struct Crowd<'t> {
+    target: &'t Target,
+    conduct: Conduct,
+    interrupt: Interrupt,
+    poll: Poll,
+    clients: Vec<Client>,
+    /// Clients from here on have not come yet.
+    next_to_come: usize,
+    next_arrival: Instant,
+    turns: BinaryHeap<Reverse<(Instant, usize)>>,
+    at_the_door: usize,
+    tried: usize,
+    answers: Tally,
+    connects: Tally,
+    closed_quiet: u64,
+    chance: fastrand::Rng,
+    scratch: Box<[u8]>,
+}
+
+impl<'t> Crowd<'t> {
+    /// `chance` staggers the turns; one seed, one crowd.
+    pub fn new(target: &'t Target, conduct: Conduct, seed: u64, interrupt: &Interrupt) -> Outcome<Self> {
+        Ok(Self {
+            target,
+            conduct,
+            interrupt: interrupt.clone(),
+            poll: Poll::new().when("epoll")?,
+            clients: Vec::new(),
+            next_to_come: 0,
+            next_arrival: Instant::now(),
+            turns: BinaryHeap::new(),
+            at_the_door: 0,
+            tried: 0,
+            answers: Tally::new(),
+            connects: Tally::new(),
+            closed_quiet: 0,
+            chance: fastrand::Rng::with_seed(seed),
+            scratch: vec![0; SCRATCH_BYTES].into_boxed_slice(),
+        })
+    }
+
+    /// Lets clients come until there are `total`, and waits until each was served or has failed, or patience is over.
+    pub fn grow(&mut self, total: usize, patience: Duration, told: impl FnMut(Census)) -> Outcome<Stretch> {
+        crate::machine::require_open_files(total)?;
+        let come = || Client { link: None, state: State::Away, turn: None, served: false, tried: false };
+        self.clients.resize_with(total.max(self.clients.len()), come);
+        self.run(Instant::now() + patience, true, told)
+    }
+
+    /// Lets time pass.
+    pub fn hold(&mut self, duration: Duration) -> Outcome<Stretch> {
+        self.run(Instant::now() + duration, false, |_| {})
+    }
+
+    pub fn census(&self) -> Census {
+        let is_open = |client: &&Client| client.link.is_some() && !matches!(client.state, State::Connecting(_));
+        let open = self.clients.iter().filter(is_open);
+        Census {
+            wanted: self.clients.len(),
+            open: open.clone().count(),
+            served: open.filter(|client| client.served).count(),
+        }
+    }
+
+    fn run(&mut self, until: Instant, only_growth: bool, mut told: impl FnMut(Census)) -> Outcome<Stretch> {
+        let begin = Instant::now();
+        let cpu_before = cpu::this_thread();
+        (self.answers, self.connects, self.closed_quiet) = (Tally::new(), Tally::new(), 0);
+        self.next_arrival = begin;
+        let mut look_due = begin + LOOK_INTERVAL;
+        loop {
+            let now = Instant::now();
+            if now >= until || (only_growth && self.tried == self.clients.len()) {
+                break;
+            }
+            self.let_in(now);
+            self.take_turns(now);
+            let mut next_turn = self.turns.peek().map_or(until, |Reverse((due, _))| *due);
+            if self.next_to_come < self.clients.len() && self.next_arrival > now {
+                next_turn = next_turn.min(self.next_arrival);
+            }
+            // Rounded up, as the poll counts whole milliseconds and would spin over the last one.
+            let wait = next_turn.min(until).saturating_duration_since(now) + Duration::from_millis(1);
+            let count = self.poll.wait(wait.min(LOOK_INTERVAL)).when("epoll")?;
+            for index in 0..count {
+                let ready = self.poll.event(index);
+                self.attend(ready);
+            }
+            if now >= look_due {
+                look_due = now + LOOK_INTERVAL;
+                self.interrupt.check()?;
+                self.drop_overdue(now);
+                told(self.census());
+            }
+        }
+        let (elapsed, cpu) = (begin.elapsed(), cpu::this_thread() - cpu_before);
+        Ok(Stretch::new(&self.answers, &self.connects, self.closed_quiet, self.census(), elapsed, cpu))
+    }
+
+    fn let_in(&mut self, now: Instant) {
+        while self.next_to_come < self.clients.len() && self.at_the_door < self.conduct.opening_max {
+            if let Some(rate) = self.conduct.arrivals_max {
+                if self.next_arrival > now {
+                    return;
+                }
+                self.next_arrival += Duration::from_secs_f64(1.0 / rate);
+            }
+            self.next_to_come += 1;
+            self.arrive(self.next_to_come - 1, now);
+        }
+    }
+
+    fn take_turns(&mut self, now: Instant) {
+        while let Some(&Reverse((due, index))) = self.turns.peek() {
+            if due > now {
+                return;
+            }
+            self.turns.pop();
+            if self.clients[index].turn != Some(due) {
+                continue;
+            }
+            self.clients[index].turn = None;
+            match (self.clients[index].state, self.conduct.rhythm) {
+                (State::Away, _) => self.arrive(index, now),
+                (State::Quiet, _) => self.ask(index, due),
+                (State::Asking(_), Rhythm::Dribble { bytes_per_second }) => self.dribble(index, bytes_per_second, now),
+                _ => {}
+            }
+        }
+    }
+
+    fn arrive(&mut self, index: usize, now: Instant) {
+        self.at_the_door += 1;
+        let client = &mut self.clients[index];
+        client.state = State::Connecting(now);
+        let opened = Link::open(self.target).and_then(|link| {
+            let link = client.link.insert(link);
+            self.poll.add(&link.socket, index as u64).map_err(|error| Broken::new(ErrorKind::Connect, error))
+        });
+        if let Err(broken) = opened {
+            self.fail(index, broken);
+        }
+    }
+
+    /// News of one socket.
+    fn attend(&mut self, ready: Ready) {
+        let index = ready.token as usize;
+        if let Err(broken) = self.try_attend(index, ready.closing) {
+            self.fail(index, broken);
+        }
+    }
+
+    fn try_attend(&mut self, index: usize, closing: bool) -> Result<(), Broken> {
+        let client = &mut self.clients[index];
+        // An event of a connection that was dropped earlier in this turn.
+        let Some(link) = &mut client.link else { return Ok(()) };
+        if let State::Connecting(since) = client.state {
+            if !link.check_connected()? {
+                return Ok(());
+            }
+            self.connects.done += 1;
+            self.connects.record_latency(since.elapsed());
+            self.begin(index, since)?;
+        }
+        let client = &mut self.clients[index];
+        let Some(link) = &mut client.link else { return Ok(()) };
+        if link.advance(&self.conduct.request, &mut self.scratch, closing)? {
+            return self.take_leave(index);
+        }
+        match client.state {
+            State::Shaking(since) if link.is_established() => self.settle(index, since),
+            State::Asking(since) if link.response.is_complete() => {
+                // What is answered before all of it was sent leaves a connection that is of no more use.
+                let closes = link.response.closes() || !link.is_request_sent(&self.conduct.request);
+                self.take_answer(index, since);
+                if closes {
+                    self.part(index);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The first thing on a new connection.
+    fn begin(&mut self, index: usize, since: Instant) -> Result<(), Broken> {
+        let client = &mut self.clients[index];
+        let Some(link) = &mut client.link else { return Ok(()) };
+        let request = &self.conduct.request;
+        match self.conduct.rhythm {
+            Rhythm::Silent | Rhythm::OneByte => {
+                client.state = State::Shaking(since);
+                link.begin(request);
+                link.allow(request, usize::from(self.conduct.rhythm == Rhythm::OneByte))?;
+            }
+            Rhythm::Once | Rhythm::Every(_) => {
+                client.state = State::Asking(since);
+                link.ask(request)?;
+            }
+            Rhythm::Dribble { bytes_per_second } => {
+                client.state = State::Asking(since);
+                link.begin(request);
+                link.allow(request, bytes_per_second)?;
+                self.note_served(index);
+                self.set_turn(index, Instant::now() + DRIBBLE_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next request on a connection that had one.
+    fn ask(&mut self, index: usize, due: Instant) {
+        let client = &mut self.clients[index];
+        let Some(link) = &mut client.link else { return };
+        client.state = State::Asking(due);
+        if let Rhythm::Dribble { bytes_per_second } = self.conduct.rhythm {
+            link.begin(&self.conduct.request);
+            return self.dribble(index, bytes_per_second, due);
+        }
+        if let Err(broken) = link.ask(&self.conduct.request) {
+            self.fail(index, broken);
+        }
+    }
+
+    fn dribble(&mut self, index: usize, count: usize, now: Instant) {
+        let Some(link) = &mut self.clients[index].link else { return };
+        match link.allow(&self.conduct.request, count) {
+            Ok(()) => self.set_turn(index, now + DRIBBLE_INTERVAL),
+            Err(broken) => self.fail(index, broken),
+        }
+    }
+
+    /// The server closed: as announced, between requests as it may, or too early.
+    fn take_leave(&mut self, index: usize) -> Result<(), Broken> {
+        let client = &mut self.clients[index];
+        let Some(link) = &mut client.link else { return Ok(()) };
+        match client.state {
+            State::Quiet => {
+                self.closed_quiet += 1;
+                self.part(index);
+            }
+            State::Asking(since) if link.response.end() => {
+                self.take_answer(index, since);
+                self.part(index);
+            }
+            _ => return Err(Broken::new(link.kind_of_end(), "closed by the server")),
+        }
+        Ok(())
+    }
+
+    fn take_answer(&mut self, index: usize, since: Instant) {
+        let status = self.clients[index].link.as_ref().map_or(0, |link| link.response.status());
+        if (200..400).contains(&status) {
+            return self.settle(index, since);
+        }
+        self.answers.record_error(ErrorKind::BadStatus, || format!("status {status}"));
+        self.clients[index].state = State::Quiet;
+        self.note_tried(index);
+        self.plan_next(index, since, false);
+    }
+
+    fn settle(&mut self, index: usize, since: Instant) {
+        self.answers.done += 1;
+        self.answers.record_latency(since.elapsed());
+        let is_first = !self.clients[index].served;
+        self.clients[index].state = State::Quiet;
+        self.note_served(index);
+        self.plan_next(index, since, is_first);
+    }
+
+    fn plan_next(&mut self, index: usize, since: Instant, is_first: bool) {
+        match self.conduct.rhythm {
+            // Clients that came together would ask together ever after; the first pause spreads them out.
+            Rhythm::Every(every) if is_first => {
+                let pause = every.mul_f64(self.chance.f64());
+                self.set_turn(index, Instant::now() + pause);
+            }
+            Rhythm::Every(every) => self.set_turn(index, (since + every).max(Instant::now())),
+            Rhythm::Dribble { .. } => self.set_turn(index, Instant::now() + DRIBBLE_INTERVAL),
+            Rhythm::Silent | Rhythm::OneByte | Rhythm::Once => {}
+        }
+    }
+
+    fn fail(&mut self, index: usize, broken: Broken) {
+        self.answers.record_error(broken.kind, || broken.detail);
+        self.note_tried(index);
+        self.part(index);
+        let pause = match self.conduct.rhythm {
+            Rhythm::Every(every) => every,
+            Rhythm::Dribble { .. } => DRIBBLE_INTERVAL,
+            Rhythm::Silent | Rhythm::OneByte | Rhythm::Once => return self.clients[index].turn = None,
+        };
+        let pause = pause.mul_f64(0.5 + self.chance.f64());
+        self.set_turn(index, Instant::now() + pause);
+    }
+
+    fn note_served(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        if !client.served {
+            client.served = true;
+            self.at_the_door = self.at_the_door.saturating_sub(1);
+        }
+        self.note_tried(index);
+    }
+
+    fn note_tried(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        self.tried += usize::from(!client.tried);
+        client.tried = true;
+    }
+
+    /// Gives the connection up.
+    fn part(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        if !client.served {
+            self.at_the_door = self.at_the_door.saturating_sub(1);
+        }
+        client.served = false;
+        client.state = State::Away;
+        if let Some(link) = client.link.take() {
+            link.close();
+        }
+    }
+
+    fn set_turn(&mut self, index: usize, due: Instant) {
+        self.clients[index].turn = Some(due);
+        self.turns.push(Reverse((due, index)));
+    }
+
+    fn drop_overdue(&mut self, now: Instant) {
+        let is_dribble = matches!(self.conduct.rhythm, Rhythm::Dribble { .. });
+        for index in 0..self.clients.len() {
+            let since = match self.clients[index].state {
+                State::Connecting(since) | State::Shaking(since) => since,
+                State::Asking(since) if !is_dribble => since,
+                _ => continue,
+            };
+            if now.saturating_duration_since(since) > self.conduct.timeout {
+                let detail = format!("nothing complete within {:?}", self.conduct.timeout);
+                self.fail(index, Broken::new(ErrorKind::Timeout, detail));
+            }
+        }
+    }
+}
+
+impl Drop for Crowd<'_> {
+    fn drop(&mut self) {
+        for client in &mut self.clients {
+            if let Some(link) = client.link.take() {
+                link.close();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

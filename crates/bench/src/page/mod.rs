@@ -1,0 +1,231 @@
+//! `report`: results of any of these commands as one page with figures, to be read offline, on any screen.
+//!
+//! `result` reads the files, `sections` knows the commands' own figures, `track` draws lists of records of any command
+//! by their fields' names, `plot` and `bars` draw, `html` holds text and tables and lets nothing through unescaped.
+
+mod axis;
+mod bars;
+mod html;
+mod latency;
+mod measure;
+mod plot;
+mod result;
+mod sections;
+mod track;
+
+use crate::failure::{Failure, Outcome, While};
+use crate::report::progress;
+use html::{Cell, details, escape, frame, table, warning};
+use result::Result;
+use std::path::PathBuf;
+
+/// Results on one page.
+const RESULTS_MAX: usize = 200;
+
+/// One page with figures from JSON results: inline SVG, no script, no network
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    propylon-bench compare --json compare.json && propylon-bench report compare.json --out report.html\n  \
+    propylon-bench report results/*.json --out report.html --title \"Propylon, release 0.1\"\n\n\
+    Takes what --json of any command wrote. What it does not know is shown as a table, and drawn where its fields'\n\
+    names tell what they are.")]
+pub struct Arguments {
+    /// Results
+    #[arg(required = true, value_name = "RESULT.json")]
+    pub results: Vec<PathBuf>,
+    /// Page to write
+    #[arg(long, value_name = "FILE.html")]
+    pub out: PathBuf,
+    /// Heading of the page
+    #[arg(long, default_value = "Propylon: measurements")]
+    pub title: String,
+    /// Write what was read as JSON: name, command and errors of each result ("-": to stdout)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(serde::Serialize)]
+struct Told {
+    command: &'static str,
+    page: PathBuf,
+    page_bytes: usize,
+    results: Vec<ToldResult>,
+}
+
+#[derive(serde::Serialize)]
+struct ToldResult {
+    name: String,
+    of_command: String,
+    error_count: u64,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    if arguments.results.len() > RESULTS_MAX {
+        return Err(Failure::new(format!("{} results; a page takes {RESULTS_MAX}", arguments.results.len())));
+    }
+    let is_out =
+        |path: &PathBuf| path.canonicalize().ok().is_some_and(|path| arguments.out.canonicalize().ok() == Some(path));
+    if let Some(path) = arguments.results.iter().find(|path| is_out(path)) {
+        return Err(Failure::new(format!("--out {} is one of the results; it would be overwritten", path.display())));
+    }
+    let mut results = Vec::new();
+    for path in &arguments.results {
+        let result = Result::read(path)?;
+        progress(format_args!("{}: {}", path.display(), describe(&result)));
+        results.push(result);
+    }
+    let page = render(&arguments.title, &results);
+    std::fs::write(&arguments.out, &page).when(format_args!("writing {}", arguments.out.display()))?;
+    progress(format_args!("{}: {} KiB", arguments.out.display(), page.len().div_ceil(1024)));
+    let results = results.iter().map(|result| ToldResult {
+        name: result.name.clone(),
+        of_command: result.command.clone(),
+        error_count: result.errors,
+    });
+    let told =
+        Told { command: "report", page: arguments.out.clone(), page_bytes: page.len(), results: results.collect() };
+    crate::report::save_json(arguments.json.as_deref(), &told)
+}
+
+fn describe(result: &Result) -> String {
+    let command = if result.command.is_empty() { "unknown command, shown as a table" } else { &result.command };
+    let errors = if result.errors > 0 { format!(", {} errors", result.errors) } else { String::new() };
+    format!("{command}{errors}")
+}
+
+fn render(title: &str, results: &[Result]) -> String {
+    let mut body = header(results);
+    body.push_str(&sections::render(results));
+    body.push_str(&repeat(results));
+    frame(title, &body)
+}
+
+/// What is on the page, from which machines, and what went wrong.
+fn header(results: &[Result]) -> String {
+    let mut html = String::new();
+    let machines = distinct(results.iter().filter_map(machine_of));
+    match machines.as_slice() {
+        [] => html.push_str(&html::note("The results do not say on which machine they were measured.")),
+        machines => machines.iter().for_each(|machine| html.push_str(&format!("<p>{}</p>\n", escape(machine)))),
+    }
+    if machines.len() > 1 {
+        html.push_str(&warning("Results of different machines: rates and times compare only within one of them."));
+    }
+    let failed: Vec<&str> =
+        results.iter().filter(|result| result.errors > 0).map(|result| result.name.as_str()).collect();
+    if !failed.is_empty() {
+        let names = html::shorten(&failed.join(", "), 300);
+        html.push_str(&warning(&format!("{} of {} results contain errors: {names}", failed.len(), results.len())));
+    }
+    if results.iter().any(|result| result.provenance("build") == Some("debug")) {
+        html.push_str(&warning(
+            "Some results come from a debug build of the bench: rates are its own, not the server's.",
+        ));
+    }
+    let row = |result: &Result| {
+        vec![
+            Cell::text(html::shorten(&result.name, 80)),
+            Cell::text(if result.command.is_empty() { "unknown" } else { &result.command }),
+            result.provenance("finished").map_or(Cell::Empty, |when| Cell::Number(moment(when))),
+            Cell::errors(result.errors),
+            Cell::text(html::shorten(result.first_error.as_deref().unwrap_or_default(), 160)),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = results.iter().map(row).collect();
+    html.push_str(&table(&["result", "command", "finished (UTC)", "errors", "first error"], &rows));
+    html
+}
+
+/// To the minute, without the letters of RFC 3339.
+fn moment(when: &str) -> String {
+    let minute: String = when.chars().take(16).collect();
+    minute.replace('T', "\u{a0}")
+}
+
+fn machine_of(result: &Result) -> Option<String> {
+    let provenance = &result.value["provenance"];
+    let cpu = provenance["cpu"].as_str()?;
+    let memory = provenance["memory_kib"].as_f64().unwrap_or(0.0) / 1_048_576.0;
+    let cores = provenance["cores"].as_u64().unwrap_or(0);
+    let kernel = provenance["kernel"].as_str().unwrap_or("unknown kernel");
+    let version = provenance["version"].as_str().unwrap_or("?");
+    Some(format!("{cpu}, {cores} cores, {memory:.0} GiB, {kernel}; propylon-bench {version}"))
+}
+
+fn distinct(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for one in all {
+        if !seen.contains(&one) {
+            seen.push(one);
+        }
+    }
+    seen
+}
+
+/// The command lines, to be typed again; versions of who was measured; and every value there is.
+fn repeat(results: &[Result]) -> String {
+    let mut html = "<h2>To repeat this</h2>\n".to_owned();
+    let commands: Vec<String> = results
+        .iter()
+        .map(|result| {
+            let command = result.command_line();
+            let name = html::shorten(&result.name, 80);
+            command
+                .map_or_else(|| format!("# {name}: does not say how it was made"), |line| format!("# {name}\n{line}"))
+        })
+        .collect();
+    html.push_str(&format!("<pre>{}</pre>\n", escape(&commands.join("\n"))));
+    let programs = results.iter().flat_map(|result| result.value["programs"].as_array().into_iter().flatten());
+    let version = |program: &serde_json::Value| {
+        let (name, version) = (program["name"].as_str()?, program["version"].as_str()?);
+        Some(format!("{name}: {version}"))
+    };
+    let versions = distinct(programs.filter_map(version));
+    if !versions.is_empty() {
+        html.push_str(&format!("<pre>{}</pre>\n", escape(&versions.join("\n"))));
+    }
+    for result in results {
+        let rows = sections::all_fields(&result.value);
+        let name = format!("Every value of {}", html::shorten(&result.name, 80));
+        html.push_str(&details(&name, &table(&["field", "value"], &rows)));
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_page_holds_nothing_that_runs_or_is_fetched() {
+        let nasty = "\"><script>alert(1)</script><img src=x onerror=y>";
+        let value = json!({"command": nasty, nasty: nasty, "target": nasty, "first_error": nasty, "errors": {nasty: 2},
+            "list": [{nasty: 1, "name": nasty, "per_second": 1}, {"name": nasty, "per_second": 2}],
+            "provenance": {"cpu": nasty, "command_line": [nasty]}, "rows": [{"row": nasty, "cells": [{"program": nasty}]}],
+            "programs": [{"name": nasty, "version": nasty}]});
+        for command in [nasty, "compare", "plan", "connections", "handshakes", "search"] {
+            let mut value = value.clone();
+            value["command"] = json!(command);
+            let page = render(nasty, &[Result::new(nasty.into(), value).unwrap()]);
+            for part in ["<script", "<img", "http:", "https:", "url(", "@import", "<link", "onerror=y>"] {
+                assert!(!page.contains(part), "{command}: {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn rates_that_were_held_down_are_marked() {
+        let value =
+            |shared: bool| json!({"command": "sweep", "rows": [{"suite": "s", "cells": [{"shares_cores": shared}]}]});
+        let page = |shared: bool| render("t", &[Result::new("r".into(), value(shared)).unwrap()]);
+        assert!(page(true).contains("lower bounds") && !page(false).contains("lower bounds"));
+    }
+
+    #[test]
+    fn an_unknown_result_becomes_a_table() {
+        let value = json!({"command": "tomorrow", "speed": 12.5, "list": [1, 2]});
+        let page = render("t", &[Result::new("r".into(), value).unwrap()]);
+        assert!(page.contains("<h2>tomorrow</h2>") && page.contains("speed") && page.contains("12.5"));
+    }
+}

@@ -1,0 +1,147 @@
+//! What the service must carry, and whether that can be meant at all.
+
+use crate::target::Key;
+use crate::units::show_nanoseconds;
+use serde::Serialize;
+
+/// What a client's connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Traffic {
+    Tls,
+    Http,
+    Tcp,
+}
+
+impl Traffic {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tls => "TLS",
+            Self::Http => "plain HTTP",
+            Self::Tcp => "TCP",
+        }
+    }
+}
+
+/// `None`: not demanded.
+#[derive(Clone, Debug, Serialize)]
+pub struct Demand {
+    /// Full TLS handshakes per second.
+    pub transactions_per_second: Option<f64>,
+    #[serde(serialize_with = "key_name")]
+    pub key: Key,
+    /// Gb/s towards clients.
+    pub throughput_gbps: Option<f64>,
+    /// Open at once.
+    pub connections: Option<f64>,
+    pub traffic: Traffic,
+    /// TLS towards the servers, too.
+    pub reencrypt: bool,
+    /// Private keys live on key servers.
+    pub keyless: bool,
+    /// Engines that may fail without loss of capacity.
+    pub spare_engines: u32,
+    /// Added to each demand: 0.3 is 30 %.
+    pub margin: f64,
+    pub engine: Engine,
+}
+
+/// One engine, as far as it was said what that is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Engine {
+    pub cores: Option<u32>,
+    pub memory_bytes: Option<f64>,
+    /// Open files of its process.
+    pub files: u64,
+    /// Local ports towards one server.
+    pub ports: u64,
+    /// Servers behind it: each is another set of local ports.
+    pub servers: u64,
+}
+
+/// Why there is no number, and what would make one possible.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    pub why: String,
+    pub remedies: Vec<String>,
+}
+
+impl Refusal {
+    pub fn new(why: impl Into<String>, remedies: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { why: why.into(), remedies: remedies.into_iter().map(Into::into).collect() }
+    }
+}
+
+/// Shortest life of a connection that a client could tell from a mistake: TCP and TLS need two round trips before
+/// the request, and even between two machines of one rack that is a fifth of a millisecond.
+const CONNECTION_LIFE_MIN_SECONDS: f64 = 200e-6;
+
+pub fn key_title(key: Key) -> &'static str {
+    match key {
+        Key::Ec => "EC P-256",
+        Key::Rsa => "RSA-2048",
+    }
+}
+
+fn key_name<S: serde::Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *key == Key::Ec { "ec" } else { "rsa" })
+}
+
+impl Demand {
+    /// Demands that contradict each other are told, not sized.
+    pub fn check(&self) -> Result<(), Refusal> {
+        if self.transactions_per_second.is_none() && self.throughput_gbps.is_none() && self.connections.is_none() {
+            return Err(Refusal::new(
+                "there is nothing to size",
+                ["give at least one of --tps, --throughput and --connections"],
+            ));
+        }
+        if self.traffic != Traffic::Tls {
+            self.check_without_tls()?;
+        }
+        if self.keyless && self.transactions_per_second.is_none() {
+            return Err(Refusal::new(
+                "--keyless without --tps: key servers sign once per full handshake, and no handshakes are demanded",
+                ["give --tps", "leave --keyless out"],
+            ));
+        }
+        self.check_lifetime()
+    }
+
+    fn check_without_tls(&self) -> Result<(), Refusal> {
+        let name = self.traffic.name();
+        if self.transactions_per_second.is_some() {
+            return Err(Refusal::new(
+                format!("--tps counts full TLS handshakes, and there are none in {name}"),
+                ["use --tls", "leave --tps out"],
+            ));
+        }
+        if self.reencrypt {
+            return Err(Refusal::new(
+                format!("--reencrypt encrypts towards the servers what was decrypted before; {name} is not encrypted"),
+                ["use --tls", "leave --reencrypt out"],
+            ));
+        }
+        Ok(())
+    }
+
+    /// Little's law: connections at once = arrivals per second * life in seconds.
+    fn check_lifetime(&self) -> Result<(), Refusal> {
+        let (Some(connections), Some(arrivals)) = (self.connections, self.transactions_per_second) else {
+            return Ok(());
+        };
+        let life = connections / arrivals;
+        if life >= CONNECTION_LIFE_MIN_SECONDS {
+            return Ok(());
+        }
+        let least = (arrivals * CONNECTION_LIFE_MIN_SECONDS).ceil();
+        Err(Refusal::new(
+            format!(
+                "{connections:.0} connections at once with {arrivals:.0} new ones per second last {} each, \
+                 less than a handshake takes",
+                show_nanoseconds(life * 1e9)
+            ),
+            [format!("demand at least {least:.0} connections"), "demand fewer transactions".to_owned()],
+        ))
+    }
+}

@@ -1,0 +1,186 @@
+//! Several load threads that act as one: a core each, an equal share of the load each, one result.
+
+use crate::cpu;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::load::{Load, Measured, Plan, Until};
+use crate::machine;
+use crate::pressure::{self, Counters, Pressure, ThreadUse};
+use crate::report::{Pace, progress};
+use crate::tally::Tally;
+use crate::target::{Target, TlsOffer};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Barrier;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often the run is looked at from outside.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Who is asked, as each thread makes its own `Target` of it.
+#[derive(Clone)]
+pub struct Asked {
+    pub address: SocketAddr,
+    pub name: String,
+    pub offer: TlsOffer,
+    pub sources: Vec<IpAddr>,
+}
+
+/// The load's threads, by the cores they stay on; one thread for each entry.
+pub struct Team<'a> {
+    pub cores: &'a [usize],
+    pub interrupt: &'a Interrupt,
+    /// Whose CPU time is measured; may be empty.
+    pub server_pids: &'a [u32],
+    /// Cores that the server may use, if that is known.
+    pub server_cores_allowed: Option<usize>,
+}
+
+/// What came of a run of all threads.
+pub struct Together {
+    pub tally: Tally,
+    pub pressure: Pressure,
+    /// Server CPU per good answer, in seconds; absent without server processes or answers.
+    pub cpu_each: Option<f64>,
+    pub cpu_source: Option<cpu::Source>,
+}
+
+impl Asked {
+    pub fn target(&self) -> Outcome<Target> {
+        Ok(Target::new(self.address, &self.name, Some(&self.offer))?.with_sources(&self.sources))
+    }
+}
+
+impl Team<'_> {
+    /// Warms up, then measures. `plan` is the whole team's; `label` is told every few seconds.
+    pub fn run(
+        &self,
+        asked: &Asked,
+        plan: &Plan,
+        warmup: Duration,
+        duration: Duration,
+        label: &str,
+    ) -> Outcome<Together> {
+        let threads = self.cores.len().min(plan.connections).max(1);
+        // Met twice: when all are warm, and when the readings before the run are taken.
+        let barrier = Barrier::new(threads + 1);
+        std::thread::scope(|scope| {
+            let shares = (0..threads).map(|index| share(plan, threads, index));
+            let handles: Vec<_> = shares
+                .zip(self.cores)
+                .map(|(share, &core)| {
+                    let barrier = &barrier;
+                    scope.spawn(move || run_share(asked, share, core, self.interrupt, barrier, warmup, duration))
+                })
+                .collect();
+            self.watch(&barrier, handles, asked, duration, label)
+        })
+    }
+
+    fn watch(
+        &self,
+        barrier: &Barrier,
+        handles: Vec<ScopedJoinHandle<'_, Outcome<(Measured, ThreadUse)>>>,
+        asked: &Asked,
+        duration: Duration,
+        label: &str,
+    ) -> Outcome<Together> {
+        barrier.wait();
+        // An error must not leave the threads waiting, so it is looked at after the second meeting.
+        let before = cpu::Reading::of(self.server_pids);
+        let waited = pressure::waited(self.server_pids);
+        let counters = Counters::now();
+        barrier.wait();
+        let begin = Instant::now();
+        let mut pace = Pace::new();
+        let mut time_wait_most = pressure::time_wait();
+        while handles.iter().any(|handle| !handle.is_finished()) {
+            std::thread::sleep(LOOK_INTERVAL);
+            let now = Instant::now();
+            if pace.is_due(now) {
+                time_wait_most = time_wait_most.max(pressure::time_wait());
+                let seconds = (now - begin).as_secs();
+                if !label.is_empty() && seconds.is_multiple_of(5) {
+                    progress(format_args!("  {label}: {seconds} of {:.0} s", duration.as_secs_f64()));
+                }
+            }
+        }
+        let mut tally = Tally::new();
+        let mut pressure = Counters::now().since(&counters, begin.elapsed().as_secs_f64());
+        for handle in handles {
+            let (measured, thread) = handle.join().map_err(|_| Failure::new("a load thread panicked"))??;
+            tally.merge(measured.tally);
+            pressure.load_threads.push(thread);
+        }
+        pressure.time_wait_most = time_wait_most.max(pressure::time_wait());
+        pressure.source_addresses = asked.sources.len().max(1) as u64;
+        pressure.out_of_ports = tally.first_error().is_some_and(|error| error.contains("os error 99"));
+        let usage = cpu::Reading::of(self.server_pids)?.since(&before?);
+        let known = !self.server_pids.is_empty();
+        pressure.server_cores = known.then(|| usage.cpu.as_secs_f64() / tally.elapsed.as_secs_f64().max(1e-9));
+        pressure.server_cores_allowed = self.server_cores_allowed.filter(|_| known);
+        let waited = pressure::waited(self.server_pids).saturating_sub(waited) as f64 / 1e9;
+        pressure.server_waiting = known.then(|| waited / tally.elapsed.as_secs_f64().max(1e-9));
+        pressure.settle();
+        let cpu_each = (known && tally.done > 0).then(|| usage.cpu.as_secs_f64() / tally.done as f64);
+        Ok(Together { tally, pressure, cpu_each, cpu_source: known.then_some(usage.source) })
+    }
+}
+
+fn share(plan: &Plan, threads: usize, index: usize) -> Plan {
+    Plan {
+        connections: plan.connections / threads + usize::from(index < plan.connections % threads),
+        rate: plan.rate.map(|rate| rate / threads as f64),
+        ..plan.clone()
+    }
+}
+
+fn run_share(
+    asked: &Asked,
+    plan: Plan,
+    core: usize,
+    interrupt: &Interrupt,
+    barrier: &Barrier,
+    warmup: Duration,
+    duration: Duration,
+) -> Outcome<(Measured, ThreadUse)> {
+    let connections = plan.connections;
+    let prepared = machine::pin_to_core(core).and_then(|()| asked.target());
+    let warm = prepared.as_ref().map_err(|failure| Failure::new(failure.to_string())).and_then(|target| {
+        let mut load = Load::new(target, plan, interrupt)?;
+        load.rest_between_arrivals();
+        if asked.offer.resume {
+            // Full handshakes that fill the store with tickets must be over before any is counted as an error; a
+            // warm-up by time alone may end with some of them still on their way.
+            load.run(Until::Finished(2 * connections as u64), "")?;
+        }
+        load.run(Until::Elapsed(warmup), "")?;
+        Ok(load)
+    });
+    barrier.wait();
+    barrier.wait();
+    let mut load = warm?;
+    let waited = pressure::this_thread_waited();
+    let measured = load.run(Until::Elapsed(duration), "")?;
+    let waited = pressure::this_thread_waited().saturating_sub(waited) as f64 / 1e9;
+    let waiting = waited / measured.tally.elapsed.as_secs_f64().max(1e-9);
+    let thread = ThreadUse { busy: measured.load_busy, waiting };
+    Ok((measured, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Request;
+    use crate::load::Kind;
+
+    #[test]
+    fn shares_add_up_to_the_whole() {
+        let request = Request::new("GET", "/", "localhost", "", 0);
+        let timeout = Duration::from_secs(1);
+        let plan = Plan { kind: Kind::NewConnections, connections: 17, request, timeout, rate: Some(900.0) };
+        let shares: Vec<Plan> = (0..3).map(|index| share(&plan, 3, index)).collect();
+        assert_eq!(shares.iter().map(|share| share.connections).collect::<Vec<_>>(), [6, 6, 5]);
+        assert_eq!(shares.iter().filter_map(|share| share.rate).sum::<f64>(), 900.0);
+    }
+}
