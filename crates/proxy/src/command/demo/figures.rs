@@ -25,7 +25,7 @@ const LOAD_SATURATED: f64 = 0.95;
 
 impl Figures {
     pub fn errors(&self) -> u64 {
-        self.rows.iter().map(|row| errors(&row.report)).sum::<u64>() + errors(&self.idle)
+        self.rows.iter().map(|row| errors(&row.report)).sum::<u64>() + self.idle_errors()
     }
 
     pub fn json(&self) -> Value {
@@ -45,9 +45,9 @@ impl Figures {
         json!({
             "rows": rows.collect::<Vec<Value>>(),
             "idle": {
-                "connections": self.idle["connections"],
+                "connections": self.held()["open"],
                 "bytes_per_connection": self.idle_bytes(),
-                "errors": errors(&self.idle),
+                "errors": self.idle_errors(),
             },
             "origins": origins.collect::<Vec<Value>>(),
             "connections_in": self.connections_in,
@@ -55,9 +55,20 @@ impl Figures {
         })
     }
 
+    /// What was measured while the idle connections were held; null if nothing was.
+    fn held(&self) -> &Value {
+        &self.idle["modes"][0]
+    }
+
     /// Resident memory of the engine per idle connection.
-    fn idle_bytes(&self) -> f64 {
-        (self.idle["growth"]["rss"].as_f64().unwrap_or(0.0) * 1024.0).max(0.0)
+    fn idle_bytes(&self) -> Option<f64> {
+        self.held()["server"]["rss_kib"].as_f64().map(|kib| (kib * 1024.0).max(0.0))
+    }
+
+    /// Idle connections that could not be opened, or did not stay.
+    fn idle_errors(&self) -> u64 {
+        let wanted = self.idle["wanted"].as_u64().unwrap_or(0);
+        wanted.saturating_sub(self.held()["open"].as_u64().unwrap_or(0))
     }
 
     pub fn table(&self) -> String {
@@ -77,13 +88,13 @@ impl Figures {
         }
         text.push('\n');
         let mut fact = |name: &str, value: String| text.push_str(&format!("{name:<44}{value}\n"));
-        let count = thousands(self.idle["connections"].as_f64().unwrap_or(0.0));
-        let idle_errors = match errors(&self.idle) {
+        let count = thousands(self.held()["open"].as_f64().unwrap_or(0.0));
+        let idle_errors = match self.idle_errors() {
             0 => String::new(),
-            errors => format!("; {} could not be opened", thousands(errors as f64)),
+            errors => format!("; {} could not be held", thousands(errors as f64)),
         };
-        let bytes = thousands(self.idle_bytes());
-        fact("memory of an idle TLS connection", format!("{bytes} bytes ({count} of them{idle_errors})"));
+        let bytes = self.idle_bytes().map_or("not measured".into(), |bytes| format!("{} bytes", thousands(bytes)));
+        fact("memory of an idle TLS connection", format!("{bytes} ({count} of them{idle_errors})"));
         let origins = self.origins.iter().map(|(name, requests)| format!("{name} {}", thousands(*requests as f64)));
         fact("requests per origin", origins.collect::<Vec<String>>().join(", "));
         let ratio = self.connections_in as f64 / self.connections_out.max(1) as f64;
@@ -168,7 +179,7 @@ mod tests {
         });
         let figures = Figures {
             rows: vec![Row { what: "new connections", report }],
-            idle: json!({ "connections": 2000, "errors": 0, "growth": { "rss": 8.5 } }),
+            idle: json!({ "wanted": 2000, "modes": [{ "open": 2000, "server": { "rss_kib": 8.5 } }] }),
             origins: vec![("blue", 10), ("green", 11)],
             connections_in: 5000,
             connections_out: 10,
