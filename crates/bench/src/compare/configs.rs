@@ -2,7 +2,8 @@
 //!
 //! Equal means: one worker, no logs, the same certificates, TLS versions, ciphers and curves, tickets on, keep-alive on
 //! both sides, `/ok` answered by the proxy itself, everything else from the origin; and each tuned as its own manual
-//! advises for that. A relay hands on bytes and knows nothing of HTTP.
+//! advises for that. A relay hands on bytes and knows nothing of HTTP. Only rows about them have HTTP/2 offered, or the
+//! origin behind TLS; its certificate is then verified by everyone.
 
 use super::SITE_NAME;
 use super::peers::{OWN_PATH, Site};
@@ -28,6 +29,9 @@ pub fn propylon(site: &Site) -> String {
     let certificates: Vec<String> =
         site.certificates.iter().map(|path| format!("{:?}", path.display().to_string())).collect();
     let (workers, certificates) = (site.workers, certificates.join(", "));
+    let tls_with =
+        |ca: &PathBuf| format!("tls = {{ ca = {:?}, server_name = {SITE_NAME:?} }}\n", ca.display().to_string());
+    let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
     format!(
         r#"[process]
 workers = {workers}
@@ -51,7 +55,7 @@ prefer = ["ecdsa", "rsa"]
 
 [backend.origin]
 servers = ["{origin}"]
-
+{origin_tls}
 [[route]]
 path = {{ exact = "{OWN_PATH}" }}
 respond = {{ status = 200, body = "ok" }}
@@ -93,6 +97,12 @@ pub fn haproxy(site: &Site) -> String {
     let (plain, tls, origin, curves) = (site.plain, site.tls, site.origin, site.curves);
     let crt: Vec<String> = site.certificates.iter().map(|path| format!("crt {}", path.display())).collect();
     let (workers, crt) = (site.workers, crt.join(" "));
+    let alpn = if site.is_http2 { "h2,http/1.1" } else { "http/1.1" };
+    let tls_with = |ca: &PathBuf| {
+        let ca = ca.display();
+        format!(" ssl verify required ca-file {ca} sni str({SITE_NAME}) verifyhost {SITE_NAME}")
+    };
+    let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
     format!(
         "global
     nbthread {workers}
@@ -113,12 +123,12 @@ defaults
 
 frontend site
     bind {plain} backlog 4096
-    bind {tls} backlog 4096 ssl {crt} curves {curves} alpn http/1.1
+    bind {tls} backlog 4096 ssl {crt} curves {curves} alpn {alpn}
     http-request return status 200 content-type text/plain string ok if {{ path {OWN_PATH} }}
     default_backend origin
 
 backend origin
-    server origin {origin} pool-purge-delay 10m
+    server origin {origin} pool-purge-delay 10m{origin_tls}
 "
     )
 }
@@ -197,6 +207,8 @@ fn nginx_http(site: &Site) -> String {
     let origin = site.origin;
     let temp = site.file("nginx-temp");
     let server = nginx_server(site);
+    // As many as there may be requests at once: each stream has a connection to the origin while it is answered.
+    let idle_max = if site.is_http2 { CONNECTIONS_MAX } else { 128 };
     format!(
         "http {{
     access_log off;
@@ -211,7 +223,7 @@ fn nginx_http(site: &Site) -> String {
     keepalive_time 24h;
     upstream origin {{
         server {origin};
-        keepalive 128;
+        keepalive {idle_max};
         keepalive_requests 1000000000;
         keepalive_timeout 600s;
         keepalive_time 24h;
@@ -224,12 +236,15 @@ fn nginx_http(site: &Site) -> String {
 fn nginx_server(site: &Site) -> String {
     let (plain, tls, curves) = (site.plain, site.tls, site.curves);
     let listen = nginx_listen(site);
+    let http2 = if site.is_http2 { "http2 " } else { "" };
+    let scheme = if site.origin_ca.is_some() { "https" } else { "http" };
+    let origin_tls = nginx_origin_tls(site);
     let pair = |path: &PathBuf| format!("ssl_certificate {0};\n        ssl_certificate_key {0};", path.display());
     let certificates = site.certificates.iter().map(pair).collect::<Vec<_>>().join("\n        ");
     format!(
         "    server {{
         listen {plain} {listen};
-        listen {tls} ssl {listen};
+        listen {tls} ssl {http2}{listen};
         server_name {SITE_NAME};
         {certificates}
         ssl_protocols TLSv1.2 TLSv1.3;
@@ -242,25 +257,42 @@ fn nginx_server(site: &Site) -> String {
             return 200 ok;
         }}
         location / {{
-            proxy_pass http://origin;
+            proxy_pass {scheme}://origin;
             proxy_http_version 1.1;
             proxy_set_header Connection \"\";
             proxy_set_header Host $host;
-            proxy_max_temp_file_size 0;
+            proxy_max_temp_file_size 0;{origin_tls}
         }}
     }}
 "
     )
 }
 
+/// Without being told it verifies nothing, sends no name, and some versions offer no TLS 1.3.
+fn nginx_origin_tls(site: &Site) -> String {
+    let Some(ca) = &site.origin_ca else {
+        return String::new();
+    };
+    let lines = [
+        "proxy_ssl_verify on".to_owned(),
+        format!("proxy_ssl_trusted_certificate {}", ca.display()),
+        format!("proxy_ssl_name {SITE_NAME}"),
+        "proxy_ssl_server_name on".to_owned(),
+        "proxy_ssl_session_reuse on".to_owned(),
+        "proxy_ssl_protocols TLSv1.2 TLSv1.3".to_owned(),
+    ];
+    lines.iter().map(|line| format!("\n            {line};")).collect()
+}
+
 /// JSON, which Envoy takes as well as YAML and which cannot be indented wrongly.
 pub fn envoy(site: &Site) -> String {
+    let codec = if site.is_http2 { "AUTO" } else { "HTTP1" };
     let listeners = if site.is_relay {
         vec![envoy_listener("relay", site.plain, envoy_relay(), None)]
     } else {
         vec![
-            envoy_listener("plain", site.plain, envoy_http("plain"), None),
-            envoy_listener("secure", site.tls, envoy_http("secure"), Some(envoy_tls(site))),
+            envoy_listener("plain", site.plain, envoy_http("plain", "HTTP1"), None),
+            envoy_listener("secure", site.tls, envoy_http("secure", codec), Some(envoy_tls(site))),
         ]
     };
     let config = json!({ "static_resources": { "listeners": listeners, "clusters": [envoy_origin(site)] } });
@@ -285,14 +317,14 @@ fn envoy_listener(name: &str, address: SocketAddr, filter: Value, tls: Option<Va
 }
 
 /// Without what the others do not do either: request IDs and its own header fields.
-fn envoy_http(name: &str) -> Value {
+fn envoy_http(name: &str, codec: &str) -> Value {
     let any = |message: &str| format!("type.googleapis.com/envoy.extensions.filters.{message}");
     json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
             "@type": any("network.http_connection_manager.v3.HttpConnectionManager"),
             "stat_prefix": name,
-            "codec_type": "HTTP1",
+            "codec_type": codec,
             "generate_request_id": false,
             // By default it waits a second for the client to close first, on each connection that it was told to close.
             "delayed_close_timeout": "0s",
@@ -334,6 +366,7 @@ fn envoy_tls(site: &Site) -> Value {
         json!({ "certificate_chain": file, "private_key": file })
     };
     let certificates: Vec<Value> = site.certificates.iter().map(pair).collect();
+    let alpn: &[&str] = if site.is_http2 { &["h2", "http/1.1"] } else { &["http/1.1"] };
     json!({
         "name": "envoy.transport_sockets.tls",
         "typed_config": {
@@ -346,7 +379,7 @@ fn envoy_tls(site: &Site) -> Value {
                     "ecdh_curves": site.curves.split(':').collect::<Vec<_>>(),
                 },
                 "tls_certificates": certificates,
-                "alpn_protocols": ["http/1.1"],
+                "alpn_protocols": alpn,
             },
         },
     })
@@ -355,7 +388,7 @@ fn envoy_tls(site: &Site) -> Value {
 /// Its limits on connections and requests (1024 each by default) are out of the way.
 fn envoy_origin(site: &Site) -> Value {
     let any = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
-    json!({
+    let mut cluster = json!({
         "name": "origin",
         "type": "STATIC",
         "connect_timeout": "5s",
@@ -373,5 +406,69 @@ fn envoy_origin(site: &Site) -> Value {
             "cluster_name": "origin",
             "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": envoy_address(site.origin) } }] }],
         },
+    });
+    if let Some(ca) = &site.origin_ca {
+        cluster["transport_socket"] = envoy_origin_tls(ca);
+    }
+    cluster
+}
+
+/// As a client it would stop at TLS 1.2 in some versions, and verify the chain but no name.
+fn envoy_origin_tls(ca: &Path) -> Value {
+    json!({
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": SITE_NAME,
+            "common_tls_context": {
+                "tls_params": {
+                    "tls_minimum_protocol_version": "TLSv1_2",
+                    "tls_maximum_protocol_version": "TLSv1_3",
+                },
+                "validation_context": {
+                    "trusted_ca": { "filename": ca.display().to_string() },
+                    "match_typed_subject_alt_names": [{ "san_type": "DNS", "matcher": { "exact": SITE_NAME } }],
+                },
+                "alpn_protocols": ["http/1.1"],
+            },
+        },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::peers::{Peer, Program};
+    use super::*;
+
+    fn written(peer: Peer, change: impl FnOnce(&mut Site)) -> String {
+        let mut site = Site::at(Path::new("/x"), "127.0.0.1:9".parse().unwrap()).unwrap();
+        change(&mut site);
+        let program =
+            Program { peer, path: "x".into(), version: String::new(), tls_library: None, stream_module: None };
+        program.config(&site)
+    }
+
+    #[test]
+    fn http2_is_offered_where_the_row_is_about_it() {
+        let parts = [(Peer::Haproxy, "alpn h2,http/1.1"), (Peer::Nginx, " ssl http2 "), (Peer::Envoy, "\"AUTO\"")];
+        for (peer, part) in parts {
+            assert!(written(peer, |site| site.is_http2 = true).contains(part), "{part}");
+            assert!(!written(peer, |_| {}).contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn everyone_verifies_a_tls_origin_with_the_same_ca_and_name() {
+        let parts = [
+            (Peer::Propylon, r#"tls = { ca = "/x/ca.pem", server_name = "bench.test" }"#),
+            (Peer::Haproxy, "ssl verify required ca-file /x/ca.pem sni str(bench.test) verifyhost bench.test"),
+            (Peer::Nginx, "proxy_ssl_verify on;\n            proxy_ssl_trusted_certificate /x/ca.pem;"),
+            (Peer::Nginx, "proxy_pass https://origin;"),
+            (Peer::Envoy, "UpstreamTlsContext"),
+        ];
+        for (peer, part) in parts {
+            assert!(written(peer, |site| site.origin_ca = Some("/x/ca.pem".into())).contains(part), "{part}");
+            assert!(!written(peer, |_| {}).contains(part), "{part}");
+        }
+    }
 }

@@ -18,8 +18,8 @@ use crate::units::parse_duration;
 use crate::{certificates, machine, report};
 pub use peers::Peer;
 use peers::{Program, Site};
-pub use rows::Row;
 use rows::{Bench, Needs, Sample};
+pub use rows::{Choice, Row};
 use running::{Running, strangers};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,7 @@ const ORIGIN_BODY_BYTES: usize = 1024;
 #[command(after_help = "Examples:\n  \
     propylon-bench compare --against haproxy,nginx\n  \
     propylon-bench compare --against haproxy --rows ec13,requests-tls --rounds 5 --duration 4 --json result.json\n  \
+    propylon-bench compare --rows all --rounds 5\n  \
     propylon-bench compare --envoy venv/bin/envoy --markdown peers.md\n\n\
     Figures are CPU time (user and system) of all threads and processes of the proxy, which has one worker on one core,\n\
     per connection, request or gigabyte; medians of the rounds. Needs two cores: one for the proxy, one for the rest.")]
@@ -55,9 +56,9 @@ pub struct Arguments {
     /// The propylon to measure; by default the one beside this program. "none" leaves it out
     #[arg(long, value_name = "PATH")]
     pub propylon: Option<PathBuf>,
-    /// Kinds of work; by default all that every program here knows, without the TCP relay
+    /// Kinds of work; by default all that every program here knows, without HTTP/2, re-encryption and the TCP relay
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
-    pub rows: Vec<Row>,
+    pub rows: Vec<Choice>,
     /// Times that each peer has its turn at each row
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
@@ -133,9 +134,11 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict:
     let scratch = ScratchDir::new()?;
     write_certificates(&scratch)?;
     // Declared after the directory: ended before it goes.
-    let origin = start_origin(arguments, &scratch, interrupt)?;
+    let plain_origin = start_origin(arguments, &scratch, interrupt, false)?;
+    let wants_tls = arguments.candidates().iter().any(|row| row.needs() == Needs::TlsOrigin);
+    let tls_origin = wants_tls.then(|| start_origin(arguments, &scratch, interrupt, true)).transpose()?;
     let bench =
-        Bench { arguments, interrupt, scratch: &scratch, origin_pid: origin.child.pid(), origin: origin.address };
+        Bench { arguments, interrupt, scratch: &scratch, plain_origin: &plain_origin, tls_origin: tls_origin.as_ref() };
     if let Some(directory) = &arguments.keep_configs {
         keep_configs(&bench, &programs, directory)?;
     }
@@ -143,7 +146,7 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict:
 
     let course = Course::survey(&bench, &programs)?;
     let samples = take_samples(&bench, &programs, &course)?;
-    drop(origin);
+    drop((plain_origin, tls_origin));
     Ok(verdict::Verdict::new(arguments, &programs, &course, &samples))
 }
 
@@ -152,9 +155,8 @@ impl Course {
     /// named: then it shows who cannot do it.
     fn survey(bench: &Bench, programs: &[Program]) -> Outcome<Self> {
         let named = &bench.arguments.rows;
-        let candidates: Vec<Row> = if named.is_empty() { Row::DEFAULT.to_vec() } else { named.clone() };
         let mut course = Self { rows: Vec::new(), unsupported: BTreeMap::new() };
-        for row in candidates {
+        for row in bench.arguments.candidates() {
             let mut objections = Vec::new();
             for (index, program) in programs.iter().enumerate() {
                 bench.interrupt.check()?;
@@ -251,6 +253,11 @@ fn find_programs(arguments: &Arguments) -> Outcome<Vec<Program>> {
 }
 
 impl Arguments {
+    /// The rows that were named, or those by default.
+    fn candidates(&self) -> Vec<Row> {
+        if self.rows.is_empty() { Row::DEFAULT.to_vec() } else { Choice::rows(&self.rows) }
+    }
+
     fn path_of(&self, peer: Peer) -> Option<&Path> {
         match peer {
             Peer::Propylon => self.propylon.as_deref(),
@@ -276,27 +283,42 @@ pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
     Ok(())
 }
 
-struct OriginProcess {
+/// What stands behind the proxies.
+pub struct OriginProcess {
     child: Running,
     address: std::net::SocketAddr,
 }
 
 /// On the load's core: the origin's work is not the proxy's.
-fn start_origin(arguments: &Arguments, scratch: &ScratchDir, interrupt: &Interrupt) -> Outcome<OriginProcess> {
+fn start_origin(
+    arguments: &Arguments,
+    scratch: &ScratchDir,
+    interrupt: &Interrupt,
+    with_tls: bool,
+) -> Outcome<OriginProcess> {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], machine::free_ports(1)?[0]));
     let mut command = Command::new(std::env::current_exe().when("finding this program")?);
     command.args(["origin", "--bind", &address.to_string(), "--body-bytes", &ORIGIN_BODY_BYTES.to_string()]);
-    let mut child = Running::start(command, arguments.load_core, &scratch.path().join("origin.log"))?;
-    child.wait_until_answering(address, "/", interrupt)?;
+    if with_tls {
+        command.arg("--tls").arg(scratch.path().join(format!("{SITE_NAME}.ec.pem")));
+    }
+    let log = if with_tls { "tls-origin.log" } else { "origin.log" };
+    let mut child = Running::start(command, arguments.load_core, &scratch.path().join(log))?;
+    if with_tls {
+        child.wait_until_accepting(address, interrupt)?;
+    } else {
+        child.wait_until_answering(address, "/", interrupt)?;
+    }
     Ok(OriginProcess { child, address })
 }
 
 fn keep_configs(bench: &Bench, programs: &[Program], directory: &PathBuf) -> Outcome<()> {
     std::fs::create_dir_all(directory).when(format_args!("making {}", directory.display()))?;
+    let mut kinds = vec![(Needs::Nothing, ""), (Needs::Relay, "relay-"), (Needs::Http2, "http2-")];
+    kinds.extend(bench.tls_origin.map(|_| (Needs::TlsOrigin, "reencrypt-")));
     for program in programs {
-        for needs in [Needs::Nothing, Needs::Relay] {
-            let site = Site::new(bench, needs)?;
-            let prefix = if site.is_relay { "relay-" } else { "" };
+        for (needs, prefix) in &kinds {
+            let site = Site::new(bench, *needs)?;
             let path = directory.join(format!("{prefix}{}", program.peer.config_name()));
             std::fs::write(&path, program.config(&site)).when(format_args!("writing {}", path.display()))?;
         }

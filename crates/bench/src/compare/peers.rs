@@ -50,6 +50,10 @@ pub struct Site {
     /// In the order of preference, separated by colons.
     pub curves: &'static str,
     pub is_relay: bool,
+    /// HTTP/2 is offered by ALPN, before HTTP/1.1.
+    pub is_http2: bool,
+    /// The origin speaks TLS, with a certificate for `SITE_NAME` that this CA signed.
+    pub origin_ca: Option<PathBuf>,
 }
 
 impl Site {
@@ -57,7 +61,9 @@ impl Site {
         Ok(Self {
             curves: if needs == Needs::Mlkem { CURVES_WITH_MLKEM } else { CURVES },
             is_relay: needs == Needs::Relay,
-            ..Self::at(bench.scratch.path(), bench.origin)?
+            is_http2: needs == Needs::Http2,
+            origin_ca: (needs == Needs::TlsOrigin).then(|| bench.scratch.path().join("ca.pem")),
+            ..Self::at(bench.scratch.path(), bench.origin(needs)?.address)?
         })
     }
 
@@ -80,6 +86,8 @@ impl Site {
             certificates,
             curves: CURVES,
             is_relay: false,
+            is_http2: false,
+            origin_ca: None,
         })
     }
 

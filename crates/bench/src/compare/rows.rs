@@ -2,27 +2,32 @@
 
 use super::peers::{OWN_PATH, Program, Site};
 use super::running::Running;
-use super::{Arguments, SITE_NAME};
+use super::{Arguments, OriginProcess, SITE_NAME};
 use crate::connections::Held;
-use crate::cpu;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
 use crate::link::Request;
-use crate::load::{Kind, Load, Plan, Until};
+use crate::load::{Kind, Load, Measured, Plan, Until};
 use crate::memory::Memory;
 use crate::scratch::ScratchDir;
 use crate::target::{Cipher, Group, Key, Target, TlsOffer, Version};
 use crate::units::show_number;
+use crate::{cpu, http2};
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Requests that a program must be able to answer in a row that not everyone is expected to know.
 const TRIAL_REQUESTS: u64 = 60;
 /// Connections of a bulk row: enough to keep the proxy busy, few enough to keep their data in the caches.
 const BULK_CONNECTIONS: usize = 8;
+/// Requests in progress at once on each connection over HTTP/2. A download is alone on its own, so that it differs from
+/// one over HTTP/1.1 in the framing only.
+const REQUEST_STREAMS: usize = 10;
+const BULK_STREAMS: usize = 1;
 const BULK_PATH: &str = "/bytes/1048576";
 /// Connections opened and closed before memory is first read, so that start-up allocations do not count.
 const IDLE_WARMUP_CONNECTIONS: usize = 64;
@@ -48,10 +53,16 @@ pub enum Row {
     PlainNew,
     /// Proxied keep-alive requests over TLS, 1 KiB answers
     RequestsTls,
+    /// Proxied requests over HTTP/2 and TLS, 10 streams on each connection, 1 KiB answers
+    RequestsH2,
     /// Proxied keep-alive requests without TLS, 1 KiB answers
     RequestsPlain,
     /// Downloads of 1 MiB over TLS
     BulkTls,
+    /// Downloads of 1 MiB over HTTP/2 and TLS
+    BulkH2,
+    /// Downloads of 1 MiB over TLS, from an origin behind TLS
+    BulkReencrypt,
     /// Downloads of 1 MiB without TLS
     BulkPlain,
     /// New connections through a TCP relay, one request and its answer on each
@@ -64,6 +75,14 @@ pub enum Row {
     IdlePlain,
 }
 
+/// What `--rows` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Every row there is.
+    All,
+    One(Row),
+}
+
 /// What a row asks of a program's configuration, beyond what all of them have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needs {
@@ -72,6 +91,10 @@ pub enum Needs {
     Mlkem,
     /// A listener that hands on bytes.
     Relay,
+    /// HTTP/2 for clients.
+    Http2,
+    /// TLS to the origin.
+    TlsOrigin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -111,8 +134,38 @@ pub struct Bench<'a> {
     pub arguments: &'a Arguments,
     pub interrupt: &'a Interrupt,
     pub scratch: &'a ScratchDir,
-    pub origin_pid: u32,
-    pub origin: SocketAddr,
+    pub plain_origin: &'a OriginProcess,
+    /// Runs only if a row needs it.
+    pub tls_origin: Option<&'a OriginProcess>,
+}
+
+impl Choice {
+    /// The rows that were chosen, in the order of the choice.
+    pub fn rows(choices: &[Self]) -> Vec<Row> {
+        if choices.contains(&Self::All) {
+            return Row::value_variants().to_vec();
+        }
+        let one = |choice: &Self| match choice {
+            Self::All => None,
+            Self::One(row) => Some(*row),
+        };
+        choices.iter().filter_map(one).collect()
+    }
+}
+
+impl ValueEnum for Choice {
+    fn value_variants<'a>() -> &'a [Self] {
+        static VARIANTS: LazyLock<Vec<Choice>> =
+            LazyLock::new(|| Row::value_variants().iter().map(|row| Choice::One(*row)).chain([Choice::All]).collect());
+        &VARIANTS
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::All => Some(PossibleValue::new("all").help("Every row")),
+            Self::One(row) => row.to_possible_value(),
+        }
+    }
 }
 
 impl Row {
@@ -141,10 +194,26 @@ impl Row {
         matches!(self, Self::Mlkem13 | Self::Resumed13 | Self::Resumed12 | Self::BulkPlain)
     }
 
+    /// Not everything that a program takes in its configuration, or is silent about there, does it do.
+    fn wants_trial(self) -> bool {
+        self.is_optional() || matches!(self.needs(), Needs::Http2 | Needs::TlsOrigin)
+    }
+
+    /// Requests in progress at once on each connection over HTTP/2; none over HTTP/1.1.
+    fn streams(self) -> Option<usize> {
+        match self {
+            Self::RequestsH2 => Some(REQUEST_STREAMS),
+            Self::BulkH2 => Some(BULK_STREAMS),
+            _ => None,
+        }
+    }
+
     pub fn needs(self) -> Needs {
         match self {
             Self::Mlkem13 => Needs::Mlkem,
             Self::TcpNew | Self::TcpBulk => Needs::Relay,
+            Self::RequestsH2 | Self::BulkH2 => Needs::Http2,
+            Self::BulkReencrypt => Needs::TlsOrigin,
             _ => Needs::Nothing,
         }
     }
@@ -160,8 +229,11 @@ impl Row {
             Self::Resumed12 => "TLS 1.2 resumed",
             Self::PlainNew => "plain HTTP, new connection",
             Self::RequestsTls => "proxied HTTPS request, HTTP/1.1 keep-alive",
+            Self::RequestsH2 => "proxied HTTPS request, HTTP/2",
             Self::RequestsPlain => "proxied plain HTTP request",
             Self::BulkTls => "bulk TLS download, 1 MiB bodies",
+            Self::BulkH2 => "bulk over HTTP/2",
+            Self::BulkReencrypt => "bulk re-encrypted to a TLS origin",
             Self::BulkPlain => "bulk plain HTTP",
             Self::TcpNew => "TCP relay, new connection",
             Self::TcpBulk => "TCP relay, bulk",
@@ -172,7 +244,9 @@ impl Row {
 
     pub fn unit(self) -> Unit {
         match self {
-            Self::BulkTls | Self::BulkPlain | Self::TcpBulk => Unit::SecondsPerGigabyte,
+            Self::BulkTls | Self::BulkH2 | Self::BulkReencrypt | Self::BulkPlain | Self::TcpBulk => {
+                Unit::SecondsPerGigabyte
+            }
             Self::IdleTls | Self::IdlePlain => Unit::Kibibytes,
             _ => Unit::Microseconds,
         }
@@ -184,6 +258,15 @@ impl Row {
             self,
             R::Ec13 | R::Rsa13 | R::Ec12 | R::Mlkem13 | R::Resumed13 | R::Resumed12 | R::PlainNew | R::TcpNew
         )
+    }
+
+    fn path(self) -> &'static str {
+        match self.unit() {
+            Unit::SecondsPerGigabyte => BULK_PATH,
+            // A relay answers nothing itself.
+            _ if self.is_new_connections() && self.needs() != Needs::Relay => OWN_PATH,
+            _ => "/",
+        }
     }
 
     /// One cipher for everyone: what a server prefers is not what is compared.
@@ -219,13 +302,21 @@ impl Unit {
 }
 
 impl Bench<'_> {
+    /// The origin that stands behind the proxy in rows with such needs.
+    pub fn origin(&self, needs: Needs) -> Outcome<&OriginProcess> {
+        match needs {
+            Needs::TlsOrigin => self.tls_origin.ok_or_else(|| Failure::new("no origin with TLS was started")),
+            _ => Ok(self.plain_origin),
+        }
+    }
+
     /// A fresh proxy, a warm-up, a measurement. The proxy and all its processes are gone when this returns.
     pub fn measure(&self, program: &Program, row: Row) -> Outcome<Sample> {
         let (proxy, target) = self.start(program, row)?;
         if row.unit() == Unit::Kibibytes {
             self.measure_memory(&target, proxy.pid())
         } else {
-            self.measure_cpu(&target, row, proxy.pid())
+            self.with_load(target, row, |run| self.measure_cpu(row, proxy.pid(), run))
         }
     }
 
@@ -234,12 +325,12 @@ impl Bench<'_> {
     pub fn try_out(&self, program: &Program, row: Row) -> Outcome<Option<String>> {
         if row.needs() != Needs::Nothing {
             let objection = program.objection(self, &Site::new(self, row.needs())?)?;
-            if objection.is_some() || !row.is_optional() {
+            if objection.is_some() || !row.wants_trial() {
                 return Ok(objection);
             }
         }
         let (_proxy, target) = self.start(program, row)?;
-        let tally = Load::new(&target, self.plan(row), self.interrupt)?.run(Until::Finished(TRIAL_REQUESTS), "")?.tally;
+        let tally = self.with_load(target, row, |run| run(Until::Finished(TRIAL_REQUESTS)))?.tally;
         let first = tally.first_error().unwrap_or("no request was answered");
         Ok((tally.done == 0).then(|| first.to_owned()))
     }
@@ -258,30 +349,45 @@ impl Bench<'_> {
     }
 
     fn plan(&self, row: Row) -> Plan {
-        let (kind, connections, path, headers) = match row.unit() {
-            // A relay answers nothing itself.
-            _ if row == Row::TcpNew => (Kind::NewConnections, self.arguments.in_flight, "/", "Connection: close\r\n"),
-            _ if row.is_new_connections() => {
-                (Kind::NewConnections, self.arguments.in_flight, OWN_PATH, "Connection: close\r\n")
-            }
-            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, BULK_PATH, ""),
-            _ => (Kind::KeepAlive, self.arguments.connections, "/", ""),
+        let (kind, connections, headers) = match row.unit() {
+            _ if row.is_new_connections() => (Kind::NewConnections, self.arguments.in_flight, "Connection: close\r\n"),
+            Unit::SecondsPerGigabyte => (Kind::KeepAlive, BULK_CONNECTIONS, ""),
+            _ => (Kind::KeepAlive, self.arguments.connections, ""),
         };
-        let request = Request::new("GET", path, SITE_NAME, headers, 0);
+        let request = Request::new("GET", row.path(), SITE_NAME, headers, 0);
         Plan { kind, connections, request, timeout: REQUEST_TIMEOUT, rate: None }
     }
 
-    fn measure_cpu(&self, target: &Target, row: Row, pid: u32) -> Outcome<Sample> {
-        let mut load = Load::new(target, self.plan(row), self.interrupt)?;
-        let warmup = load.run(Until::Elapsed(self.arguments.warmup), "")?.tally;
+    /// Hands `work` the load that the row is about; connections live as long as that takes.
+    fn with_load<T>(
+        &self,
+        mut target: Target,
+        row: Row,
+        work: impl FnOnce(&mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let plan = self.plan(row);
+        let Some(streams) = row.streams() else {
+            let mut load = Load::new(&target, plan, self.interrupt)?;
+            return work(&mut |until| load.run(until, ""));
+        };
+        target.offer_http2();
+        let request = http2::Request::new("GET", row.path(), &target, &[], 0)?;
+        let Plan { connections, timeout, rate, .. } = plan;
+        let mut load = http2::Load::new(target, http2::Plan { connections, streams, request, timeout, rate })?;
+        work(&mut |until| load.run(until, "", self.interrupt))
+    }
+
+    fn measure_cpu(&self, row: Row, pid: u32, run: &mut dyn FnMut(Until) -> Outcome<Measured>) -> Outcome<Sample> {
+        let origin_pid = self.origin(row.needs())?.child.pid();
+        let warmup = run(Until::Elapsed(self.arguments.warmup))?.tally;
         if warmup.done == 0 {
             return Err(Failure::new(warmup.first_error().unwrap_or("no request was answered").to_owned()));
         }
-        let origin_before = cpu::Reading::of(&[self.origin_pid])?;
+        let origin_before = cpu::Reading::of(&[origin_pid])?;
         let before = cpu::Reading::of(&[pid])?;
-        let measured = load.run(Until::Elapsed(self.arguments.duration), "")?;
+        let measured = run(Until::Elapsed(self.arguments.duration))?;
         let usage = cpu::Reading::of(&[pid])?.since(&before);
-        let origin = cpu::Reading::of(&[self.origin_pid])?.since(&origin_before);
+        let origin = cpu::Reading::of(&[origin_pid])?.since(&origin_before);
 
         let tally = &measured.tally;
         let seconds = tally.elapsed.as_secs_f64();
@@ -348,5 +454,36 @@ impl Sample {
             text.push_str(&format!(", {} ERRORS ({})", self.errors, self.first_error.as_deref().unwrap_or_default()));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_every_row_and_a_choice_keeps_its_order() {
+        let choice = |name| Choice::from_str(name, false).unwrap();
+        let named = Choice::rows(&[choice("tcp-bulk"), choice("ec13")]);
+        assert_eq!(named, [Row::TcpBulk, Row::Ec13]);
+        let all = Choice::rows(&[choice("ec13"), choice("all")]);
+        assert_eq!(all, Row::value_variants());
+        assert!(Row::DEFAULT.iter().all(|row| all.contains(row)));
+        assert!(Choice::rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_only_some_programs_do_is_tried_and_no_default() {
+        let tried = [
+            (Row::RequestsH2, Needs::Http2, Unit::Microseconds, "/"),
+            (Row::BulkH2, Needs::Http2, Unit::SecondsPerGigabyte, BULK_PATH),
+            (Row::BulkReencrypt, Needs::TlsOrigin, Unit::SecondsPerGigabyte, BULK_PATH),
+        ];
+        for (row, needs, unit, path) in tried {
+            assert_eq!((row.needs(), row.unit(), row.path()), (needs, unit, path));
+            assert_eq!(row.streams().is_some(), needs == Needs::Http2);
+            assert!(row.wants_trial() && row.offer().is_some() && !Row::DEFAULT.contains(&row));
+        }
+        assert_eq!((Row::TcpNew.path(), Row::Ec13.path(), Row::RequestsTls.path()), ("/", OWN_PATH, "/"));
     }
 }

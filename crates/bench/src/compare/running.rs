@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Patience with a program that was asked to start, or to end.
 const START_MAX: Duration = Duration::from_secs(15);
 const END_MAX: Duration = Duration::from_secs(3);
+/// Patience with one attempt to reach it.
+const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Of a log, the end that is shown.
 const LOG_TAIL_BYTES: usize = 2000;
@@ -47,13 +49,27 @@ impl Running {
 
     /// Waits until `GET path` is answered with 200 on `address`; if the program ends instead, its log says why.
     pub fn wait_until_answering(&mut self, address: SocketAddr, path: &str, interrupt: &Interrupt) -> Outcome<()> {
+        self.wait_until(address, interrupt, || ask(address, path))
+    }
+
+    /// The same for a program that would not understand a request in the clear: connections are taken.
+    pub fn wait_until_accepting(&mut self, address: SocketAddr, interrupt: &Interrupt) -> Outcome<()> {
+        self.wait_until(address, interrupt, || TcpStream::connect_timeout(&address, PATIENCE).map(drop))
+    }
+
+    fn wait_until(
+        &mut self,
+        address: SocketAddr,
+        interrupt: &Interrupt,
+        attempt: impl Fn() -> std::io::Result<()>,
+    ) -> Outcome<()> {
         let until = Instant::now() + START_MAX;
         loop {
             interrupt.check()?;
             if let Some(status) = self.child.try_wait().when("waiting for a program")? {
                 return Err(Failure::new(format!("it ended at once ({status}): {}", self.log_tail())));
             }
-            match ask(address, path) {
+            match attempt() {
                 Ok(()) => return Ok(()),
                 Err(error) if Instant::now() > until => {
                     return Err(Failure::new(format!("{address} does not answer ({error}): {}", self.log_tail())));
@@ -145,7 +161,6 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 fn ask(address: SocketAddr, path: &str) -> std::io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(2);
     let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())?;

@@ -208,7 +208,7 @@ impl Arguments {
         let comparison = compare::Arguments {
             against: nobody,
             propylon: self.propylon.clone(),
-            rows,
+            rows: rows.into_iter().map(compare::Choice::One).collect(),
             rounds: 3,
             duration: self.duration,
             idle_connections: self.idle_connections,
