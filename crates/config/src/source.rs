@@ -87,12 +87,13 @@ mod tests {
     use super::*;
 
     fn written(bytes: &[u8]) -> (PathBuf, Result<Source, Problem>) {
-        let folder = std::env::temp_dir().join(format!("propylon-config-{}", std::process::id()));
+        // A folder for each call, so that each can remove its own.
+        let folder = std::env::temp_dir().join(format!("propylon-config-{}-{}", std::process::id(), fastrand::u64(..)));
         std::fs::create_dir_all(&folder).expect("a folder for the test");
-        let path = folder.join(format!("{}.toml", fastrand::u64(..)));
+        let path = folder.join("propylon.toml");
         std::fs::write(&path, bytes).expect("a file for the test");
         let source = Source::read(&path);
-        std::fs::remove_file(&path).expect("the file is still there");
+        std::fs::remove_dir_all(&folder).expect("the folder is still there");
         (folder, source)
     }
 
