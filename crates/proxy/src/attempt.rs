@@ -55,7 +55,9 @@ pub async fn forward(
     request.note.backend = Some(backend.0);
     state.retry_budget.borrow_mut().earn();
     let mut upload = Upload::of(&request.head, &connection.inbox);
-    let mut tried = Tried::default();
+    // Servers that this request failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without
+    // memory, for nearly every request.
+    let mut tried = Vec::new();
     let mut fresh = false;
     loop {
         let Some(server) = pick(connection, snapshot, backend, &tried) else {
@@ -65,7 +67,6 @@ pub async fn forward(
         };
         request.note.server = Some(server);
         request.note.attempts += 1;
-        tried.insert(server);
         let failed = match open(connection, request, snapshot, backend, server, fresh).await {
             Err(failed) => failed,
             Ok(opened) => {
@@ -99,6 +100,7 @@ pub async fn forward(
         }
         core.metrics.increment(metrics.retries);
         request.note.fault = None;
+        tried.push(server);
     }
 }
 
@@ -110,21 +112,7 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
     }
 }
 
-/// Servers that this request has been sent to, so that a repeat goes elsewhere if there is an elsewhere.
-#[derive(Default)]
-struct Tried(Vec<usize>);
-
-impl Tried {
-    fn insert(&mut self, server: usize) {
-        self.0.push(server);
-    }
-
-    fn contains(&self, server: usize) -> bool {
-        self.0.contains(&server)
-    }
-}
-
-fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tried: &Tried) -> Option<usize> {
+fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Option<usize> {
     let core = &connection.core;
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
@@ -132,19 +120,14 @@ fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tr
     let mut balancer = state.balancer.borrow_mut();
     let random = core.random.borrow_mut().u64(..);
     let picked = balancer
-        .pick(|server| !tried.contains(server) && suspects.eligible(server, now), random)
-        .or_else(|| balancer.pick(|server| !tried.contains(server), random))
+        .pick(|server| !tried.contains(&server) && suspects.eligible(server, now), random)
+        .or_else(|| balancer.pick(|server| !tried.contains(&server), random))
         .or_else(|| balancer.pick(|_| true, random))?;
     suspects.tried(picked, now);
     Some(picked)
 }
 
-/// A connection to send a request on.
-pub struct Opened {
-    pub connection: ServerConnection,
-    pub reused: bool,
-}
-
+/// A connection to send a request on, from the pool or new; `Note::reused` tells which.
 async fn open(
     connection: &mut Connection,
     request: &mut Request,
@@ -152,7 +135,7 @@ async fn open(
     backend: BackendId,
     server: usize,
     fresh: bool,
-) -> Result<Opened, Attempt> {
+) -> Result<ServerConnection, Attempt> {
     let core = Rc::clone(&connection.core);
     let config = &snapshot.shared.config.backends[backend.0];
     let state = &snapshot.backends[backend.0];
@@ -170,7 +153,7 @@ async fn open(
             core.metrics.lower(metrics.idle);
             core.metrics.increment(metrics.reused);
             request.note.reused = true;
-            return Ok(Opened { connection: pooled, reused: true });
+            return Ok(pooled);
         }
     }
     let started = Instant::now();
@@ -183,7 +166,7 @@ async fn open(
             state.suspects.borrow_mut().succeeded(server);
             core.metrics.increment(metrics.connections);
             core.metrics.raise(metrics.open);
-            Ok(Opened { connection: ServerConnection { socket, served: 0 }, reused: false })
+            Ok(ServerConnection { socket })
         }
         Err(failed) => {
             state.suspects.borrow_mut().failed(server, core.timers.now());

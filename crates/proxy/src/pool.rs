@@ -16,8 +16,6 @@ const READ_BYTES_MIN: usize = 4096;
 /// A connection to a server, between two requests or in one.
 pub struct ServerConnection {
     pub socket: Socket,
-    /// Requests answered on it so far.
-    pub served: u64,
 }
 
 impl ServerConnection {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use propylon_config::{BackendId, Reuse};
 use propylon_policy::patience::Patience;
 
-use crate::attempt::{Attempt, Opened, Repeatable, whole_chunked};
+use crate::attempt::{Attempt, Repeatable, whole_chunked};
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
 use crate::connection::{After, Connection};
@@ -160,7 +160,7 @@ impl<'a> Transfer<'a> {
         snapshot: &CoreSnapshot,
         backend: BackendId,
         server: usize,
-        opened: Opened,
+        opened: ServerConnection,
         upload: &'a mut Upload,
     ) -> Ended {
         let core = Rc::clone(&connection.core);
@@ -185,7 +185,7 @@ impl<'a> Transfer<'a> {
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: Opened,
+        opened: ServerConnection,
         upload: &'a mut Upload,
     ) -> Transfer<'a> {
         let core = Rc::clone(&connection.core);
@@ -206,7 +206,7 @@ impl<'a> Transfer<'a> {
             request,
             upload,
             core,
-            server: opened.connection,
+            server: opened,
             long: false,
             server_spent: false,
             sent: false,
@@ -491,7 +491,7 @@ impl<'a> Transfer<'a> {
     fn switch(&mut self) -> Ended {
         self.stage_head(Framing::None, true, 0);
         let answer = std::mem::take(&mut self.answer);
-        let server = ServerConnection { socket: self.server.socket.take(), served: 0 };
+        let server = ServerConnection { socket: self.server.socket.take() };
         Ended::Switched(Box::new(Switched { server, answer }))
     }
 
@@ -853,7 +853,6 @@ impl<'a> Transfer<'a> {
             && !self.core.draining.get();
         self.core.stock.give_back(&mut self.answer);
         let metrics = &self.core.telemetry.backends[backend.0].servers[server];
-        self.server.served += 1;
         let now = self.core.timers.now();
         if clean && snapshot.backends[backend.0].pool.check_in(server, self.server, now) {
             self.core.metrics.raise(metrics.idle);
