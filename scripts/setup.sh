@@ -30,7 +30,7 @@ main() {
 }
 
 need_build_tools() {
-    has cargo || fail "cargo is not installed. Propylon needs Rust 1.88 or later: see https://rustup.rs"
+    has cargo || fail "cargo is not installed. Propylon needs Rust 1.89 or later: see https://rustup.rs"
     # Part of the cryptography is C.
     has cc || fail "no C compiler is installed. On Debian and Ubuntu: apt-get install -y gcc libc6-dev"
 }
