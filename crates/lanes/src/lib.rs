@@ -10,5 +10,6 @@ mod cpu;
 #[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "each kernel takes what it needs")]
 mod wipe;
+pub mod x25519;
 
 pub use cpu::Ifma;
