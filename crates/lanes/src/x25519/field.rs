@@ -8,6 +8,7 @@
 //! With factors below F = 2^51 + 2^16 a low half is below 2^52, a high half below 2^50 + 2^17. The fullest column is
 //! the lowest: 19 times (five doubled high halves and four low ones, 26·2^50) and one low half, 498·2^50 < 250·2^51.
 
+use core::arch::asm;
 use core::arch::x86_64::{
     __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epu64_mask, _mm512_loadu_si512, _mm512_madd52hi_epu64,
     _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512,
@@ -95,7 +96,15 @@ kernel! {
 
     /// Nine times the number: 19u is u + 2·9u, and the doubling is shared with that of the high halves.
     fn times_9(a: __m512i) -> __m512i {
-        add1(a, _mm512_slli_epi64::<3>(a))
+        add1(a, times_8(a))
+    }
+
+    /// Opaque, or the compiler makes slow multiplications of the sums it is part of.
+    fn times_8(a: __m512i) -> __m512i {
+        let shifted;
+        // SAFETY: one shift from register to register.
+        unsafe { asm!("vpsllq {}, {}, 3", out(zmm_reg) shifted, in(zmm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+        shifted
     }
 
     fn times_19(a: __m512i) -> __m512i {
@@ -128,25 +137,72 @@ kernel! {
         debug_assert!(below(&a.0, FACTOR_MAX) && below(&b.0, 1 << 52));
         let [a0, a1, a2, a3, a4] = a.0;
         let [b0, b1, b2, b3, b4] = b.0;
-        let u0 = double(hi!(start[0]; a0 b4, a1 b3, a2 b2, a3 b1, a4 b0));
-        let u1 = double(hi!(start[1]; a1 b4, a2 b3, a3 b2, a4 b1));
-        let u2 = double(hi!(start[2]; a2 b4, a3 b3, a4 b2));
-        let u3 = double(hi!(start[3]; a3 b4, a4 b3));
-        let u4 = double(hi!(start[4]; a4 b4));
-        let u0 = lo!(u0; a1 b4, a2 b3, a3 b2, a4 b1);
-        let u1 = lo!(u1; a2 b4, a3 b3, a4 b2);
-        let u2 = lo!(u2; a3 b4, a4 b3);
-        let u3 = lo!(u3; a4 b4);
-        let h1 = hi!(times_9(u1); a0 b0);
-        let h2 = hi!(times_9(u2); a0 b1, a1 b0);
-        let h3 = hi!(times_9(u3); a0 b2, a1 b1, a2 b0);
-        let h4 = hi!(times_9(u4); a0 b3, a1 b2, a2 b1, a3 b0);
+        let zero = _mm512_setzero_si512();
+        let [mut h5, mut h6, mut h7, mut h8, mut h9] = start;
+        let (mut h1, mut h2, mut h3, mut h4) = (zero, zero, zero, zero);
+        let (mut l0, mut l1, mut l2, mut l3, mut l4) = (zero, zero, zero, zero, zero);
+        let (mut l5, mut l6, mut l7, mut l8) = (zero, zero, zero, zero);
+        h1 = _mm512_madd52hi_epu64(h1, a0, b0);
+        h2 = _mm512_madd52hi_epu64(h2, a1, b0);
+        h3 = _mm512_madd52hi_epu64(h3, a2, b0);
+        h4 = _mm512_madd52hi_epu64(h4, a3, b0);
+        h5 = _mm512_madd52hi_epu64(h5, a4, b0);
+        l0 = _mm512_madd52lo_epu64(l0, a0, b0);
+        l1 = _mm512_madd52lo_epu64(l1, a1, b0);
+        l2 = _mm512_madd52lo_epu64(l2, a2, b0);
+        l3 = _mm512_madd52lo_epu64(l3, a3, b0);
+        l4 = _mm512_madd52lo_epu64(l4, a4, b0);
+        h2 = _mm512_madd52hi_epu64(h2, a0, b1);
+        h3 = _mm512_madd52hi_epu64(h3, a1, b1);
+        h4 = _mm512_madd52hi_epu64(h4, a2, b1);
+        h5 = _mm512_madd52hi_epu64(h5, a3, b1);
+        h6 = _mm512_madd52hi_epu64(h6, a4, b1);
+        l1 = _mm512_madd52lo_epu64(l1, a0, b1);
+        l2 = _mm512_madd52lo_epu64(l2, a1, b1);
+        l3 = _mm512_madd52lo_epu64(l3, a2, b1);
+        l4 = _mm512_madd52lo_epu64(l4, a3, b1);
+        l5 = _mm512_madd52lo_epu64(l5, a4, b1);
+        h3 = _mm512_madd52hi_epu64(h3, a0, b2);
+        h4 = _mm512_madd52hi_epu64(h4, a1, b2);
+        h5 = _mm512_madd52hi_epu64(h5, a2, b2);
+        h6 = _mm512_madd52hi_epu64(h6, a3, b2);
+        h7 = _mm512_madd52hi_epu64(h7, a4, b2);
+        l2 = _mm512_madd52lo_epu64(l2, a0, b2);
+        l3 = _mm512_madd52lo_epu64(l3, a1, b2);
+        l4 = _mm512_madd52lo_epu64(l4, a2, b2);
+        l5 = _mm512_madd52lo_epu64(l5, a3, b2);
+        l6 = _mm512_madd52lo_epu64(l6, a4, b2);
+        h4 = _mm512_madd52hi_epu64(h4, a0, b3);
+        h5 = _mm512_madd52hi_epu64(h5, a1, b3);
+        h6 = _mm512_madd52hi_epu64(h6, a2, b3);
+        h7 = _mm512_madd52hi_epu64(h7, a3, b3);
+        h8 = _mm512_madd52hi_epu64(h8, a4, b3);
+        l3 = _mm512_madd52lo_epu64(l3, a0, b3);
+        l4 = _mm512_madd52lo_epu64(l4, a1, b3);
+        l5 = _mm512_madd52lo_epu64(l5, a2, b3);
+        l6 = _mm512_madd52lo_epu64(l6, a3, b3);
+        l7 = _mm512_madd52lo_epu64(l7, a4, b3);
+        h5 = _mm512_madd52hi_epu64(h5, a0, b4);
+        h6 = _mm512_madd52hi_epu64(h6, a1, b4);
+        h7 = _mm512_madd52hi_epu64(h7, a2, b4);
+        h8 = _mm512_madd52hi_epu64(h8, a3, b4);
+        h9 = _mm512_madd52hi_epu64(h9, a4, b4);
+        l4 = _mm512_madd52lo_epu64(l4, a0, b4);
+        l5 = _mm512_madd52lo_epu64(l5, a1, b4);
+        l6 = _mm512_madd52lo_epu64(l6, a2, b4);
+        l7 = _mm512_madd52lo_epu64(l7, a3, b4);
+        l8 = _mm512_madd52lo_epu64(l8, a4, b4);
+        let u0 = add1(l5, double(h5));
+        let u1 = add1(l6, double(h6));
+        let u2 = add1(l7, double(h7));
+        let u3 = add1(l8, double(h8));
+        let u4 = double(h9);
         [
-            lo!(times_19(u0); a0 b0),
-            lo!(add1(u1, double(h1)); a0 b1, a1 b0),
-            lo!(add1(u2, double(h2)); a0 b2, a1 b1, a2 b0),
-            lo!(add1(u3, double(h3)); a0 b3, a1 b2, a2 b1, a3 b0),
-            lo!(add1(u4, double(h4)); a0 b4, a1 b3, a2 b2, a3 b1, a4 b0),
+            add1(l0, times_19(u0)),
+            add1(add1(l1, u1), double(add1(h1, times_9(u1)))),
+            add1(add1(l2, u2), double(add1(h2, times_9(u2)))),
+            add1(add1(l3, u3), double(add1(h3, times_9(u3)))),
+            add1(add1(l4, u4), double(add1(h4, times_9(u4)))),
         ]
     }
 
@@ -155,27 +211,53 @@ kernel! {
     fn squared(a: &Factor, start: [__m512i; LIMBS]) -> [__m512i; LIMBS] {
         debug_assert!(below(&a.0, FACTOR_MAX));
         let [a0, a1, a2, a3, a4] = a.0;
-        let u0 = double(hi!(start[0]; a0 a4, a1 a3));
-        let u0 = double(lo!(hi!(u0; a2 a2); a1 a4, a2 a3));
-        let u1 = double(hi!(start[1]; a1 a4, a2 a3));
-        let u1 = lo!(double(lo!(u1; a2 a4)); a3 a3);
-        let u2 = double(hi!(start[2]; a2 a4));
-        let u2 = double(lo!(hi!(u2; a3 a3); a3 a4));
-        let u3 = lo!(_mm512_slli_epi64::<2>(hi!(start[3]; a3 a4)); a4 a4);
-        let u4 = double(hi!(start[4]; a4 a4));
-        let y1 = lo!(hi!(times_9(u1); a0 a0); a0 a1);
-        let x2 = hi!(_mm512_slli_epi64::<2>(u2); a0 a1);
-        let x3 = hi!(_mm512_slli_epi64::<2>(u3); a0 a2);
-        let x4 = hi!(_mm512_slli_epi64::<2>(u4); a0 a3, a1 a2);
-        let y2 = lo!(add1(u2, double(x2)); a0 a2);
-        let y3 = lo!(hi!(add1(u3, double(x3)); a1 a1); a0 a3, a1 a2);
-        let y4 = lo!(add1(u4, double(x4)); a0 a4, a1 a3);
+        let zero = _mm512_setzero_si512();
+        let x5 = hi!(start[0]; a0 a4);
+        let x6 = hi!(start[1]; a1 a4);
+        let x7 = hi!(start[2]; a2 a4);
+        let x8 = hi!(start[3]; a3 a4);
+        let y5 = lo!(zero; a1 a4);
+        let y6 = lo!(zero; a2 a4);
+        let y7 = lo!(zero; a3 a4);
+        let y9 = hi!(start[4]; a4 a4);
+        let x5 = hi!(x5; a1 a3);
+        let x6 = hi!(x6; a2 a3);
+        let y5 = lo!(y5; a2 a3);
+        let y7 = hi!(y7; a3 a3);
+        let x2 = hi!(zero; a0 a1);
+        let x3 = hi!(zero; a0 a2);
+        let x4 = hi!(zero; a0 a3);
+        let y5 = hi!(y5; a2 a2);
+        let y1 = lo!(zero; a0 a1);
+        let y2 = lo!(zero; a0 a2);
+        let y3 = lo!(zero; a0 a3);
+        let y4 = lo!(zero; a0 a4);
+        let x4 = hi!(x4; a1 a2);
+        let y1 = hi!(y1; a0 a0);
+        let y3 = hi!(y3; a1 a1);
+        let y4 = lo!(y4; a1 a3);
+        let u0 = double(add1(y5, double(x5)));
+        let u1 = lo!(double(add1(y6, double(x6))); a3 a3);
+        let u2 = double(add1(y7, double(x7)));
+        let u3 = lo!(_mm512_slli_epi64::<2>(x8); a4 a4);
+        let u4 = double(y9);
+        let y3 = lo!(y3; a1 a2);
+        let d0 = lo!(zero; a0 a0);
+        let d2 = lo!(u2; a1 a1);
+        let d4 = lo!(u4; a2 a2);
+        let x2 = double(add1(x2, _mm512_slli_epi64::<2>(u2)));
+        let x3 = double(add1(x3, _mm512_slli_epi64::<2>(u3)));
+        let x4 = double(add1(x4, _mm512_slli_epi64::<2>(u4)));
+        let y2 = add1(add1(y2, u2), x2);
+        let y3 = add1(add1(y3, u3), x3);
+        let y4 = add1(add1(y4, u4), x4);
+        let y1 = add1(y1, times_9(u1));
         [
-            lo!(times_19(u0); a0 a0),
+            add1(d0, times_19(u0)),
             add1(u1, double(y1)),
-            lo!(add1(u2, double(y2)); a1 a1),
+            add1(d2, double(y2)),
             add1(u3, double(y3)),
-            lo!(add1(u4, double(y4)); a2 a2),
+            add1(d4, double(y4)),
         ]
     }
 
