@@ -65,11 +65,19 @@ kernel! {
     fn step(rungs: &mut Rungs, base: &Factor, mask: u8) {
         let (a, b) = (carry(&add(&rungs.low.x, &rungs.low.z)), carry(&sub(&rungs.low.x, &rungs.low.z)));
         let (c, d) = (carry(&add(&rungs.high.x, &rungs.high.z)), carry(&sub(&rungs.high.x, &rungs.high.z)));
-        let da = mul_raised(&d, &a);
-        let cb = mul(&c, &b);
-        rungs.low = doubled(&select(mask, &a, &c), &select(mask, &b, &d));
-        let difference = carry(&Sum(square(&carry(&sub(&da, &cb))).0));
-        rungs.high = Point { x: square_raised(&carry(&add(&da, &cb))), z: mul(base, &difference) };
+        let (sum, less) = (select(mask, &a, &c), select(mask, &b, &d));
+        let (da, cb) = (mul_raised(&d, &a), mul(&c, &b));
+        let (aa, bb) = (square_raised(&sum), square(&less));
+        let (cross_sum, cross_less) = (carry(&add(&da, &cb)), carry(&sub(&da, &cb)));
+        let e = carry(&sub(&aa, &bb));
+        rungs.high.x = square_raised(&cross_sum);
+        let difference = square(&cross_less);
+        let (aa, bb_factor) = (carry(&Sum(aa.0)), carry(&Sum(bb.0)));
+        let f = carry(&add_times_121666(&bb, &e));
+        let difference = carry(&Sum(difference.0));
+        rungs.low.x = mul_raised(&aa, &bb_factor);
+        rungs.low.z = mul(&e, &f);
+        rungs.high.z = mul(base, &difference);
     }
 }
 
