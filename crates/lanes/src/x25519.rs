@@ -10,6 +10,8 @@ mod field;
 mod ladder;
 mod self_test;
 mod table;
+#[cfg(target_arch = "x86_64")]
+mod two;
 
 /// Operations of one pass.
 pub const LANES: usize = 8;

@@ -11,10 +11,11 @@ use core::arch::x86_64::{
 };
 
 use super::field::{
-    Columns, Factor, LIMBS, Raised, Sum, add, carry, double_and, invert, kernel, mul, mul_raised, one, product, raise,
-    select, splat, square, square_raised, sub, sub_more, to_words, word,
+    Columns, Factor, LIMBS, Raised, Sum, add, carry, double_and, invert, kernel, mul, one, product, raise, select,
+    splat, square, square_raised, sub, sub_more, to_words, word,
 };
 use super::table::{POSITIONS, START, TABLE};
+use super::two::{multiply_two, start_two};
 use crate::wipe::{Blank, Wiped, wipe};
 
 /// Groups of eight keys that share one inversion.
@@ -188,13 +189,16 @@ kernel! {
 
     /// The complete addition for a = −1 and a second point with Z = 1 (Hisil, Wong, Carter, Dawson 2008, §3.1).
     fn added(p: &Point, q: &Entry) -> Point {
-        let a = mul(&carry(&sub(&p.y, &p.x)), &q.minus);
-        let b = mul_raised(&carry(&add(&p.y, &p.x)), &q.plus);
+        let (less, more) = (carry(&sub(&p.y, &p.x)), carry(&add(&p.y, &p.x)));
+        let [b, a] = multiply_two!([&more, &less], [&q.plus, &q.minus], start_two(1, 0));
+        let (b, a) = (Raised(b), Columns(a));
         let c = mul(&carry(&Sum(p.t.0)), &q.product);
         let (f, g) = double_and(&p.z, &c);
         let (f, g) = (carry(&f), carry(&g));
         let (e, h) = (carry(&sub(&b, &a)), carry(&add(&b, &a)));
-        Point { x: mul(&e, &f), y: mul_raised(&g, &h), z: mul_raised(&f, &g), t: mul(&e, &h) }
+        let [x, t] = multiply_two!([&e, &e], [&f, &h], start_two(0, 0));
+        let [y, z] = multiply_two!([&g, &f], [&h, &g], start_two(1, 1));
+        Point { x: Columns(x), y: Raised(y), z: Raised(z), t: Columns(t) }
     }
 
     /// Doubling for a = −1 (same paper, §3.3), all four of its intermediate values negated.
@@ -213,6 +217,8 @@ kernel! {
             _mm512_add_epi64(g.0[4], _mm512_add_epi64(c.0[4], c.0[4])),
         ]));
         let (g, h) = (carry(&g), carry(&h));
-        Point { x: mul(&e, &f), y: mul_raised(&g, &h), z: mul_raised(&f, &g), t: mul(&e, &h) }
+        let [x, t] = multiply_two!([&e, &e], [&f, &h], start_two(0, 0));
+        let [y, z] = multiply_two!([&g, &f], [&h, &g], start_two(1, 1));
+        Point { x: Columns(x), y: Raised(y), z: Raised(z), t: Columns(t) }
     }
 }

@@ -18,7 +18,7 @@ use core::arch::x86_64::{
 use crate::wipe::Blank;
 
 pub const LIMBS: usize = 5;
-const LIMB_MASK: u64 = (1 << 51) - 1;
+pub const LIMB_MASK: u64 = (1 << 51) - 1;
 /// Above every factor's limb: one parallel carry leaves at most 51 bits and 19 times a carry below 2^12.
 const FACTOR_MAX: u64 = (1 << 51) + (1 << 16);
 const COLUMN_MAX: u64 = 250 << 51;
@@ -86,29 +86,30 @@ kernel! {
         _mm512_set1_epi64(value.cast_signed())
     }
 
-    fn add1(a: __m512i, b: __m512i) -> __m512i {
+    pub fn add1(a: __m512i, b: __m512i) -> __m512i {
         _mm512_add_epi64(a, b)
     }
 
-    fn double(a: __m512i) -> __m512i {
+    pub fn double(a: __m512i) -> __m512i {
         _mm512_add_epi64(a, a)
     }
 
     /// Nine times the number: 19u is u + 2·9u, and the doubling is shared with that of the high halves.
-    fn times_9(a: __m512i) -> __m512i {
-        add1(a, times_8(a))
+    pub fn times_9(a: __m512i) -> __m512i {
+        add1(a, opaque(_mm512_slli_epi64::<3>(a)))
     }
 
-    /// Opaque, or the compiler makes slow multiplications of the sums it is part of.
-    fn times_8(a: __m512i) -> __m512i {
-        let shifted;
-        // SAFETY: one shift from register to register.
-        unsafe { asm!("vpsllq {}, {}, 3", out(zmm_reg) shifted, in(zmm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
-        shifted
+    /// Nothing at all, except that the compiler cannot see through it, and cannot make a slow multiplication of the sums
+    /// and shifts on both sides.
+    pub fn opaque(a: __m512i) -> __m512i {
+        let mut a = a;
+        // SAFETY: no instruction is executed.
+        unsafe { asm!("/* {0} */", inout(zmm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+        a
     }
 
-    fn times_19(a: __m512i) -> __m512i {
-        add1(a, double(times_9(a)))
+    pub fn times_19(a: __m512i) -> __m512i {
+        add1(a, double(opaque(times_9(a))))
     }
 
     pub fn mul(a: &Factor, b: &Factor) -> Columns {
@@ -137,72 +138,25 @@ kernel! {
         debug_assert!(below(&a.0, FACTOR_MAX) && below(&b.0, 1 << 52));
         let [a0, a1, a2, a3, a4] = a.0;
         let [b0, b1, b2, b3, b4] = b.0;
-        let zero = _mm512_setzero_si512();
-        let [mut h5, mut h6, mut h7, mut h8, mut h9] = start;
-        let (mut h1, mut h2, mut h3, mut h4) = (zero, zero, zero, zero);
-        let (mut l0, mut l1, mut l2, mut l3, mut l4) = (zero, zero, zero, zero, zero);
-        let (mut l5, mut l6, mut l7, mut l8) = (zero, zero, zero, zero);
-        h1 = _mm512_madd52hi_epu64(h1, a0, b0);
-        h2 = _mm512_madd52hi_epu64(h2, a1, b0);
-        h3 = _mm512_madd52hi_epu64(h3, a2, b0);
-        h4 = _mm512_madd52hi_epu64(h4, a3, b0);
-        h5 = _mm512_madd52hi_epu64(h5, a4, b0);
-        l0 = _mm512_madd52lo_epu64(l0, a0, b0);
-        l1 = _mm512_madd52lo_epu64(l1, a1, b0);
-        l2 = _mm512_madd52lo_epu64(l2, a2, b0);
-        l3 = _mm512_madd52lo_epu64(l3, a3, b0);
-        l4 = _mm512_madd52lo_epu64(l4, a4, b0);
-        h2 = _mm512_madd52hi_epu64(h2, a0, b1);
-        h3 = _mm512_madd52hi_epu64(h3, a1, b1);
-        h4 = _mm512_madd52hi_epu64(h4, a2, b1);
-        h5 = _mm512_madd52hi_epu64(h5, a3, b1);
-        h6 = _mm512_madd52hi_epu64(h6, a4, b1);
-        l1 = _mm512_madd52lo_epu64(l1, a0, b1);
-        l2 = _mm512_madd52lo_epu64(l2, a1, b1);
-        l3 = _mm512_madd52lo_epu64(l3, a2, b1);
-        l4 = _mm512_madd52lo_epu64(l4, a3, b1);
-        l5 = _mm512_madd52lo_epu64(l5, a4, b1);
-        h3 = _mm512_madd52hi_epu64(h3, a0, b2);
-        h4 = _mm512_madd52hi_epu64(h4, a1, b2);
-        h5 = _mm512_madd52hi_epu64(h5, a2, b2);
-        h6 = _mm512_madd52hi_epu64(h6, a3, b2);
-        h7 = _mm512_madd52hi_epu64(h7, a4, b2);
-        l2 = _mm512_madd52lo_epu64(l2, a0, b2);
-        l3 = _mm512_madd52lo_epu64(l3, a1, b2);
-        l4 = _mm512_madd52lo_epu64(l4, a2, b2);
-        l5 = _mm512_madd52lo_epu64(l5, a3, b2);
-        l6 = _mm512_madd52lo_epu64(l6, a4, b2);
-        h4 = _mm512_madd52hi_epu64(h4, a0, b3);
-        h5 = _mm512_madd52hi_epu64(h5, a1, b3);
-        h6 = _mm512_madd52hi_epu64(h6, a2, b3);
-        h7 = _mm512_madd52hi_epu64(h7, a3, b3);
-        h8 = _mm512_madd52hi_epu64(h8, a4, b3);
-        l3 = _mm512_madd52lo_epu64(l3, a0, b3);
-        l4 = _mm512_madd52lo_epu64(l4, a1, b3);
-        l5 = _mm512_madd52lo_epu64(l5, a2, b3);
-        l6 = _mm512_madd52lo_epu64(l6, a3, b3);
-        l7 = _mm512_madd52lo_epu64(l7, a4, b3);
-        h5 = _mm512_madd52hi_epu64(h5, a0, b4);
-        h6 = _mm512_madd52hi_epu64(h6, a1, b4);
-        h7 = _mm512_madd52hi_epu64(h7, a2, b4);
-        h8 = _mm512_madd52hi_epu64(h8, a3, b4);
-        h9 = _mm512_madd52hi_epu64(h9, a4, b4);
-        l4 = _mm512_madd52lo_epu64(l4, a0, b4);
-        l5 = _mm512_madd52lo_epu64(l5, a1, b4);
-        l6 = _mm512_madd52lo_epu64(l6, a2, b4);
-        l7 = _mm512_madd52lo_epu64(l7, a3, b4);
-        l8 = _mm512_madd52lo_epu64(l8, a4, b4);
-        let u0 = add1(l5, double(h5));
-        let u1 = add1(l6, double(h6));
-        let u2 = add1(l7, double(h7));
-        let u3 = add1(l8, double(h8));
-        let u4 = double(h9);
+        let u0 = double(hi!(start[0]; a0 b4, a1 b3, a2 b2, a3 b1, a4 b0));
+        let u1 = double(hi!(start[1]; a1 b4, a2 b3, a3 b2, a4 b1));
+        let u2 = double(hi!(start[2]; a2 b4, a3 b3, a4 b2));
+        let u3 = double(hi!(start[3]; a3 b4, a4 b3));
+        let u4 = double(hi!(start[4]; a4 b4));
+        let u0 = lo!(u0; a1 b4, a2 b3, a3 b2, a4 b1);
+        let u1 = lo!(u1; a2 b4, a3 b3, a4 b2);
+        let u2 = lo!(u2; a3 b4, a4 b3);
+        let u3 = lo!(u3; a4 b4);
+        let h1 = hi!(times_9(u1); a0 b0);
+        let h2 = hi!(times_9(u2); a0 b1, a1 b0);
+        let h3 = hi!(times_9(u3); a0 b2, a1 b1, a2 b0);
+        let h4 = hi!(times_9(u4); a0 b3, a1 b2, a2 b1, a3 b0);
         [
-            add1(l0, times_19(u0)),
-            add1(add1(l1, u1), double(add1(h1, times_9(u1)))),
-            add1(add1(l2, u2), double(add1(h2, times_9(u2)))),
-            add1(add1(l3, u3), double(add1(h3, times_9(u3)))),
-            add1(add1(l4, u4), double(add1(h4, times_9(u4)))),
+            lo!(times_19(u0); a0 b0),
+            lo!(add1(u1, double(h1)); a0 b1, a1 b0),
+            lo!(add1(u2, double(h2)); a0 b2, a1 b1, a2 b0),
+            lo!(add1(u3, double(h3)); a0 b3, a1 b2, a2 b1, a3 b0),
+            lo!(add1(u4, double(h4)); a0 b4, a1 b3, a2 b2, a3 b1, a4 b0),
         ]
     }
 
@@ -245,9 +199,9 @@ kernel! {
         let d0 = lo!(zero; a0 a0);
         let d2 = lo!(u2; a1 a1);
         let d4 = lo!(u4; a2 a2);
-        let x2 = double(add1(x2, _mm512_slli_epi64::<2>(u2)));
-        let x3 = double(add1(x3, _mm512_slli_epi64::<2>(u3)));
-        let x4 = double(add1(x4, _mm512_slli_epi64::<2>(u4)));
+        let x2 = double(add1(x2, opaque(_mm512_slli_epi64::<2>(u2))));
+        let x3 = double(add1(x3, opaque(_mm512_slli_epi64::<2>(u3))));
+        let x4 = double(add1(x4, opaque(_mm512_slli_epi64::<2>(u4))));
         let y2 = add1(add1(y2, u2), x2);
         let y3 = add1(add1(y3, u3), x3);
         let y4 = add1(add1(y4, u4), x4);

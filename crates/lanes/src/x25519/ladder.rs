@@ -1,11 +1,15 @@
 //! The Montgomery ladder of eight points at once (RFC 7748 §5), x-coordinates only.
 
-use core::arch::x86_64::{__m512i, _mm_cvtsi64_si128, _mm512_and_si512, _mm512_srl_epi64, _mm512_test_epi64_mask};
+use core::arch::x86_64::{
+    __m512i, _mm512_and_si512, _mm512_or_si512, _mm512_slli_epi64, _mm512_srli_epi64, _mm512_test_epi64_mask,
+    _mm512_xor_si512,
+};
 
 use super::field::{
     Columns, Factor, Raised, Sum, add, add_times_121666, carry, from_words, invert, kernel, mul, mul_raised, one,
     product, raise, select, square, square_raised, sub, to_words, word,
 };
+use super::two::{multiply_two, square_two, start_two, start_two_squares};
 use crate::wipe::{Blank, Wiped};
 
 /// The highest bit of a clamped scalar is 254, always set; bits 2 to 0 are always clear.
@@ -28,6 +32,8 @@ struct Rungs {
 
 // SAFETY: vectors only.
 unsafe impl Blank for Rungs {}
+// SAFETY: as above.
+unsafe impl Blank for Point {}
 
 /// The products of clamped scalars and points, both in four words of 64 bits; the mask of lanes that came out zero.
 #[target_feature(enable = "avx512f,avx512ifma,bmi2")]
@@ -36,9 +42,9 @@ pub fn ladder(scalars: &[__m512i; 4], points: &[__m512i; 4]) -> ([__m512i; 4], u
     let mut rungs = Wiped::blank();
     start(&base, &mut rungs);
     climb(scalars, &base, &mut rungs);
-    let mut low = doubled(&carry(&add(&rungs.low.x, &rungs.low.z)), &carry(&sub(&rungs.low.x, &rungs.low.z)));
-    for _ in 1..STEP_LAST {
-        low = doubled(&carry(&add(&low.x, &low.z)), &carry(&sub(&low.x, &low.z)));
+    let mut low = Wiped::new(rungs.low);
+    for _ in 0..STEP_LAST {
+        *low = doubled(&carry(&add(&low.x, &low.z)), &carry(&sub(&low.x, &low.z)));
     }
     let inverse = invert(&carry(&Sum(low.z.0)));
     to_words(&product(&carry(&Sum(low.x.0)), &inverse))
@@ -66,42 +72,50 @@ kernel! {
         let (a, b) = (carry(&add(&rungs.low.x, &rungs.low.z)), carry(&sub(&rungs.low.x, &rungs.low.z)));
         let (c, d) = (carry(&add(&rungs.high.x, &rungs.high.z)), carry(&sub(&rungs.high.x, &rungs.high.z)));
         let (sum, less) = (select(mask, &a, &c), select(mask, &b, &d));
-        let (da, cb) = (mul_raised(&d, &a), mul(&c, &b));
-        let (aa, bb) = (square_raised(&sum), square(&less));
+        let [da, cb] = multiply_two!([&d, &c], [&a, &b], start_two(1, 0));
+        let (da, cb) = (Raised(da), Columns(cb));
+        let [aa, bb] = square_two!([&sum, &less], start_two_squares());
+        let (aa, bb) = (Raised(aa), Columns(bb));
         let (cross_sum, cross_less) = (carry(&add(&da, &cb)), carry(&sub(&da, &cb)));
         let e = carry(&sub(&aa, &bb));
-        rungs.high.x = square_raised(&cross_sum);
-        let difference = square(&cross_less);
+        let [high_x, difference] = square_two!([&cross_sum, &cross_less], start_two_squares());
+        rungs.high.x = Raised(high_x);
         let (aa, bb_factor) = (carry(&Sum(aa.0)), carry(&Sum(bb.0)));
         let f = carry(&add_times_121666(&bb, &e));
-        let difference = carry(&Sum(difference.0));
-        rungs.low.x = mul_raised(&aa, &bb_factor);
-        rungs.low.z = mul(&e, &f);
+        let difference = carry(&Sum(difference));
+        let [low_x, low_z] = multiply_two!([&aa, &e], [&bb_factor, &f], start_two(1, 0));
+        (rungs.low.x, rungs.low.z) = (Raised(low_x), Columns(low_z));
         rungs.high.z = mul(base, &difference);
     }
 }
 
-/// All bits that differ between clamped scalars. Leaves the low rung at the scalar without its three lowest bits.
+/// Bits 253 to 3. Leaves the low rung at the scalar without its three lowest bits.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma,bmi2")]
 fn climb(scalars: &[__m512i; 4], base: &Factor, rungs: &mut Rungs) {
-    let mut rung = *rungs;
-    // Bit 254 is set, and its step has left the multiple itself in `low`: no exchange is pending.
-    let mut previous = 0;
-    for bit in (STEP_LAST..=STEP_FIRST).rev() {
-        let current = bit_mask(scalars, bit);
-        step(&mut rung, base, current ^ previous);
-        previous = current;
+    // The rungs stand exchanged after a set bit, so what a step selects by is its bit XOR the one above. Above bit 253
+    // there is none: bit 254 has left the multiple itself in `low`.
+    let [k0, k1, k2, k3] = *scalars;
+    let k3 = _mm512_and_si512(k3, word((1 << 62) - 1));
+    let highest = _mm512_slli_epi64::<{ 255 - STEP_FIRST as u32 }>(differences(k3, word(0)));
+    let words = Wiped::new([differences(k0, k1), differences(k1, k2), differences(k2, k3), highest]);
+    let mut rung = Wiped::new(*rungs);
+    let counts = [64 - STEP_LAST, 64, 64, STEP_FIRST - 191];
+    for (mut bits, count) in words.iter().copied().zip(counts).rev() {
+        for _ in 0..count {
+            step(&mut rung, base, _mm512_test_epi64_mask(bits, word(1 << 63)));
+            bits = _mm512_slli_epi64::<1>(bits);
+        }
     }
-    // An exchange after the last step, where its bit was set.
-    rungs.low.x = Raised(select(previous, &Factor(rung.low.x.0), &Factor(rung.high.x.0)).0);
-    rungs.low.z = Columns(select(previous, &Factor(rung.low.z.0), &Factor(rung.high.z.0)).0);
+    let exchanged = _mm512_test_epi64_mask(k0, word(1 << STEP_LAST));
+    rungs.low.x = Raised(select(exchanged, &Factor(rung.low.x.0), &Factor(rung.high.x.0)).0);
+    rungs.low.z = Columns(select(exchanged, &Factor(rung.low.z.0), &Factor(rung.high.z.0)).0);
 }
 
 kernel! {
-    /// The lanes whose scalar has this bit; the number of the bit is public.
-    fn bit_mask(scalars: &[__m512i; 4], bit: usize) -> u8 {
-        let shifted = _mm512_srl_epi64(scalars[bit / 64], _mm_cvtsi64_si128((bit % 64) as i64));
-        _mm512_test_epi64_mask(_mm512_and_si512(shifted, word(1)), word(1))
+    /// Each bit of a word XOR the bit above it.
+    fn differences(word: __m512i, above: __m512i) -> __m512i {
+        let shifted = _mm512_or_si512(_mm512_srli_epi64::<1>(word), _mm512_slli_epi64::<63>(above));
+        _mm512_xor_si512(word, shifted)
     }
 }

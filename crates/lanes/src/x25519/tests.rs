@@ -214,7 +214,7 @@ fn every_fill_gives_what_full_lanes_give() {
     let (scalars, mut points) = (random_keys(&mut random), random_keys(&mut random));
     // A zero secret in the last lane of each fill, and in the first, which idle lanes repeat.
     for zero_lane in 0..LANES {
-        let kept = core::mem::replace(&mut points[zero_lane], [0; 32]);
+        let kept = core::mem::take(&mut points[zero_lane]);
         let mut full = [[0; 32]; LANES];
         assert_eq!(derive(ifma, &scalars, &points, &mut full), 1 << zero_lane);
         for fill in 1..=LANES {
