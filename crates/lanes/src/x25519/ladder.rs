@@ -89,27 +89,33 @@ kernel! {
     }
 }
 
-/// Bits 253 to 3. Leaves the low rung at the scalar without its three lowest bits.
+kernel! {
+    /// Bits 253 to 3. Leaves the low rung at the scalar without its three lowest bits.
+    fn climb(scalars: &[__m512i; 4], base: &Factor, rungs: &mut Rungs) {
+        // The rungs stand exchanged after a set bit, so what a step selects by is its bit XOR the one above. Above bit
+        // 253 there is none: bit 254 has left the multiple itself in `low`.
+        let [k0, k1, k2, k3] = *scalars;
+        let k3 = _mm512_and_si512(k3, word((1 << 62) - 1));
+        let highest = _mm512_slli_epi64::<{ 255 - STEP_FIRST as u32 }>(differences(k3, word(0)));
+        climb_word(highest, STEP_FIRST - 191, base, rungs);
+        climb_word(differences(k2, k3), 64, base, rungs);
+        climb_word(differences(k1, k2), 64, base, rungs);
+        climb_word(differences(k0, k1), 64 - STEP_LAST, base, rungs);
+        let exchanged = _mm512_test_epi64_mask(k0, word(1 << STEP_LAST));
+        rungs.low.x = Raised(select(exchanged, &Factor(rungs.low.x.0), &Factor(rungs.high.x.0)).0);
+        rungs.low.z = Columns(select(exchanged, &Factor(rungs.low.z.0), &Factor(rungs.high.z.0)).0);
+    }
+}
+
+/// A step for each of the highest `count` bits; the count is public.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma,bmi2")]
-fn climb(scalars: &[__m512i; 4], base: &Factor, rungs: &mut Rungs) {
-    // The rungs stand exchanged after a set bit, so what a step selects by is its bit XOR the one above. Above bit 253
-    // there is none: bit 254 has left the multiple itself in `low`.
-    let [k0, k1, k2, k3] = *scalars;
-    let k3 = _mm512_and_si512(k3, word((1 << 62) - 1));
-    let highest = _mm512_slli_epi64::<{ 255 - STEP_FIRST as u32 }>(differences(k3, word(0)));
-    let words = Wiped::new([differences(k0, k1), differences(k1, k2), differences(k2, k3), highest]);
-    let mut rung = Wiped::new(*rungs);
-    let counts = [64 - STEP_LAST, 64, 64, STEP_FIRST - 191];
-    for (mut bits, count) in words.iter().copied().zip(counts).rev() {
-        for _ in 0..count {
-            step(&mut rung, base, _mm512_test_epi64_mask(bits, word(1 << 63)));
-            bits = _mm512_slli_epi64::<1>(bits);
-        }
+fn climb_word(bits: __m512i, count: usize, base: &Factor, rungs: &mut Rungs) {
+    let mut bits = bits;
+    for _ in 0..count {
+        step(rungs, base, _mm512_test_epi64_mask(bits, word(1 << 63)));
+        bits = _mm512_slli_epi64::<1>(bits);
     }
-    let exchanged = _mm512_test_epi64_mask(k0, word(1 << STEP_LAST));
-    rungs.low.x = Raised(select(exchanged, &Factor(rung.low.x.0), &Factor(rung.high.x.0)).0);
-    rungs.low.z = Columns(select(exchanged, &Factor(rung.low.z.0), &Factor(rung.high.z.0)).0);
 }
 
 kernel! {
