@@ -18,7 +18,7 @@ pub const LANES: usize = 8;
 /// Bytes of a scalar, a public key and a shared secret.
 pub const KEY_BYTES: usize = 32;
 /// Key pairs of one call, which share one inversion: beyond, a key gets hardly cheaper, and the stack grows.
-pub const KEYS_MAX: usize = 128;
+pub const KEYS_MAX: usize = 64;
 
 /// Eight shared secrets: X25519(scalar, point) for each lane (RFC 7748 §5).
 ///
@@ -90,20 +90,21 @@ mod x86 {
     use crate::Ifma;
     use crate::wipe::{Wiped, wipe_registers, wipe_stack};
 
-    /// More than the kernels' frames and spilled registers together.
-    const STACK_BYTES: usize = 8 * 1024;
+    /// More than the frames of the kernels together, about 6 and 13 KiB.
+    const DERIVE_STACK_BYTES: usize = 8 * 1024;
+    const KEYS_STACK_BYTES: usize = 16 * 1024;
 
     pub fn derive(_: Ifma, scalars: &[[u8; 32]], points: &[[u8; 32]], secrets: &mut [[u8; 32]]) -> u8 {
         // SAFETY: the proof says that the processor has the instructions.
         let zero = unsafe { derive_lanes(scalars, points, secrets) };
-        wipe_stack::<STACK_BYTES>();
+        wipe_stack::<DERIVE_STACK_BYTES>();
         zero
     }
 
     pub fn public_keys(_: Ifma, scalars: &[[u8; 32]], publics: &mut [[u8; 32]]) {
         // SAFETY: the proof says that the processor has the instructions.
         unsafe { public_keys_lanes(scalars, publics) };
-        wipe_stack::<STACK_BYTES>();
+        wipe_stack::<KEYS_STACK_BYTES>();
     }
 
     #[inline(never)]

@@ -19,7 +19,7 @@ use super::two::{multiply_two, start_two};
 use crate::wipe::{Blank, Wiped, wipe};
 
 /// Groups of eight keys that share one inversion.
-pub const GROUPS_MAX: usize = 16;
+pub const GROUPS_MAX: usize = 8;
 
 /// x = X/Z, y = Y/Z, x·y = T/Z.
 #[derive(Clone, Copy)]

@@ -19,7 +19,7 @@ use crate::wipe::Blank;
 
 pub const LIMBS: usize = 5;
 pub const LIMB_MASK: u64 = (1 << 51) - 1;
-/// Above every factor's limb: one parallel carry leaves at most 51 bits and 19 times a carry below 2^12.
+/// Above every factor's limb: one parallel carry leaves at most 51 bits and 19 times a carry below 2^11.
 const FACTOR_MAX: u64 = (1 << 51) + (1 << 16);
 const COLUMN_MAX: u64 = 250 << 51;
 
@@ -35,7 +35,7 @@ pub struct Columns(pub [__m512i; LIMBS]);
 #[derive(Clone, Copy)]
 pub struct Raised(pub [__m512i; LIMBS]);
 
-/// Any limbs below 2^63.
+/// Any limbs below 2^62.
 #[derive(Clone, Copy)]
 pub struct Sum(pub [__m512i; LIMBS]);
 
@@ -250,10 +250,10 @@ kernel! {
             _mm512_sub_epi64(a.0[3], b.0[3]), _mm512_sub_epi64(a.0[4], b.0[4])])
     }
 
-    /// 2a − b and 2a + b. Here b may come from a factor below 2^52: its columns stay below 343·2^51, and 2a is above
+    /// 2a − b and 2a + b. Here b may come from a factor below 2^52: its columns stay below 345·2^51, and 2a is above
     /// 606·2^51.
     pub fn double_and(a: &Raised, b: &Columns) -> (Sum, Sum) {
-        debug_assert!(below(&a.0, 554 << 51) && below(&b.0, 343 << 51));
+        debug_assert!(below(&a.0, 554 << 51) && below(&b.0, 345 << 51));
         let a2 = a.0.map(|limb| double(limb));
         let [a0, a1, a2, a3, a4] = a2;
         let [b0, b1, b2, b3, b4] = b.0;
@@ -265,7 +265,7 @@ kernel! {
 
     /// One parallel carry: every limb gives what is above 51 bits to the next, the last one 19 times to the first.
     pub fn carry(a: &Sum) -> Factor {
-        debug_assert!(below(&a.0, 1 << 63));
+        debug_assert!(below(&a.0, 1 << 62));
         let mask = word(LIMB_MASK);
         let [c0, c1, c2, c3, c4] = a.0.map(|limb| _mm512_srli_epi64::<51>(limb));
         let [r0, r1, r2, r3, r4] = a.0.map(|limb| _mm512_and_si512(limb, mask));
@@ -385,4 +385,70 @@ pub fn invert(a: &Factor) -> Factor {
     let x200 = product(&squares(&x100, 100), &x100);
     let x250 = product(&squares(&x200, 50), &x50);
     product(&squares(&x250, 5), &a11)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::two::{multiply_two, square_two, start_two, start_two_squares};
+    use super::*;
+
+    kernel! {
+        fn limbs(limbs: &[__m512i; LIMBS]) -> Vec<u64> {
+            let mut words = [[0; 8]; LIMBS];
+            words.iter_mut().zip(limbs).for_each(|(word, limb)| store(word, *limb));
+            words.concat()
+        }
+
+        fn largest_columns() {
+            let largest = splat(&[FACTOR_MAX - 1; LIMBS]);
+            for columns in [mul(&largest, &largest).0, square(&largest).0] {
+                assert!(limbs(&columns).iter().all(|limb| *limb < COLUMN_MAX));
+            }
+            for raised in [mul_raised(&largest, &largest).0, square_raised(&largest).0] {
+                assert!(limbs(&raised).iter().all(|limb| (303 << 51..554 << 51).contains(limb)));
+            }
+            // The comb's negated entries are the one exception to what a factor may be.
+            let negated = splat(&[(1 << 52) - 2; LIMBS]);
+            assert!(limbs(&mul(&largest, &negated).0).iter().all(|limb| *limb < 345 << 51));
+            let zero = splat(&[0; LIMBS]);
+            assert!(limbs(&mul_raised(&zero, &zero).0).iter().all(|limb| *limb >= 303 << 51));
+            assert!(limbs(&square_raised(&zero).0).iter().all(|limb| *limb >= 303 << 51));
+            let carried = carry(&Sum([word((1 << 62) - 1); LIMBS]));
+            assert!(limbs(&carried.0).iter().all(|limb| *limb < FACTOR_MAX));
+        }
+
+        fn two_are_as_one(a: &Factor, b: &Factor) {
+            let [first, second] = multiply_two!([a, b], [b, b], start_two(1, 0));
+            assert_eq!(limbs(&first), limbs(&mul_raised(a, b).0));
+            assert_eq!(limbs(&second), limbs(&mul(b, b).0));
+            let [first, second] = square_two!([a, b], start_two_squares());
+            assert_eq!(limbs(&first), limbs(&square_raised(a).0));
+            assert_eq!(limbs(&second), limbs(&square(b).0));
+            assert_eq!(limbs(&second), limbs(&mul(b, b).0));
+        }
+    }
+
+    fn on_a_processor_that_can(run: impl FnOnce()) {
+        match crate::Ifma::detect() {
+            Some(_) => run(),
+            None => println!("no AVX-512 IFMA here: nothing to test"),
+        }
+    }
+
+    #[test]
+    fn the_largest_factors_keep_their_columns_in_the_bounds() {
+        // SAFETY: the processor was just asked.
+        on_a_processor_that_can(|| unsafe { largest_columns() });
+    }
+
+    #[test]
+    fn two_products_side_by_side_are_those_of_one_after_the_other() {
+        let mut random = fastrand::Rng::with_seed(6);
+        for _ in 0..1_000 {
+            let mut numbers = || std::array::from_fn(|_| random.u64(0..FACTOR_MAX));
+            let (a, b) = (numbers(), numbers());
+            // SAFETY: the processor was just asked.
+            on_a_processor_that_can(|| unsafe { two_are_as_one(&splat(&a), &splat(&b)) });
+        }
+    }
 }
