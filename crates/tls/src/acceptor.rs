@@ -1,10 +1,12 @@
 //! One core's way to make sessions: its own library configuration, signing keys and resolver.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::server::NoServerSessionStorage;
 
+use crate::deferral::{Deferral, Parking, Way};
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
 use crate::overheard::SecretsListener;
@@ -15,6 +17,7 @@ use crate::tickets::{Ticketer, Tickets};
 
 pub struct Acceptor {
     config: Arc<ServerConfig>,
+    way: Option<Way>,
 }
 
 impl Acceptor {
@@ -36,10 +39,20 @@ impl Acceptor {
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
-        Acceptor { config: Arc::new(config) }
+        Acceptor { config: Arc::new(config), way: None }
+    }
+
+    /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
+    /// work is done on the spot, and none by a remote key.
+    ///
+    /// [`Step::Work`]: crate::Step::Work
+    #[must_use]
+    pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
+        self.way = Some(Way { deferral, parking: parking.clone() });
+        self
     }
 
     pub fn accept(&self) -> Session {
-        Session::new(Handshake::new(&self.config))
+        Session::new(Handshake::new(&self.config, self.way.clone()))
     }
 }

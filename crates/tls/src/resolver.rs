@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use propylon_config::KeyType;
-use rustls::crypto::aws_lc_rs;
+use propylon_crypto::{Key, PrivateKey};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
+use crate::signing::CertificateKey;
 
 /// One core's certificates and signing keys, and for which names they stand.
 #[derive(Debug)]
@@ -33,8 +34,8 @@ impl Resolver {
 }
 
 fn certified(credential: &Credential) -> CertifiedKey {
-    let key = aws_lc_rs::sign::any_supported_type(&credential.key).expect("parsed once when it was loaded");
-    CertifiedKey::new(credential.chain.clone(), key)
+    let key = PrivateKey::from_der(credential.key.secret_der()).expect("parsed once when it was loaded");
+    CertifiedKey::new(credential.chain.clone(), Arc::new(CertificateKey::new(Key::Local(key))))
 }
 
 impl ResolvesServerCert for Resolver {
