@@ -17,16 +17,20 @@ use crate::tickets::{Ticketer, Tickets};
 
 pub struct Acceptor {
     config: Arc<ServerConfig>,
+    /// Some key signs elsewhere.
+    remote: bool,
     way: Option<Way>,
 }
 
 impl Acceptor {
     pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
+        let resolver = Resolver::new(profile);
+        let remote = resolver.remote;
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(versions(profile.policy))
             .expect("the provider has suites for both versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Resolver::new(profile)));
+            .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
         config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
         // Tickets carry the state; a store would be a lock, and memory per client.
@@ -39,7 +43,7 @@ impl Acceptor {
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
-        Acceptor { config: Arc::new(config), way: None }
+        Acceptor { config: Arc::new(config), remote, way: None }
     }
 
     /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
@@ -48,7 +52,9 @@ impl Acceptor {
     /// [`Step::Work`]: crate::Step::Work
     #[must_use]
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
-        self.way = Some(Way { deferral, parking: parking.clone() });
+        // Where nothing can come of it no handshake is to be prepared for it.
+        let useful = self.remote || deferral != Deferral::default();
+        self.way = useful.then(|| Way { deferral, parking: parking.clone() });
         self
     }
 
