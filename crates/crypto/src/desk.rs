@@ -266,3 +266,179 @@ impl Drop for Hold {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::pair::X25519Pair;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counter() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (Arc::clone(&count), Waker::from(count))
+    }
+
+    /// A job and what it comes to.
+    fn agreement() -> (Job, Vec<u8>) {
+        let (ours, theirs) = (X25519Pair::generate(), X25519Pair::generate());
+        let (our_share, their_share) = (*ours.share(), *theirs.share());
+        let expected = theirs.agree(our_share).run().expect("an agreement").to_vec();
+        (ours.agree(their_share), expected)
+    }
+
+    fn poll(pending: &mut Pending, waker: &Waker) -> Poll<Outcome> {
+        Pin::new(pending).poll(&mut Context::from_waker(waker))
+    }
+
+    fn answer(pending: &mut Pending) -> Outcome {
+        match poll(pending, Waker::noop()) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => panic!("no answer yet"),
+        }
+    }
+
+    #[test]
+    fn jobs_wait_for_the_departure_and_each_is_answered_with_its_own_outcome() {
+        let desk = Desk::new();
+        let (woken, waker) = counter();
+        let (jobs, expected): (Vec<_>, Vec<_>) = (0..5).map(|_| agreement()).unzip();
+        let mut pending: Vec<Pending> = jobs.into_iter().map(|job| desk.submit(job)).collect();
+        assert!(pending.iter_mut().all(|pending| poll(pending, &waker).is_pending()));
+        assert_eq!(desk.leave(), 5);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 5);
+        for (pending, expected) in pending.iter_mut().zip(expected).rev() {
+            assert_eq!(*answer(pending).expect("an agreement"), expected);
+        }
+        drop(pending);
+        let counts = desk.counts();
+        assert_eq!(counts, DeskCounts { submitted: 5, done: 5, departures: 1, ..DeskCounts::default() });
+        assert_eq!(desk.leave(), 0);
+    }
+
+    #[test]
+    fn the_first_job_wakes_the_leaver_and_the_next_does_not() {
+        let desk = Desk::new();
+        let (woken, waker) = counter();
+        let mut context = Context::from_waker(&waker);
+        assert!(desk.poll_gathered(&mut context).is_pending());
+        let _first = desk.submit(agreement().0);
+        let _second = desk.submit(agreement().0);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(desk.poll_gathered(&mut context).is_ready());
+        desk.leave();
+        assert!(desk.poll_gathered(&mut context).is_pending());
+    }
+
+    #[test]
+    fn full_lanes_leave_at_once() {
+        let desk = Desk::new();
+        let mut pending: Vec<Pending> = (0..Desk::LANES).map(|_| desk.submit(agreement().0)).collect();
+        assert_eq!((desk.waiting(), desk.counts().full), (0, 1));
+        assert!(pending.iter_mut().all(|pending| answer(pending).is_ok()));
+    }
+
+    #[test]
+    fn a_job_that_nobody_waits_for_any_more_is_not_done() {
+        let desk = Desk::new();
+        let kept = desk.submit(agreement().0);
+        drop(desk.submit(agreement().0));
+        assert_eq!(desk.waiting(), 1);
+        assert_eq!(desk.leave(), 1);
+        drop(kept);
+        assert_eq!(desk.counts().cancelled, 1);
+        // Its place is free again, and so is that of the one whose answer was not looked at.
+        let inner = desk.0.borrow();
+        assert_eq!(inner.free.len(), inner.slots.len());
+    }
+
+    #[test]
+    fn a_full_desk_says_so_at_once() {
+        let desk = Desk::new();
+        let answered: Vec<Pending> = (0..Desk::JOBS_MAX).map(|_| desk.submit(bad_agreement())).collect();
+        assert_eq!(answer(&mut desk.submit(bad_agreement())).err(), Some(JobError::Unavailable));
+        assert_eq!(desk.counts().refused, 1);
+        drop(answered);
+        desk.leave();
+        let mut again = desk.submit(bad_agreement());
+        desk.leave();
+        assert_eq!(answer(&mut again).err(), Some(JobError::BadShare));
+    }
+
+    /// Costs nothing to make.
+    fn bad_agreement() -> Job {
+        Job::X25519 { secret: zeroize::Zeroizing::new([7; 32]), peer: [0; 32] }
+    }
+
+    /// Comes back to the desk as it is woken.
+    struct Busybody(std::sync::Mutex<Option<usize>>);
+
+    thread_local! {
+        static DESK: Desk = Desk::new();
+    }
+
+    impl Wake for Busybody {
+        fn wake(self: Arc<Self>) {
+            let waiting = DESK.with(|desk| {
+                drop(desk.submit(bad_agreement()));
+                desk.waiting()
+            });
+            *self.0.lock().expect("nobody panics with it") = Some(waiting);
+        }
+    }
+
+    #[test]
+    fn whoever_is_woken_may_come_back_to_the_desk() {
+        let busybody = Arc::new(Busybody(std::sync::Mutex::new(None)));
+        let waker = Waker::from(Arc::clone(&busybody));
+        DESK.with(|desk| {
+            let mut pending = desk.submit(bad_agreement());
+            assert!(poll(&mut pending, &waker).is_pending());
+            desk.leave();
+            assert!(busybody.0.lock().expect("nobody panics with it").is_some());
+        });
+    }
+
+    #[test]
+    fn any_order_of_submitting_leaving_and_going_away_answers_everybody_who_stays() {
+        let seed = 3;
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let desk = Desk::new();
+        let mut pending: Vec<(Pending, Vec<u8>)> = Vec::new();
+        for _ in 0..5000 {
+            match random.u8(..10) {
+                0..4 => {
+                    let (job, expected) = agreement();
+                    pending.push((desk.submit(job), expected));
+                }
+                4..6 if !pending.is_empty() => drop(pending.swap_remove(random.usize(..pending.len()))),
+                6..9 if !pending.is_empty() => {
+                    let index = random.usize(..pending.len());
+                    if let Poll::Ready(outcome) = poll(&mut pending[index].0, Waker::noop()) {
+                        assert_eq!(*outcome.expect("an agreement"), pending.swap_remove(index).1);
+                    }
+                }
+                _ => drop(desk.leave()),
+            }
+        }
+        desk.leave();
+        for (mut pending, expected) in pending.drain(..) {
+            assert_eq!(*answer(&mut pending).expect("an agreement"), expected);
+        }
+        let (counts, inner) = (desk.counts(), desk.0.borrow());
+        assert_eq!(inner.free.len(), inner.slots.len());
+        assert_eq!(inner.waiting, 0);
+        assert!(counts.cancelled > 100 && counts.done + counts.cancelled >= counts.submitted, "{counts:?}");
+    }
+}

@@ -53,6 +53,8 @@ pub(crate) struct Stacks {
     /// The last one given back is the next one taken: its memory is at hand.
     idle: RefCell<Vec<OwnStack>>,
     separate_guards: Cell<usize>,
+    /// What the kernel is asked for first.
+    guard_advice: libc::c_int,
     high_water_bytes: Cell<usize>,
 }
 
@@ -169,17 +171,22 @@ fn message(panic: Panic) -> String {
 impl Stacks {
     /// Nothing is reserved before the first one is taken.
     pub fn new(stacks_max: usize) -> Rc<Stacks> {
+        Rc::new(Stacks::unused(stacks_max))
+    }
+
+    fn unused(stacks_max: usize) -> Stacks {
         // SAFETY: asks for a number.
         let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        Rc::new(Stacks {
+        Stacks {
             slab: Cell::new(None),
             stacks_max,
             page_bytes: usize::try_from(page_bytes).unwrap_or(4096),
             opened: Cell::new(0),
             idle: RefCell::default(),
             separate_guards: Cell::new(0),
+            guard_advice: MADV_GUARD_INSTALL,
             high_water_bytes: Cell::new(0),
-        })
+        }
     }
 
     /// Stacks that have been opened, and those among them that nobody uses.
@@ -233,7 +240,7 @@ impl Stacks {
         let (bytes, guard_bytes, stride) = (self.stack_bytes(), self.guard_bytes(), self.stride_bytes());
         // SAFETY: the slab has `stacks_max` strides, and `index` is below that.
         let low = unsafe { slab.base.as_ptr().add(index * stride) };
-        let guard = guard(low, guard_bytes, stride)?;
+        let guard = guard(low, guard_bytes, stride, self.guard_advice)?;
         self.separate_guards.set(self.separate_guards.get() + usize::from(guard == Guard::Separate));
         self.opened.set(index + 1);
         let base = NonZeroUsize::new(low.expose_provenance() + stride)?;
@@ -278,17 +285,18 @@ enum Guard {
 
 static SEPARATE_GUARDS: AtomicUsize = AtomicUsize::new(0);
 
+/// Linux 6.13: pages that fault without being a mapping of their own.
+const MADV_GUARD_INSTALL: libc::c_int = 102;
+
 /// Opens `stride` bytes from `low` on, but for the first `guard_bytes`.
-fn guard(low: *mut u8, guard_bytes: usize, stride: usize) -> Option<Guard> {
-    /// Linux 6.13: pages that fault without being a mapping of their own.
-    const MADV_GUARD_INSTALL: libc::c_int = 102;
+fn guard(low: *mut u8, guard_bytes: usize, stride: usize, advice: libc::c_int) -> Option<Guard> {
     let open = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the range is a stride of the caller's slab that nothing uses yet.
     if unsafe { libc::mprotect(low.cast(), stride, open) } != 0 {
         return None;
     }
     // SAFETY: the range is the lower part of the above.
-    if unsafe { libc::madvise(low.cast(), guard_bytes, MADV_GUARD_INSTALL) } == 0 {
+    if unsafe { libc::madvise(low.cast(), guard_bytes, advice) } == 0 {
         return Some(Guard::InPlace);
     }
     let allowed = SEPARATE_GUARDS.fetch_add(1, Ordering::Relaxed) < SEPARATE_GUARDS_MAX;
@@ -323,5 +331,230 @@ unsafe impl Stack for OwnStack {
     fn limit(&self) -> StackPointer {
         let low = self.base.get() - self.bytes - self.guard_bytes;
         NonZeroUsize::new(low).unwrap_or(self.base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> Job {
+        Job::X25519 { secret: zeroize::Zeroizing::new([7; 32]), peer: [0; 32] }
+    }
+
+    fn ok(byte: u8) -> Outcome {
+        Ok(vec![byte].into())
+    }
+
+    fn suspended<T>(turn: Turn<T>) -> Fiber<T> {
+        match turn {
+            Turn::Suspended(fiber, _) => fiber,
+            Turn::Finished(_) | Turn::Panicked(_) => panic!("not suspended"),
+        }
+    }
+
+    fn finished<T>(turn: Turn<T>) -> T {
+        match turn {
+            Turn::Finished(answer) => answer,
+            Turn::Suspended(..) => panic!("suspended"),
+            Turn::Panicked(message) => panic!("{message}"),
+        }
+    }
+
+    fn start<T>(stacks: &Rc<Stacks>, call: impl FnOnce() -> T + 'static) -> Turn<T> {
+        Fiber::start(stacks, call).unwrap_or_else(|_| panic!("no stack"))
+    }
+
+    #[test]
+    fn a_call_goes_on_where_it_was_with_the_outcome_of_its_job() {
+        let stacks = Stacks::new(2);
+        let call = || {
+            assert!(can_suspend());
+            let first = suspend(job()).expect("done");
+            let second = suspend(job()).err();
+            (first.to_vec(), second)
+        };
+        let fiber = suspended(start(&stacks, call));
+        assert!(!can_suspend());
+        assert_eq!(stacks.counts(), (1, 0));
+        let fiber = suspended(fiber.resume(ok(7)));
+        assert_eq!(finished(fiber.resume(Err(JobError::TimedOut))), (vec![7], Some(JobError::TimedOut)));
+        assert_eq!(stacks.counts(), (1, 1));
+        assert_eq!(suspend(job()).err(), Some(JobError::Unavailable));
+    }
+
+    #[test]
+    fn stacks_are_used_again_the_last_one_first_and_there_are_no_more_than_allowed() {
+        let stacks = Stacks::new(3);
+        let fibers: Vec<_> = (0..3).map(|_| suspended(start(&stacks, || suspend(job()).is_ok()))).collect();
+        assert!(Fiber::start(&stacks, || ()).is_err());
+        assert_eq!(stacks.counts(), (3, 0));
+        for fiber in fibers {
+            assert!(finished(fiber.resume(ok(1))));
+        }
+        assert_eq!(stacks.counts(), (3, 3));
+        for _ in 0..10 {
+            assert!(!finished(suspended(start(&stacks, || suspend(job()).is_ok())).resume(Err(JobError::Refused))));
+        }
+        assert_eq!(stacks.counts(), (3, 3));
+    }
+
+    #[test]
+    fn what_was_on_a_stack_is_wiped_when_it_is_given_back() {
+        let stacks = Stacks::new(1);
+        finished(start(&stacks, || {
+            let secret = std::hint::black_box([0xa5_u8; 9000]);
+            std::hint::black_box(&secret);
+        }));
+        let used = stacks.high_water_bytes();
+        assert!((9000..STACK_BYTES).contains(&used), "{used}");
+        let idle = stacks.idle.borrow();
+        let lowest = idle[0].base.get() - idle[0].bytes;
+        // SAFETY: the stack is idle, mapped above its guard, and initialised.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(lowest), idle[0].bytes) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn deep_calls_use_little_of_the_small_stack_and_cannot_suspend() {
+        fn hungry() -> u8 {
+            let much = std::hint::black_box([1_u8; 4 * STACK_BYTES]);
+            assert!(!can_suspend());
+            assert!(suspend(job()).is_err());
+            much[much.len() / 2]
+        }
+        let stacks = Stacks::new(1);
+        assert_eq!(hungry(), deep(hungry));
+        let call = || {
+            let answer = deep(hungry);
+            assert!(can_suspend());
+            suspend(job()).expect("done");
+            answer + deep(hungry)
+        };
+        assert_eq!(finished(suspended(start(&stacks, call)).resume(ok(0))), 2);
+    }
+
+    #[test]
+    fn a_panic_is_told_and_the_stack_is_good_for_another() {
+        let stacks = Stacks::new(1);
+        let call = || {
+            suspend(job()).expect("done");
+            deep(|| panic!("deep down"));
+        };
+        match suspended(start(&stacks, call)).resume(ok(1)) {
+            Turn::Panicked(message) => assert_eq!(message, "deep down"),
+            Turn::Finished(()) | Turn::Suspended(..) => panic!("it should have panicked"),
+        }
+        assert!(!can_suspend());
+        assert_eq!(stacks.counts(), (1, 1));
+        assert_eq!(finished(start(&stacks, || 5)), 5);
+    }
+
+    #[test]
+    fn a_fiber_that_is_dropped_comes_to_its_end_and_drops_what_it_holds() {
+        let stacks = Stacks::new(1);
+        let held = Rc::new(());
+        for _ in 0..100 {
+            let copy = held.clone();
+            let call = move || {
+                let outcome = suspend(job());
+                assert_eq!(outcome.err(), Some(JobError::Cancelled));
+                drop(copy);
+            };
+            drop(start(&stacks, call));
+            assert_eq!(Rc::strong_count(&held), 1);
+        }
+        assert_eq!(stacks.counts(), (1, 1));
+    }
+
+    #[test]
+    fn one_that_asks_on_and_on_is_unwound_by_force_and_its_stack_is_given_up() {
+        let stacks = Stacks::new(2);
+        let held = Rc::new(());
+        let copy = held.clone();
+        let call = move || {
+            while suspend(job()).is_err() {}
+            drop(copy);
+        };
+        drop(start(&stacks, call));
+        assert_eq!(Rc::strong_count(&held), 1);
+        assert_eq!(stacks.counts(), (1, 0));
+        assert_eq!(finished(start(&stacks, || 5)), 5);
+    }
+
+    #[test]
+    fn a_fiber_may_be_dropped_by_a_panic_of_whoever_drives_it() {
+        let stacks = Stacks::new(1);
+        let held = Rc::new(());
+        let copy = held.clone();
+        let fiber = suspended(start(&stacks, move || drop((suspend(job()), copy))));
+        let driver = catch_unwind(AssertUnwindSafe(move || {
+            let _fiber = fiber;
+            panic!("elsewhere");
+        }));
+        assert!(driver.is_err());
+        assert_eq!(Rc::strong_count(&held), 1);
+        assert_eq!(stacks.counts(), (1, 1));
+    }
+
+    #[test]
+    fn a_call_within_a_call_suspends_itself_and_not_the_other() {
+        let stacks = Stacks::new(2);
+        let inner_stacks = stacks.clone();
+        let call = move || {
+            let inner = suspended(start(&inner_stacks, || suspend(job()).expect("done").to_vec()));
+            let outer = suspend(job()).expect("done").to_vec();
+            (outer, finished(inner.resume(ok(2))))
+        };
+        assert_eq!(finished(suspended(start(&stacks, call)).resume(ok(1))), (vec![1], vec![2]));
+        assert_eq!(stacks.counts(), (2, 2));
+    }
+
+    /// Run by the test below in a process of its own.
+    const DESCENDS: &str = "PROPYLON_TEST_DESCENDS";
+
+    fn descend(depth: u64) -> u64 {
+        let frame = std::hint::black_box([depth; 64]);
+        if depth == u64::MAX { 0 } else { descend(depth + 1) + frame[63] }
+    }
+
+    #[test]
+    fn a_stack_that_is_too_small_ends_the_process_and_touches_no_other() {
+        use std::os::unix::process::ExitStatusExt;
+        if let Some(how) = std::env::var_os(DESCENDS) {
+            let stacks = if how == "old" { without_guard_advice(3) } else { Stacks::new(3) };
+            // One on each side of it, were there no guards.
+            let _neighbour = suspended(start(&stacks, || suspend(job()).is_ok()));
+            finished(start(&stacks, || descend(0)));
+            return;
+        }
+        let this = std::env::current_exe().expect("a path");
+        let name = "park::tests::a_stack_that_is_too_small_ends_the_process_and_touches_no_other";
+        for how in ["new", "old"] {
+            let child = std::process::Command::new(&this).args(["--exact", name]).env(DESCENDS, how).output();
+            let status = child.expect("a child").status;
+            assert!(matches!(status.signal(), Some(libc::SIGSEGV | libc::SIGBUS)), "{how}: {status:?}");
+        }
+    }
+
+    /// As it is with kernels before 6.13.
+    fn without_guard_advice(stacks_max: usize) -> Rc<Stacks> {
+        const NO_ADVICE: libc::c_int = 9999;
+        let mut stacks = Stacks::unused(stacks_max);
+        stacks.guard_advice = NO_ADVICE;
+        Rc::new(stacks)
+    }
+
+    #[test]
+    fn guards_that_are_mappings_of_their_own_are_counted_as_long_as_they_are_there() {
+        let before = SEPARATE_GUARDS.load(Ordering::Relaxed);
+        let stacks = without_guard_advice(5);
+        let fibers: Vec<_> = (0..5).map(|_| suspended(start(&stacks, || suspend(job()).is_ok()))).collect();
+        assert_eq!(stacks.separate_guards.get(), 5);
+        assert!(SEPARATE_GUARDS.load(Ordering::Relaxed) >= before + 5);
+        for fiber in fibers {
+            assert!(finished(fiber.resume(ok(1))));
+        }
+        assert_eq!(stacks.counts(), (5, 5));
     }
 }

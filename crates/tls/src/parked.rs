@@ -88,3 +88,6 @@ impl Drop for Parked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
