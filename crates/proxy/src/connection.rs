@@ -527,6 +527,9 @@ pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
 }
 
 #[cfg(test)]
+mod parked_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
