@@ -3,10 +3,12 @@
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpStream};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use propylon_crypto::{Outcome, Pending};
 use propylon_tls::{Facts, Failure, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
@@ -269,8 +271,9 @@ impl Connection {
         let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
         core.stock.equip(&mut self.inbox);
+        let mut work = None;
         let result = poll_fn(|context| {
-            if let Poll::Ready(result) = self.poll_handshake(context) {
+            if let Poll::Ready(result) = self.poll_handshake(context, &mut work) {
                 return Poll::Ready(result);
             }
             if core.timers.now() >= due {
@@ -297,38 +300,50 @@ impl Connection {
         }
     }
 
-    fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
+    /// `work` is what the handshake is parked for, if it is.
+    fn poll_handshake(
+        &mut self,
+        context: &mut Context<'_>,
+        work: &mut Option<Pending>,
+    ) -> Poll<Result<(), Unfinished>> {
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
-            if self.inbox.sealed_len() > 0 {
-                let result = advance(session, &mut self.inbox, &mut answer);
-                if !answer.is_empty() {
-                    self.core.stock.equip(&mut self.wire);
-                    self.wire.extend(&answer);
-                    answer.clear();
-                }
-                match result {
-                    Ok(Step::Done) => {
-                        let facts = session.facts();
-                        self.facts = Some(facts);
-                        // In TLS 1.2 the client waits for our Finished before it sends its request.
-                        if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
-                            let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
-                        }
-                        return Poll::Ready(Ok(()));
+            let progress = progress(context, session, &mut self.inbox, work, &mut answer);
+            if !answer.is_empty() {
+                self.core.stock.equip(&mut self.wire);
+                self.wire.extend(&answer);
+                answer.clear();
+            }
+            match progress {
+                Some(Ok(Step::Done)) => {
+                    let facts = session.facts();
+                    self.facts = Some(facts);
+                    // In TLS 1.2 the client waits for our Finished before it sends its request.
+                    if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
+                        let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
                     }
-                    Ok(_) => {}
-                    Err(failure) => return Poll::Ready(Err(Unfinished::Failed(failure))),
+                    return Poll::Ready(Ok(()));
                 }
+                Some(Ok(Step::Work)) => {
+                    *work = session.take_job().map(|job| self.core.submit(job));
+                    continue;
+                }
+                Some(Ok(_)) | None => {}
+                Some(Err(failure)) => return Poll::Ready(Err(Unfinished::Failed(failure))),
             }
             if let Poll::Ready(Err(_)) = self.stream.poll_flush(context, &self.core.stock, &mut self.wire) {
                 return Poll::Ready(Err(Unfinished::Closed));
             }
-            if self.inbox.sealed_len() >= Session::WANT_MAX {
-                return Poll::Ready(Err(Unfinished::Closed));
-            }
-            let room = if self.inbox.capacity() - self.inbox.sealed_len() < 1024 { SMALL_BYTES } else { 1024 };
+            let spare = self.inbox.capacity() - self.inbox.sealed_len();
+            let room = match work {
+                // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
+                Some(_) if spare == 0 => return Poll::Pending,
+                Some(_) => 1,
+                None if self.inbox.sealed_len() >= Session::WANT_MAX => return Poll::Ready(Err(Unfinished::Closed)),
+                None if spare < 1024 => SMALL_BYTES,
+                None => 1024,
+            };
             match self.stream.socket.poll_read(context, self.inbox.sealed_spare(room)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Unfinished::Closed)),
@@ -470,6 +485,33 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH "].iter().any(|m| text.starts_with(m))
 }
 
+/// Takes the handshake on, with the outcome of its work or with what the client sent; none if neither is there.
+fn progress(
+    context: &mut Context<'_>,
+    session: &mut Session,
+    inbox: &mut Buffer,
+    work: &mut Option<Pending>,
+    answer: &mut Vec<u8>,
+) -> Option<Result<Step, Failure>> {
+    match work {
+        Some(pending) => match Pin::new(pending).poll(context) {
+            Poll::Ready(outcome) => {
+                *work = None;
+                Some(resume(session, outcome, inbox, answer))
+            }
+            Poll::Pending => None,
+        },
+        None => (inbox.sealed_len() > 0).then(|| advance(session, inbox, answer)),
+    }
+}
+
+fn resume(session: &mut Session, outcome: Outcome, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
+    let (window, sealed) = inbox.sealed_window();
+    let (consumed, step) = session.resume(outcome, &mut window[sealed], answer)?;
+    inbox.opened(consumed, 0);
+    Ok(step)
+}
+
 fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
     let (window, sealed) = inbox.sealed_window();
     let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
@@ -483,6 +525,9 @@ pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
         propylon_config::KeyType::Rsa => "rsa",
     }
 }
+
+#[cfg(test)]
+mod parked_tests;
 
 #[cfg(test)]
 mod tests {

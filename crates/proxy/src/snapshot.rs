@@ -14,7 +14,7 @@ use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Finding, Profile, Tickets};
+use propylon_tls::{Acceptor, Deferral, Finding, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
 use crate::telemetry::server_label;
@@ -128,8 +128,11 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(shared: Arc<Snapshot>, seed: u64) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
+    pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
+        let acceptor = |listener: &Listener| {
+            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
+            acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
+        };
         let acceptors = shared.config.listeners.iter().map(acceptor).collect();
         let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
         Rc::new(CoreSnapshot { acceptors, backends, shared })

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use propylon_config::Config;
+use propylon_crypto::JobKind;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -67,6 +68,18 @@ pub struct Telemetry {
     pub listeners: Vec<ListenerMetrics>,
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
+    pub parking: ParkingMetrics,
+}
+
+/// Handshakes that are set aside while their private-key work is done.
+pub struct ParkingMetrics {
+    pub parked: Gauge,
+    pub stacks: Gauge,
+    /// In the order of `JobKind::ALL`.
+    pub parked_total: Vec<Counter>,
+    pub done_on_the_spot: Counter,
+    pub refused: Counter,
+    pub cancelled: Counter,
 }
 
 pub struct ProcessMetrics {
@@ -233,9 +246,10 @@ impl Telemetry {
         let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
+        let parking = parking_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process }, store)
+        (Telemetry { listeners, backends, process, parking }, store)
     }
 }
 
@@ -259,6 +273,30 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
+    }
+}
+
+fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
+    let mut full = |outcome: &str| {
+        let help = "Work of handshakes that could not be parked because as many as may be were.";
+        r.counter("propylon_tls_parking_full_total", help, &[("outcome", outcome)])
+    };
+    let (done_on_the_spot, refused) = (full("done-on-the-spot"), full("refused"));
+    let kinds = JobKind::ALL.iter().map(|kind| {
+        let help = "Times that a handshake was parked, by the private-key work it waited for.";
+        r.counter("propylon_tls_parked_total", help, &[("work", kind.name())])
+    });
+    ParkingMetrics {
+        parked_total: kinds.collect(),
+        done_on_the_spot,
+        refused,
+        parked: r.gauge("propylon_tls_parked_handshakes", "Handshakes that are parked now.", &[]),
+        stacks: r.gauge("propylon_tls_parking_stacks", "Stacks of 32 KiB kept for parked handshakes.", &[]),
+        cancelled: r.counter(
+            "propylon_tls_parked_cancelled_total",
+            "Handshakes given up while they were parked: the client went away, or the time was over.",
+            &[],
+        ),
     }
 }
 

@@ -1,10 +1,12 @@
 //! One core's way to make sessions: its own library configuration, signing keys and resolver.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::server::NoServerSessionStorage;
 
+use crate::deferral::{Deferral, Parking, Way};
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
 use crate::overheard::SecretsListener;
@@ -15,15 +17,20 @@ use crate::tickets::{Ticketer, Tickets};
 
 pub struct Acceptor {
     config: Arc<ServerConfig>,
+    /// Some key signs elsewhere.
+    remote: bool,
+    way: Option<Way>,
 }
 
 impl Acceptor {
     pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
+        let resolver = Resolver::new(profile);
+        let remote = resolver.remote;
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(versions(profile.policy))
             .expect("the provider has suites for both versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Resolver::new(profile)));
+            .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
         config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
         // Tickets carry the state; a store would be a lock, and memory per client.
@@ -36,10 +43,22 @@ impl Acceptor {
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
-        Acceptor { config: Arc::new(config) }
+        Acceptor { config: Arc::new(config), remote, way: None }
+    }
+
+    /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
+    /// work is done on the spot, and none by a remote key.
+    ///
+    /// [`Step::Work`]: crate::Step::Work
+    #[must_use]
+    pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
+        // Where nothing can come of it no handshake is to be prepared for it.
+        let useful = self.remote || deferral != Deferral::default();
+        self.way = useful.then(|| Way { deferral, parking: parking.clone() });
+        self
     }
 
     pub fn accept(&self) -> Session {
-        Session::new(Handshake::new(&self.config))
+        Session::new(Handshake::new(&self.config, self.way.clone()))
     }
 }

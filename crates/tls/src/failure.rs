@@ -15,6 +15,7 @@ impl Failure {
     /// Every `reason`, for metrics that want their label sets made at start.
     pub const REASONS: &'static [&'static str] = &[
         "bad-record",
+        "busy",
         "certificate-unknown",
         "decrypt-error",
         "flood",
@@ -29,6 +30,8 @@ impl Failure {
         "peer-alert",
         "protocol-violation",
         "record-overflow",
+        "signer-timeout",
+        "signer-unavailable",
         "unexpected-message",
         "version",
     ];

@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
+use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
 
+use crate::deferral::Way;
 use crate::facts::{Facts, Group, Suite, Version};
 use crate::failure::Failure;
-use crate::overheard::{self, Overheard};
+use crate::overheard::{self, Fault, Overheard};
 use crate::session::Step;
 
 pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
     config: Arc<ServerConfig>,
     pub heard: Overheard,
+    /// Absent where no work is set aside.
+    pub way: Option<Way>,
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
@@ -27,15 +31,17 @@ pub(crate) struct Handshake {
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
+pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 impl Handshake {
-    pub fn new(config: &Arc<ServerConfig>) -> Handshake {
+    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>) -> Handshake {
         let connection =
             UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
             connection,
             config: config.clone(),
             heard: Overheard::default(),
+            way,
             shown: 0,
             plausible: false,
             spoken: false,
@@ -66,10 +72,30 @@ impl Handshake {
         Ok((consumed, step))
     }
 
+    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all whole
+    /// records, at most as many as a buffer has to hold.
+    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
+        if self.way.is_none() || self.has_its_keys() {
+            return None;
+        }
+        let mut end = self.shown;
+        while let Some(record) = record_len(buffer.get(end..)?) {
+            end += record;
+        }
+        (end > self.shown).then_some(end)
+    }
+
+    /// Nothing more is agreed on or signed.
+    fn has_its_keys(&self) -> bool {
+        let connection = &self.connection;
+        connection.negotiated_key_exchange_group().is_some()
+            || connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
     /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
     /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the library
     /// would miss an extension in its hello first, and say that.
-    fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
         const HANDSHAKE: u8 = 22;
         const CLIENT_HELLO: u8 = 1;
@@ -115,6 +141,12 @@ impl Handshake {
                     }
                 }
                 Err(failure) => {
+                    if let Some(failure) = self.heard.fault.and_then(failure_of) {
+                        // What the library wanted to send cannot be followed up, and what it says of this is the
+                        // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
+                        out.extend_from_slice(&INTERNAL_ERROR);
+                        return Err(failure);
+                    }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
                     if out.len() == before && !self.spoken && failure.owes_alert() {
@@ -215,6 +247,19 @@ pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
 pub(crate) const HEADER_LEN: usize = 5;
 /// RFC 5246 §6.2.3; TLS 1.3 allows less.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+
+/// None where the library has the right word itself.
+fn failure_of(fault: Fault) -> Option<Failure> {
+    let (reason, detail) = match fault {
+        Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
+        Fault::Job(JobError::BadShare) => return None,
+        Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
+        Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
+        Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
+        Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
+    };
+    Some(Failure::new(reason, detail))
+}
 
 fn old_version(minor: u8) -> &'static str {
     match minor {

@@ -4,6 +4,8 @@ use propylon_config::TlsPolicy;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::{SupportedProtocolVersion, version};
 
+use crate::exchange;
+
 pub(crate) fn versions(policy: TlsPolicy) -> &'static [&'static SupportedProtocolVersion] {
     const MODERN: &[&SupportedProtocolVersion] = &[&version::TLS13];
     const INTERMEDIATE: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
@@ -17,7 +19,6 @@ pub(crate) fn versions(policy: TlsPolicy) -> &'static [&'static SupportedProtoco
 /// lists first is never sent round again for another.
 pub(crate) fn provider() -> CryptoProvider {
     use aws_lc_rs::cipher_suite::*;
-    use aws_lc_rs::kx_group::*;
     CryptoProvider {
         cipher_suites: vec![
             TLS13_AES_128_GCM_SHA256,
@@ -30,7 +31,7 @@ pub(crate) fn provider() -> CryptoProvider {
             TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
             TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
         ],
-        kx_groups: vec![X25519MLKEM768, X25519, SECP256R1, SECP384R1],
+        kx_groups: exchange::groups(),
         ..aws_lc_rs::default_provider()
     }
 }

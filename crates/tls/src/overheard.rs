@@ -2,12 +2,13 @@
 //!
 //! The certificate resolver sees the server name and picks a key type; the key log sees the secrets from which a TLS
 //! 1.3 session's later keys follow. None of them can be asked of the connection afterwards. A call into the library runs to its end on one thread, so a thread-local carries both from the callback
-//! to the session that made the call. It is empty whenever no call is in progress. Should a call ever be set aside
-//! half-way, what was heard so far must be set aside with it.
+//! to the session that made the call. It is empty whenever no call is in progress; when a call is set aside half-way, what
+//! was heard so far is set aside with it.
 
 use std::cell::RefCell;
 
 use propylon_config::KeyType;
+use propylon_crypto::JobError;
 use rustls::KeyLog;
 use zeroize::Zeroizing;
 
@@ -20,6 +21,15 @@ pub(crate) struct Overheard {
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
     pub secrets: TrafficSecrets,
+    /// Why a job of ours came to nothing, which the library has no words for. The first of several.
+    pub fault: Option<Fault>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// As many handshakes as may be are parked for a remote signer.
+    Busy,
+    Job(JobError),
 }
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -40,6 +50,16 @@ pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
     (answer, OVERHEARD.take())
 }
 
+/// What the call in progress has heard so far, when it is suspended.
+pub(crate) fn set_aside() -> Overheard {
+    OVERHEARD.take()
+}
+
+/// When it goes on.
+pub(crate) fn put_back(heard: Overheard) {
+    OVERHEARD.set(heard);
+}
+
 /// For the callbacks.
 pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
@@ -57,6 +77,7 @@ impl Overheard {
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }
+        self.fault = self.fault.or(later.fault);
     }
 }
 
