@@ -11,6 +11,7 @@ mod facts;
 mod failure;
 mod finding;
 mod handshake;
+mod key_schedule;
 mod load;
 mod offer;
 mod overheard;
@@ -19,6 +20,7 @@ mod protection;
 mod records;
 mod resolver;
 mod session;
+mod suites;
 mod tickets;
 
 pub use acceptor::Acceptor;
