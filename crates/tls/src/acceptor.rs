@@ -41,7 +41,6 @@ impl Acceptor {
         config.ignore_client_order = true;
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         // Established sessions are kept by `records`, not by the library.
-        config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
         Acceptor { config: Arc::new(config), remote, way: None }
     }

@@ -16,6 +16,7 @@ mod facts;
 mod failure;
 mod finding;
 mod handshake;
+mod key_schedule;
 mod load;
 mod offer;
 mod overheard;
@@ -28,6 +29,7 @@ mod records;
 mod resolver;
 mod session;
 mod signing;
+mod suites;
 mod tickets;
 
 pub use acceptor::Acceptor;

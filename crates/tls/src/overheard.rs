@@ -1,16 +1,17 @@
 //! What the TLS library tells its callbacks during one call, and does not tell the caller of that call.
 //!
 //! The certificate resolver sees the server name and picks a key type; the key log sees the secrets from which a TLS
-//! 1.3 session's later keys follow. None of them can be asked of the connection afterwards. A call into the library runs to its end on one thread, so a thread-local carries both from the callback
-//! to the session that made the call. It is empty whenever no call is in progress; when a call is set aside half-way, what
-//! was heard so far is set aside with it.
+//! 1.3 session's later keys follow; the cipher suites see the keys of the records. None of them can be asked of the
+//! connection afterwards, or only at a price. A call into the library runs to its end on one thread, so a thread-local
+//! carries them from the callback to the session that made the call. It is empty whenever no call is in progress; when a
+//! call is set aside half-way, what was heard so far is set aside with it.
 
 use std::cell::RefCell;
 
 use propylon_config::KeyType;
 use propylon_crypto::JobError;
 use rustls::KeyLog;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::protection::Secret;
 
@@ -23,6 +24,7 @@ pub(crate) struct Overheard {
     pub secrets: TrafficSecrets,
     /// Why a job of ours came to nothing, which the library has no words for. The first of several.
     pub fault: Option<Fault>,
+    pub keys: RecordKeys,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,52 @@ pub(crate) enum Fault {
     /// As many handshakes as may be are parked for a remote signer.
     Busy,
     Job(JobError),
+}
+
+/// The keys in use for records, each the last that the library was given.
+#[derive(Default)]
+pub(crate) struct RecordKeys {
+    /// For what we send.
+    pub sealing: RecordKey,
+    /// For what the client sends.
+    pub opening: RecordKey,
+}
+
+#[derive(Default)]
+pub(crate) struct RecordKey {
+    /// Absent where no key was heard of. How many bytes count is for the suite to say.
+    pub key: Option<Zeroizing<[u8; 32]>>,
+    /// Of TLS 1.2 with AES-GCM, only the first four bytes count for what the client sends.
+    pub iv: [u8; 12],
+    /// Number of the next record, if one has passed.
+    pub sequence: Option<u64>,
+}
+
+impl RecordKey {
+    pub fn new(key: &[u8], iv: &[u8]) -> RecordKey {
+        let mut heard = RecordKey { key: Some(Zeroizing::new([0; 32])), ..RecordKey::default() };
+        let key_len = key.len().min(32);
+        if let Some(room) = &mut heard.key {
+            room[..key_len].copy_from_slice(&key[..key_len]);
+        }
+        let iv_len = iv.len().min(12);
+        heard.iv[..iv_len].copy_from_slice(&iv[..iv_len]);
+        heard
+    }
+
+    fn merge(&mut self, later: RecordKey) {
+        if later.key.is_some() {
+            *self = later;
+        } else if later.sequence.is_some() {
+            self.sequence = later.sequence;
+        }
+    }
+}
+
+impl Drop for RecordKey {
+    fn drop(&mut self) {
+        self.iv.zeroize();
+    }
 }
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -78,6 +126,8 @@ impl Overheard {
             self.secrets = later.secrets;
         }
         self.fault = self.fault.or(later.fault);
+        self.keys.sealing.merge(later.keys.sealing);
+        self.keys.opening.merge(later.keys.opening);
     }
 }
 

@@ -183,7 +183,8 @@ impl Session {
         self.server_name = handshake.heard.server_name.take();
         let facts = handshake.facts();
         let secrets = std::mem::take(&mut handshake.heard.secrets);
-        let records = Records::new(handshake.connection, secrets, &facts)?;
+        let keys = std::mem::take(&mut handshake.heard.keys);
+        let records = Records::new(secrets, keys, &facts)?;
         self.state = State::Established(Box::new(Established { records, facts }));
         Ok(())
     }
