@@ -81,7 +81,7 @@ impl Mac {
         let mut parts: [&[u8]; INFO_PARTS_MAX + 2] = [&[]; INFO_PARTS_MAX + 2];
         parts[1..=info.len()].copy_from_slice(info);
         let mut previous = [0; HASH_LEN];
-        for (chunk, counter) in out.chunks_mut(HASH_LEN).zip(1_u8..) {
+        for (chunk, counter) in out.chunks_mut(HASH_LEN).zip(1..=u8::MAX) {
             let (counter, first) = ([counter], counter == 1);
             let mut parts = parts;
             parts[0] = if first { &[] } else { &previous };
