@@ -12,6 +12,7 @@ use std::ptr::{self, NonNull};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use corosensei::stack::valgrind::ValgrindStackRegistration;
 use corosensei::stack::{Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use propylon_crypto::{Job, JobError, Outcome};
@@ -69,6 +70,8 @@ struct OwnStack {
     base: StackPointer,
     bytes: usize,
     guard_bytes: usize,
+    /// So that valgrind takes a switch for one. Without valgrind it does nothing.
+    _valgrind: ValgrindStackRegistration,
 }
 
 thread_local! {
@@ -244,7 +247,8 @@ impl Stacks {
         self.separate_guards.set(self.separate_guards.get() + usize::from(guard == Guard::Separate));
         self.opened.set(index + 1);
         let base = NonZeroUsize::new(low.expose_provenance() + stride)?;
-        Some(OwnStack { base, bytes, guard_bytes })
+        let _valgrind = ValgrindStackRegistration::new(low, stride);
+        Some(OwnStack { base, bytes, guard_bytes, _valgrind })
     }
 
     fn slab(&self) -> Option<Slab> {
