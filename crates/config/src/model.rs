@@ -57,6 +57,31 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Bounds on TLS handshakes in progress, of each worker by itself.
+    pub handshakes: HandshakeLimits,
+}
+
+/// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeLimits {
+    /// At once. Default 4096.
+    pub in_progress: usize,
+    /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
+    /// `in_progress` are, and as many as there may be otherwise.
+    pub per_source: Option<usize>,
+    /// New connections are refused while they would have to expect a longer wait for their turn. Default 2 s.
+    pub queue_wait: Duration,
+}
+
+impl HandshakeLimits {
+    /// What one source may have where there is not enough for all.
+    pub const PER_SOURCE_CROWDED: usize = 256;
+}
+
+impl Default for HandshakeLimits {
+    fn default() -> HandshakeLimits {
+        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+    }
 }
 
 /// How many threads serve connections.

@@ -2,12 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
+use propylon_config::HandshakeLimits;
 use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
 use propylon_metrics::Column;
+use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -15,6 +18,7 @@ use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
+use crate::gate::Gate;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
 
@@ -31,6 +35,9 @@ pub struct Core {
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
+    /// Where handshakes wait for their turn.
+    pub gate: Rc<Gate>,
+    admission: RefCell<Admission>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
@@ -49,6 +56,14 @@ pub struct Core {
     date: RefCell<Date>,
 }
 
+fn limits(config: HandshakeLimits) -> Limits {
+    let per_source = match config.per_source {
+        Some(count) => PerSource::Always(count),
+        None => PerSource::WhenCrowded(HandshakeLimits::PER_SOURCE_CROWDED),
+    };
+    Limits { handshakes: config.in_progress, per_source, wait_max: config.queue_wait }
+}
+
 /// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
 struct Date {
     second: u64,
@@ -64,6 +79,7 @@ impl Core {
         log: Sheet,
         seed: u64,
     ) -> Rc<Core> {
+        let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         Rc::new(Core {
             stock: Stock::default(),
             timers: Rc::new(Timers::new()),
@@ -72,6 +88,8 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
+            gate: Gate::new(),
+            admission: RefCell::new(admission),
             parking,
             parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
@@ -90,6 +108,19 @@ impl Core {
         Rc::clone(&self.snapshot.borrow())
     }
 
+    /// Whether a client that has just come may begin a handshake.
+    pub fn check_handshake(&self, peer: IpAddr) -> Result<(), Refusal> {
+        self.admission.borrow().check(peer, self.gate.expected_wait())
+    }
+
+    pub fn begin_handshake(&self, peer: IpAddr) {
+        self.admission.borrow_mut().begin(peer);
+    }
+
+    pub fn end_handshake(&self, peer: IpAddr) {
+        self.admission.borrow_mut().end(peer);
+    }
+
     /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
     /// connections, of which there are none yet.
     pub fn submit(&self, job: Job) -> Pending {
@@ -104,7 +135,9 @@ impl Core {
     pub async fn leave_desk(self: Rc<Core>) {
         loop {
             poll_fn(|context| self.desk.poll_gathered(context)).await;
+            let began = Instant::now();
             self.desk.leave();
+            self.gate.charge(began.elapsed());
         }
     }
 
@@ -142,6 +175,9 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        let metrics = &self.telemetry.gate;
+        self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
+        self.metrics.set(metrics.queued, self.gate.waiting() as i64);
         if sweep {
             self.stock.trim();
             self.sweep_pools();

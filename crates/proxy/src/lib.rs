@@ -14,6 +14,7 @@ pub mod core;
 pub mod deadline;
 pub mod engine;
 pub mod exchange;
+mod gate;
 pub mod http1;
 pub mod logger;
 pub mod pool;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use propylon_config::Config;
 use propylon_crypto::JobKind;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+use propylon_policy::admission::Refusal;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
@@ -69,6 +70,32 @@ pub struct Telemetry {
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
+    pub gate: GateMetrics,
+}
+
+/// Handshakes that wait for their turn, and those that are not begun at all.
+pub struct GateMetrics {
+    pub in_progress: Gauge,
+    pub queued: Gauge,
+    pub wait: Histogram,
+    pub refused: RefusedHandshakes,
+}
+
+/// By reason.
+pub struct RefusedHandshakes {
+    queue: Counter,
+    core: Counter,
+    source: Counter,
+}
+
+impl RefusedHandshakes {
+    pub fn of(&self, refusal: Refusal) -> Counter {
+        match refusal {
+            Refusal::Queue => self.queue,
+            Refusal::Core => self.core,
+            Refusal::Source => self.source,
+        }
+    }
 }
 
 /// Handshakes that are set aside while their private-key work is done.
@@ -247,9 +274,10 @@ impl Telemetry {
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
+        let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking }, store)
+        (Telemetry { listeners, backends, process, parking, gate }, store)
     }
 }
 
@@ -296,6 +324,26 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
             "propylon_tls_parked_cancelled_total",
             "Handshakes given up while they were parked: the client went away, or the time was over.",
             &[],
+        ),
+    }
+}
+
+fn gate_metrics(r: &mut Registry) -> GateMetrics {
+    let mut refused = |reason: &str| {
+        let help = "TLS connections reset before their handshake, because there were too many or the wait too long.";
+        r.counter("propylon_handshakes_refused_total", help, &[("reason", reason)])
+    };
+    let refused = RefusedHandshakes { queue: refused("queue"), core: refused("core"), source: refused("source") };
+    GateMetrics {
+        refused,
+        in_progress: r.gauge("propylon_handshakes_in_progress", "TLS handshakes between accept and end.", &[]),
+        queued: r.gauge("propylon_handshakes_queued", "TLS handshakes that wait for their turn.", &[]),
+        wait: r.histogram(
+            "propylon_handshake_queue_seconds",
+            "How long handshakes waited for their turn once the client's hello was there.",
+            &[],
+            DURATION_BOUNDS,
+            1e-6,
         ),
     }
 }

@@ -1,7 +1,7 @@
 //! A worker: one thread on one core, with its own listeners, connections and pools.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -85,6 +85,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -148,7 +149,7 @@ async fn accept(
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
                 // What the kernel has accepted for us has been promised to clients already.
                 while let Ok((stream, peer)) = propylon_sys::accept(socket.get_ref()) {
-                    spawn_local(serve(Rc::clone(&core), listener, stream, peer));
+                    admit(&core, listener, stream, peer);
                 }
                 return;
             }
@@ -168,6 +169,20 @@ async fn accept(
     }
 }
 
+/// Serves a client, or resets its connection at once if its handshake could only be one too many: told early it can turn
+/// to another address, and it has cost next to nothing.
+fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+    if core.snapshot().acceptors[listener].is_some()
+        && let Err(refusal) = core.check_handshake(peer.ip())
+    {
+        core.metrics.increment(core.telemetry.gate.refused.of(refusal));
+        // Where it fails the client sees an orderly end instead.
+        let _ = propylon_sys::reset_on_close(&stream);
+        return;
+    }
+    spawn_local(serve(Rc::clone(core), listener, stream, peer));
+}
+
 enum Accepted {
     /// The queue is empty.
     All,
@@ -180,7 +195,7 @@ enum Accepted {
 fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
         match propylon_sys::accept(socket) {
-            Ok((stream, peer)) => drop(spawn_local(serve(Rc::clone(core), listener, stream, peer))),
+            Ok((stream, peer)) => admit(core, listener, stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
             Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) => {
                 return Accepted::Exhausted;

@@ -10,6 +10,7 @@ use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConf
 use crate::deferral::Way;
 use crate::facts::{Facts, Group, Suite, Version};
 use crate::failure::Failure;
+use crate::greeting::{Greeting, Watch};
 use crate::overheard::{self, Fault, Overheard};
 use crate::session::Step;
 
@@ -22,6 +23,7 @@ pub(crate) struct Handshake {
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
+    watch: Watch,
     /// The start of a hello has come, and it is one that can be gone into.
     plausible: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
@@ -43,6 +45,7 @@ impl Handshake {
             heard: Overheard::default(),
             way,
             shown: 0,
+            watch: Watch::default(),
             plausible: false,
             spoken: false,
         }
@@ -59,6 +62,10 @@ impl Handshake {
             self.shown += record;
             let end = consumed + self.shown;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
+            if let_go > 0 {
+                // What it has walked over is gone; the next hello, if there is to be one, comes whole.
+                self.watch = Watch::default();
+            }
             consumed += let_go;
             self.shown -= let_go;
             self.spoken |= out.len() > before;
@@ -83,6 +90,11 @@ impl Handshake {
             end += record;
         }
         (end > self.shown).then_some(end)
+    }
+
+    /// See `Session::greeting`.
+    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+        if self.has_its_keys() { None } else { self.watch.greeting(buffer) }
     }
 
     /// Nothing more is agreed on or signed.

@@ -51,6 +51,14 @@ fn process(config: &Config) -> Value {
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
     }
+    let handshakes = config.process.handshakes;
+    process["handshakes"] = json!({
+        "in_progress": handshakes.in_progress,
+        "queue_wait": duration(handshakes.queue_wait),
+    });
+    if let Some(count) = handshakes.per_source {
+        process["handshakes"]["per_source"] = json!(count);
+    }
     process
 }
 
@@ -215,6 +223,7 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
         [log]
@@ -274,6 +283,8 @@ mod tests {
     fn nothing_that_was_written_is_lost() {
         let shown = effective("a.toml", EVERYTHING);
         assert_eq!(shown["process"]["drain_timeout"], "1500ms");
+        let handshakes = json!({ "in_progress": 500, "per_source": 20, "queue_wait": "750ms" });
+        assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
         assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));

@@ -59,6 +59,7 @@ impl House {
         let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
         let column = Store::column(&store, 0);
         let core = Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, 1);
+        spawn_local(Rc::clone(&core.gate).keep());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         House { core, parking, store, listener: TcpListener::from_std(socket).unwrap(), folder }
