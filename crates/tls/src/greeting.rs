@@ -12,7 +12,7 @@ pub enum Greeting {
 }
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
-const HANDSHAKE: u8 = 22;
+pub(crate) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const MESSAGE_HEADER_LEN: usize = 4;
 
@@ -69,26 +69,62 @@ impl Watch {
     }
 }
 
-/// Whether a hello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2) has a pre-shared key or a session ticket. None where it is
-/// malformed, which the library will say. A session id alone is not an offer: TLS 1.3 clients make one up.
+/// Whether a hello has a pre-shared key or a session ticket. None where it is malformed, which the library will say. A
+/// session id alone is not an offer: TLS 1.3 clients make one up.
 fn offers_to_resume(hello: &[u8]) -> Option<bool> {
-    const VERSION_AND_RANDOM_LEN: usize = 2 + 32;
     const SESSION_TICKET: u16 = 35;
     const PRE_SHARED_KEY: u16 = 41;
+    let mut rest = extensions(hello)?;
+    while let Some((kind, content, more)) = extension(rest)? {
+        if kind == PRE_SHARED_KEY || kind == SESSION_TICKET && !content.is_empty() {
+            return Some(true);
+        }
+        rest = more;
+    }
+    Some(false)
+}
+
+pub(crate) const SUPPORTED_GROUPS: u16 = 10;
+pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
+
+/// Whether this is a hello, whole in its record, of a client that speaks TLS 1.3.
+pub(crate) fn offers_tls13(record: &[u8]) -> bool {
+    let lists = |versions: &[u8]| versions.get(1..).unwrap_or_default().chunks(2).any(|version| version == [3, 4]);
+    content_of(record, SUPPORTED_VERSIONS).is_some_and(lists)
+}
+
+/// What is in an extension of a hello that is whole in its record.
+pub(crate) fn content_of(record: &[u8], wanted: u16) -> Option<&[u8]> {
+    const HELLO_AT: usize = HEADER_LEN + MESSAGE_HEADER_LEN;
+    if *record.first()? != HANDSHAKE {
+        return None;
+    }
+    let mut rest = extensions(record.get(HELLO_AT..)?)?;
+    while let Some((kind, content, more)) = extension(rest)? {
+        if kind == wanted {
+            return Some(content);
+        }
+        rest = more;
+    }
+    None
+}
+
+/// The extensions of a hello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2).
+fn extensions(hello: &[u8]) -> Option<&[u8]> {
+    const VERSION_AND_RANDOM_LEN: usize = 2 + 32;
     let rest = hello.get(VERSION_AND_RANDOM_LEN..)?;
     let (_session_id, rest) = rest.split_at_checked(1 + usize::from(*rest.first()?))?;
     let (_suites, rest) = split_list(rest)?;
     let rest = rest.get(1 + usize::from(*rest.first()?)..)?;
-    let (mut extensions, _) = split_list(rest)?;
-    while let Some((kind, more)) = extensions.split_first_chunk() {
-        let (content, more) = split_list(more)?;
-        match u16::from_be_bytes(*kind) {
-            PRE_SHARED_KEY => return Some(true),
-            SESSION_TICKET if !content.is_empty() => return Some(true),
-            _ => extensions = more,
-        }
-    }
-    Some(false)
+    split_list(rest).map(|(extensions, _)| extensions)
+}
+
+/// Type and content of the first extension, and those behind it; nothing at their end, and none where they are malformed.
+#[expect(clippy::type_complexity, reason = "three slices of one")]
+fn extension(extensions: &[u8]) -> Option<Option<(u16, &[u8], &[u8])>> {
+    let Some((kind, more)) = extensions.split_first_chunk() else { return Some(None) };
+    let (content, more) = split_list(more)?;
+    Some(Some((u16::from_be_bytes(*kind), content, more)))
 }
 
 /// Bytes behind their two-byte length, and what follows them.
@@ -107,7 +143,7 @@ mod tests {
         body.push(32);
         body.extend([9; 32]);
         body.extend([0, 2, 0x13, 0x01, 1, 0]);
-        let listed: Vec<u8> = extensions.iter().flat_map(|(kind, content)| extension(*kind, content)).collect();
+        let listed: Vec<u8> = extensions.iter().flat_map(|(kind, content)| written(*kind, content)).collect();
         body.extend((listed.len() as u16).to_be_bytes());
         body.extend(listed);
         let mut message = vec![CLIENT_HELLO];
@@ -116,7 +152,7 @@ mod tests {
         message
     }
 
-    fn extension(kind: u16, content: &[u8]) -> Vec<u8> {
+    fn written(kind: u16, content: &[u8]) -> Vec<u8> {
         [&kind.to_be_bytes()[..], &(content.len() as u16).to_be_bytes(), content].concat()
     }
 
