@@ -151,3 +151,95 @@ impl Drop for Queued {
         drop(waker);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::{Builder, LocalOptions};
+    use tokio::task::spawn_local;
+
+    use super::*;
+
+    /// More than a turn has for all.
+    const DEAR: Duration = Duration::from_millis(5);
+
+    fn run(story: impl Future<Output = ()>) {
+        let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
+        runtime.block_on(story);
+    }
+
+    async fn pass(gate: &Rc<Gate>, greeting: Greeting) {
+        if let Some(mut queued) = gate.ask(greeting) {
+            poll_fn(|context| queued.poll(context)).await;
+        }
+    }
+
+    #[test]
+    fn dear_handshakes_go_one_by_one_and_others_have_their_turn_between_them() {
+        run(async {
+            let gate = Gate::new();
+            spawn_local(Rc::clone(&gate).keep());
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let handshakes: Vec<_> = (0..20)
+                .map(|number| {
+                    let (gate, order) = (Rc::clone(&gate), Rc::clone(&order));
+                    spawn_local(async move {
+                        pass(&gate, Greeting::Full).await;
+                        gate.charge(DEAR);
+                        order.borrow_mut().push(Some(number));
+                    })
+                })
+                .collect();
+            let (steady, done) = (Rc::clone(&order), Rc::new(RefCell::new(false)));
+            let until = Rc::clone(&done);
+            let other = spawn_local(async move {
+                while !*until.borrow() {
+                    steady.borrow_mut().push(None);
+                    yield_now().await;
+                }
+            });
+            for handshake in handshakes {
+                handshake.await.unwrap();
+            }
+            *done.borrow_mut() = true;
+            other.await.unwrap();
+            let order = order.take();
+            let handshakes: Vec<usize> = order.iter().copied().flatten().collect();
+            assert_eq!(handshakes, (0..20).collect::<Vec<_>>());
+            assert!(!order.windows(2).any(|pair| pair[0].is_some() && pair[1].is_some()), "{order:?}");
+            assert_eq!(gate.waiting(), 0);
+        });
+    }
+
+    #[test]
+    fn who_goes_away_lets_the_others_move_up() {
+        run(async {
+            let gate = Gate::new();
+            assert!(gate.ask(Greeting::Full).is_none());
+            gate.charge(DEAR);
+            let mut queued: Vec<Queued> = (0..300).filter_map(|_| gate.ask(Greeting::Full)).collect();
+            assert_eq!(gate.waiting(), 300);
+            assert!(gate.expected_wait() > Duration::from_millis(10));
+            let mut last = queued.pop().unwrap();
+            drop(queued);
+            assert_eq!(gate.waiting(), 1);
+            spawn_local(Rc::clone(&gate).keep());
+            poll_fn(|context| last.poll(context)).await;
+            assert_eq!((gate.waiting(), gate.expected_wait()), (0, Duration::ZERO));
+        });
+    }
+
+    #[test]
+    fn a_core_with_time_makes_nobody_wait() {
+        run(async {
+            let gate = Gate::new();
+            spawn_local(Rc::clone(&gate).keep());
+            for _ in 0..100 {
+                assert!(gate.ask(Greeting::Resuming).is_none());
+                gate.charge(Duration::from_micros(100));
+                // The event loop has had nothing else to do since.
+                yield_now().await;
+                yield_now().await;
+            }
+        });
+    }
+}

@@ -163,17 +163,12 @@ mod tests {
 
     #[test]
     fn a_key_or_a_ticket_is_an_offer_and_a_session_id_or_an_empty_ticket_is_none() {
-        let cases: [(&[(u16, &[u8])], Greeting); 5] = [
-            (&[], Greeting::Full),
-            (&[(0, b"name"), (35, b"")], Greeting::Full),
-            (&[(0, b"name"), (35, b"ticket")], Greeting::Resuming),
-            (&[(51, b"share"), (41, b"")], Greeting::Resuming),
-            (&[(51, b"share"), (43, b"")], Greeting::Full),
-        ];
-        for (extensions, greeting) in cases {
-            let bytes = records(&hello(extensions), 1 << 14);
-            assert_eq!(Watch::default().greeting(&bytes), Some(greeting), "{extensions:?}");
-        }
+        let greeting = |extensions: &[(u16, &[u8])]| Watch::default().greeting(&records(&hello(extensions), 1 << 14));
+        assert_eq!(greeting(&[]), Some(Greeting::Full));
+        assert_eq!(greeting(&[(0, b"name"), (35, b"")]), Some(Greeting::Full));
+        assert_eq!(greeting(&[(0, b"name"), (35, b"ticket")]), Some(Greeting::Resuming));
+        assert_eq!(greeting(&[(51, b"share"), (41, b"")]), Some(Greeting::Resuming));
+        assert_eq!(greeting(&[(51, b"share"), (43, b"")]), Some(Greeting::Full));
     }
 
     #[test]
