@@ -20,14 +20,17 @@ pub enum Class {
 /// The most that handshakes may take of one turn, whichever comes first; one is always let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
+    /// While nobody else asks for anything.
     pub time: Duration,
+    /// While requests are served: each finds so much in front of itself, more than once.
+    pub time_in_company: Duration,
     pub handshakes: u32,
 }
 
 impl Default for Budget {
     /// Eight fill the lanes of the batching kernels.
     fn default() -> Budget {
-        Budget { time: Duration::from_micros(500), handshakes: 8 }
+        Budget { time: Duration::from_micros(500), time_in_company: Duration::from_micros(200), handshakes: 8 }
     }
 }
 
@@ -68,6 +71,8 @@ pub struct Gate {
     /// Of this turn.
     entered: u32,
     spent: Duration,
+    /// What it may come to.
+    allowed: Duration,
     /// Which queue is asked first.
     next: usize,
     /// What one handshake costs, smoothed.
@@ -104,6 +109,7 @@ impl Gate {
             called: 0,
             entered: 0,
             spent: Duration::ZERO,
+            allowed: budget.time,
             next: 0,
             cost: COST_AT_START,
             pace: None,
@@ -168,15 +174,17 @@ impl Gate {
     }
 
     fn is_spent(&self) -> bool {
-        self.entered >= self.budget.handshakes || self.spent >= self.budget.time
+        self.entered >= self.budget.handshakes || self.spent >= self.allowed
     }
 
-    /// Another turn begins: calls those who may go on in it, in order. They are to be woken.
-    pub fn turn(&mut self, now: Duration, mut call: impl FnMut(Place)) {
+    /// Another turn begins: calls those who may go on in it, in order. They are to be woken. In company: there are
+    /// requests to be served as well.
+    pub fn turn(&mut self, now: Duration, in_company: bool, mut call: impl FnMut(Place)) {
         self.measure(now);
+        self.allowed = if in_company { self.budget.time_in_company } else { self.budget.time };
         self.entered = 0;
         self.spent = Duration::ZERO;
-        let fit = (self.budget.time.as_nanos() / self.cost.as_nanos().max(1)).clamp(1, self.budget.handshakes.into());
+        let fit = (self.allowed.as_nanos() / self.cost.as_nanos().max(1)).clamp(1, self.budget.handshakes.into());
         // Those called before and not come yet have their share in this turn.
         let mut room = (fit as u32).saturating_sub(self.called);
         self.entered = self.called;
@@ -286,7 +294,7 @@ mod tests {
 
     fn called(gate: &mut Gate, now: Duration) -> Vec<Place> {
         let mut called = Vec::new();
-        gate.turn(now, |place| called.push(place));
+        gate.turn(now, false, |place| called.push(place));
         called
     }
 
@@ -323,6 +331,20 @@ mod tests {
             assert!(gate.enter(*place));
             gate.charge(10 * Budget::default().time);
         }
+    }
+
+    #[test]
+    fn requests_make_the_turns_shorter() {
+        let mut gate = spent();
+        let places: Vec<Place> = (0..32).map(|_| wait(&mut gate, Class::Full)).collect();
+        gate.cost = 100 * MICROSECOND;
+        let mut called = Vec::new();
+        gate.turn(MICROSECOND, true, |place| called.push(place));
+        assert_eq!(called, places[..2]);
+        called.drain(..).for_each(|place| assert!(gate.enter(place)));
+        gate.charge(200 * MICROSECOND);
+        gate.turn(2 * MICROSECOND, false, |place| called.push(place));
+        assert_eq!(called, places[2..7]);
     }
 
     #[test]
@@ -374,7 +396,7 @@ mod tests {
     fn nobody_starves_the_order_holds_and_the_budget_is_kept_for_any_seed() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let budget = Budget { time: 500 * MICROSECOND, handshakes: random.u32(1..12) };
+            let budget = Budget { handshakes: random.u32(1..12), ..Budget::default() };
             let mut gate = Gate::new(budget);
             let mut lines: [VecDeque<(Place, u32)>; 2] = Default::default();
             let mut called_places: Vec<Place> = Vec::new();
@@ -410,7 +432,7 @@ mod tests {
                 assert!(entered <= 2 * budget.handshakes, "seed {seed}: {entered} in one turn");
                 let both = lines.iter().all(|line| !line.is_empty());
                 let mut by_class = [0_i32; 2];
-                gate.turn(turn * Duration::from_millis(1), |place| {
+                gate.turn(turn * Duration::from_millis(1), random.bool(), |place| {
                     let class = usize::from(lines[0].front().is_none_or(|(first, _)| *first != place));
                     let (first, _) = lines[class].pop_front().unwrap();
                     assert_eq!(first, place, "seed {seed}: out of order");
@@ -429,7 +451,7 @@ mod tests {
                 for place in called_places.drain(..) {
                     assert!(gate.enter(place));
                 }
-                gate.turn(Duration::from_secs(1), |place| called_places.push(place));
+                gate.turn(Duration::from_secs(1), true, |place| called_places.push(place));
                 turns += 1;
                 assert!(turns < 100_000, "seed {seed}: starved");
             }

@@ -200,6 +200,10 @@ impl Connection {
                 Arrival::Head => {}
             }
             self.requests += 1;
+            // The one that comes with its handshake is no reason to hurry others past handshakes.
+            if self.requests > 1 {
+                self.core.gate.note_request();
+            }
             match exchange::exchange(self, request).await {
                 // A close_notify came in the same read as the request: no event is left to tell of it.
                 After::Next if self.inbox.is_idle() && self.stream.ended => return After::Close,

@@ -4,7 +4,7 @@
 //! While there is budget and nobody waits the gate is a look at two counters; see `propylon_policy::gate` for who may
 //! enter when.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -14,8 +14,13 @@ use propylon_policy::gate::{Answer, Budget, Class, Place};
 use propylon_tls::Greeting;
 use tokio::task::yield_now;
 
+/// So many turns after a request a core counts as serving some: tens of milliseconds of a storm.
+const COMPANY_TURNS: u32 = 128;
+
 pub struct Gate {
     started: Instant,
+    /// Turns for which there is company yet.
+    company: Cell<u32>,
     line: RefCell<Line>,
 }
 
@@ -39,7 +44,7 @@ impl Gate {
     pub fn new() -> Rc<Gate> {
         let policy = propylon_policy::gate::Gate::new(Budget::default());
         let line = RefCell::new(Line { policy, wakers: Vec::new(), keeper: None });
-        Rc::new(Gate { started: Instant::now(), line })
+        Rc::new(Gate { started: Instant::now(), company: Cell::new(0), line })
     }
 
     /// For a handshake whose hello is there. None: it may go on. What it costs is to be told by [`Gate::charge`].
@@ -66,6 +71,11 @@ impl Gate {
         let keeper = line.keeper_if_wanted();
         drop(line);
         wake(keeper);
+    }
+
+    /// A request has come: handshakes are to leave it more room.
+    pub fn note_request(&self) {
+        self.company.set(COMPANY_TURNS);
     }
 
     /// How long who comes now would have to wait.
@@ -101,7 +111,8 @@ impl Gate {
         let mut called = Vec::new();
         let mut line = self.line.borrow_mut();
         let Line { policy, wakers, .. } = &mut *line;
-        policy.turn(now, |place| called.extend(wakers.get_mut(place.index()).and_then(Option::take)));
+        let company = self.company.replace(self.company.get().saturating_sub(1));
+        policy.turn(now, company > 0, |place| called.extend(wakers.get_mut(place.index()).and_then(Option::take)));
         drop(line);
         called.into_iter().for_each(Waker::wake);
     }
