@@ -76,7 +76,7 @@ fn every_key_reaches_the_model() {
     assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/propylon/shop.pem".into()));
     let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
     assert_eq!(tls.certificates[1].source, pair);
-    assert_eq!((tls.policy, tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
+    assert_eq!((tls.policy.clone(), tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
 
     let app = &config.backends[0];
     assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
@@ -116,7 +116,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
-    assert_eq!((config.tls[0].policy, config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
+    assert_eq!((config.tls[0].policy.clone(), config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
     assert_eq!(config.routes[0].path, PathPattern::Prefix("/".into()));
 }
 

@@ -343,7 +343,7 @@ impl Connection {
         let metrics = self.metrics();
         self.core.metrics.observe(metrics.handshake_duration, micros);
         let Some(facts) = &self.facts else { return };
-        let certificate = facts.certificate.map(certificate_name);
+        let certificate = facts.certificate.map(propylon_config::KeyType::name);
         if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
             self.core.metrics.increment(counter);
         }
@@ -475,13 +475,6 @@ fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> R
     let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
     inbox.opened(consumed, 0);
     Ok(step)
-}
-
-pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
-    match key {
-        propylon_config::KeyType::Ecdsa => "ecdsa",
-        propylon_config::KeyType::Rsa => "rsa",
-    }
 }
 
 #[cfg(test)]

@@ -114,8 +114,9 @@ impl Handshakes {
         let mut full = Vec::new();
         let mut resumed = Vec::new();
         for version in ["TLSv1.2", "TLSv1.3"] {
-            full.push((version, "ecdsa", slot(version, "ecdsa", "false")));
-            full.push((version, "rsa", slot(version, "rsa", "false")));
+            for certificate in ["ecdsa", "ed25519", "rsa"] {
+                full.push((version, certificate, slot(version, certificate, "false")));
+            }
             resumed.push((version, slot(version, "none", "true")));
         }
         Handshakes { full, resumed }

@@ -8,7 +8,7 @@ use rustls::server::NoServerSessionStorage;
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
 use crate::overheard::SecretsListener;
-use crate::profile::Profile;
+use crate::profile::{Names, Profile};
 use crate::resolver::Resolver;
 use crate::session::Session;
 use crate::tickets::{Ticketer, Tickets};
@@ -18,12 +18,12 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
-        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
-            .with_protocol_versions(versions(profile.policy))
-            .expect("the provider has suites for both versions")
+    pub(crate) fn new(profile: &Profile, names: Arc<Names>, tickets: &Arc<Tickets>) -> Acceptor {
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&profile.policy)))
+            .with_protocol_versions(&versions(&profile.policy))
+            .expect("a policy has suites and groups for each of its versions")
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Resolver::new(profile)));
+            .with_cert_resolver(Arc::new(Resolver::new(profile, names)));
         config.alpn_protocols = profile.alpn.clone();
         config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
         // Tickets carry the state; a store would be a lock, and memory per client.

@@ -9,7 +9,6 @@ pub struct Facts {
     /// Absent when a TLS 1.2 session was resumed: no keys were exchanged.
     pub group: Option<Group>,
     /// Type of the certificate that was served; absent when the session was resumed and none was.
-    /// Ed25519 counts as `Ecdsa`.
     pub certificate: Option<KeyType>,
     pub resumed: bool,
     /// Position of the agreed protocol in the list that was given to `Profile::load`.

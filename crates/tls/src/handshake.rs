@@ -26,6 +26,8 @@ pub(crate) struct Handshake {
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+/// Where the library would say access_denied (RFC 6066 §3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 
 impl Handshake {
@@ -117,6 +119,11 @@ impl Handshake {
                 Err(failure) => {
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if self.heard.no_certificate {
+                        out.truncate(before);
+                        out.extend_from_slice(&UNRECOGNIZED_NAME);
+                        return Err(self.no_certificate());
+                    }
                     if out.len() == before && !self.spoken && failure.owes_alert() {
                         out.extend_from_slice(&DECODE_ERROR);
                     }
@@ -124,6 +131,14 @@ impl Handshake {
                 }
             }
         }
+    }
+
+    fn no_certificate(&self) -> Failure {
+        let detail = match &self.heard.server_name {
+            Some(name) => format!("no certificate stands for the name {name:?}"),
+            None => "the client names no server, and strict_sni wants it to".into(),
+        };
+        Failure::new("no-certificate", detail)
     }
 
     /// Once `advance` has answered `Done`.

@@ -47,7 +47,8 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
         let mut troubles = Vec::new();
         for bundle in bundles(&certificate.source, &mut troubles) {
             let path = bundle.chain_path.clone();
-            if let Some(credential) = assemble(bundle, now, &mut troubles) {
+            if let Some(mut credential) = assemble(bundle, now, &mut troubles) {
+                credential.default = certificate.default;
                 admit(credential, &path, &mut credentials, &mut troubles);
             }
         }
@@ -154,7 +155,7 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
-    Ok(Credential { chain, key, kind, names: leaf.names })
+    Ok(Credential { chain, key, kind, names: leaf.names, default: false })
 }
 
 const SUPPORTED_KEYS: &str =

@@ -19,6 +19,8 @@ pub(crate) struct Overheard {
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
+    /// No certificate stands for the name, and the profile wants one that does.
+    pub no_certificate: bool,
     pub secrets: TrafficSecrets,
 }
 
@@ -54,6 +56,7 @@ impl Overheard {
         if later.certificate.is_some() {
             self.certificate = later.certificate;
         }
+        self.no_certificate |= later.no_certificate;
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
@@ -11,12 +12,14 @@ use zeroize::Zeroizing;
 use crate::acceptor::Acceptor;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::offer::{Use, use_of};
 use crate::tickets::Tickets;
 
 /// Shared by all cores, which only make their acceptors of it.
 pub struct Profile {
     pub(crate) name: Box<str>,
     pub(crate) policy: TlsPolicy,
+    strict_sni: bool,
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
     /// In the order in which they were configured; at least one.
@@ -30,14 +33,16 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, findings) = load::credentials(profile);
+        let (credentials, mut findings) = load::credentials(profile);
+        findings.extend(unusable(profile, &credentials));
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
-        let names = Arc::new(Names::new(&credentials, &profile.prefer));
+        let names = Arc::new(Names::new(&credentials, &profile.prefer, profile.strict_sni));
         let profile = Profile {
             name: profile.name.as_str().into(),
-            policy: profile.policy,
+            policy: profile.policy.clone(),
+            strict_sni: profile.strict_sni,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
@@ -48,7 +53,13 @@ impl Profile {
     /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
     /// `tickets`, which they only read.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        Acceptor::new(self, tickets)
+        Acceptor::new(self, self.names.clone(), tickets)
+    }
+
+    /// The same for a listener with an order of key types of its own.
+    pub fn acceptor_preferring(&self, prefer: &[KeyType], tickets: &Arc<Tickets>) -> Acceptor {
+        let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
+        Acceptor::new(self, names, tickets)
     }
 }
 
@@ -66,6 +77,8 @@ pub(crate) struct Credential {
     pub kind: KeyKind,
     /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
     pub names: Vec<Box<str>>,
+    /// Meant for clients that name nothing that any certificate stands for.
+    pub default: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +91,11 @@ pub(crate) enum KeyKind {
 }
 
 impl KeyKind {
-    /// Ed25519 stands where ECDSA stands in `prefer`.
     pub fn key_type(self) -> KeyType {
         match self {
             KeyKind::Rsa => KeyType::Rsa,
-            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 | KeyKind::Ed25519 => KeyType::Ecdsa,
+            KeyKind::Ed25519 => KeyType::Ed25519,
+            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => KeyType::Ecdsa,
         }
     }
 
@@ -103,12 +116,13 @@ pub(crate) struct Names {
     exact: HashMap<Box<str>, Vec<usize>>,
     /// By what follows `*.`; stands for one label (RFC 9525 §6.3).
     wildcard: HashMap<Box<str>, Vec<usize>>,
-    /// For clients that name nothing, or nothing we have: the first certificate, and others for the same names.
+    /// For clients that name nothing, or nothing we have: the certificates marked for it, or else the first, and others
+    /// for the same names. Empty where such clients are refused.
     default: Vec<usize>,
 }
 
 impl Names {
-    fn new(credentials: &[Credential], prefer: &[KeyType]) -> Names {
+    fn new(credentials: &[Credential], prefer: &[KeyType], strict: bool) -> Names {
         let mut names = Names { exact: HashMap::new(), wildcard: HashMap::new(), default: Vec::new() };
         for (index, credential) in credentials.iter().enumerate() {
             for name in &credential.names {
@@ -119,13 +133,10 @@ impl Names {
                 set.or_default().push(index);
             }
         }
-        let first = &credentials[0];
-        names.default =
-            (0..credentials.len()).filter(|&index| index == 0 || shares_a_name(&credentials[index], first)).collect();
-        let rank = |index: &usize| {
-            let key_type = credentials[*index].kind.key_type();
-            prefer.iter().position(|preferred| *preferred == key_type).unwrap_or(prefer.len())
-        };
+        if !strict {
+            names.default = defaults(credentials);
+        }
+        let rank = |index: &usize| rank(credentials[*index].kind.key_type(), prefer);
         let sets = names.exact.values_mut().chain(names.wildcard.values_mut());
         for set in sets.chain([&mut names.default]) {
             // Stable: of two with the same rank, the one configured first.
@@ -148,6 +159,50 @@ impl Names {
         };
         exact.iter().chain(wildcard).chain(default)
     }
+}
+
+/// Where a type stands in an order of preference; a type that it does not name comes last, but for Ed25519, which then
+/// stands with ECDSA.
+fn rank(key_type: KeyType, prefer: &[KeyType]) -> usize {
+    let position = |wanted| prefer.iter().position(|preferred| *preferred == wanted);
+    let with_ecdsa = || if key_type == KeyType::Ed25519 { position(KeyType::Ecdsa) } else { None };
+    position(key_type).or_else(with_ecdsa).unwrap_or(prefer.len())
+}
+
+fn defaults(credentials: &[Credential]) -> Vec<usize> {
+    let marked = credentials.iter().any(|credential| credential.default);
+    let is_default = |index: usize| if marked { credentials[index].default } else { index == 0 };
+    let chosen: Vec<usize> = (0..credentials.len()).filter(|&index| is_default(index)).collect();
+    let beside = |index: &usize| {
+        chosen.contains(index) || chosen.iter().any(|&one| shares_a_name(&credentials[*index], &credentials[one]))
+    };
+    (0..credentials.len()).filter(beside).collect()
+}
+
+/// Types of certificates that a policy of the user's own leaves without a version in which they can be served.
+fn unusable(profile: &TlsProfile, credentials: &[Credential]) -> Vec<Finding> {
+    let TlsPolicy::Custom(policy) = &profile.policy else { return Vec::new() };
+    let mut findings = Vec::new();
+    for key_type in [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa] {
+        if !credentials.iter().any(|credential| credential.kind.key_type() == key_type) {
+            continue;
+        }
+        let usable = use_of(&profile.policy, key_type);
+        let (severity, what) = match usable {
+            Use { tls12: false, tls13: false, .. } => (Severity::Error, "none of the `suites` goes with"),
+            Use { tls12: false, tls12_is_spoken: true, .. } => (Severity::Warning, "no TLS 1.2 suite goes with"),
+            _ => continue,
+        };
+        let suite = if key_type == KeyType::Rsa { "TLS_ECDHE_RSA_WITH_..." } else { "TLS_ECDHE_ECDSA_WITH_..." };
+        findings.push(Finding {
+            severity,
+            at: policy.at,
+            path: PathBuf::new(),
+            what: format!("{what} the {} certificate of [tls.{}]", key_type.name(), profile.name),
+            fix: format!("add a suite named {suite}, or remove the certificate"),
+        });
+    }
+    findings
 }
 
 fn shares_a_name(one: &Credential, other: &Credential) -> bool {

@@ -20,9 +20,9 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    pub fn new(profile: &Profile) -> Resolver {
+    pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
         Resolver {
-            names: profile.names.clone(),
+            names,
             keys: profile
                 .credentials
                 .iter()
@@ -44,7 +44,13 @@ impl ResolvesServerCert for Resolver {
         let name = hello.server_name();
         let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].1);
         let mut candidates = self.names.candidates(name);
-        let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
+        let Some(chosen) = candidates.clone().find(verifiable).or_else(|| candidates.next()) else {
+            overheard::note(|heard| {
+                heard.server_name = name.map(Box::from);
+                heard.no_certificate = true;
+            });
+            return None;
+        };
         let (key_type, key) = &self.keys[*chosen];
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);

@@ -73,7 +73,7 @@ fn openssl(directory: &Directory, arguments: &str) {
 
 /// A self-signed certificate and key made by openssl, as `name`.
 fn by_openssl(directory: &Directory, name: &str, arguments: &str) -> PathBuf {
-    let common = "req -x509 -nodes -days 9 -subj /CN=x -addext subjectAltName=DNS:shop.example";
+    let common = "req -x509 -nodes -days 90 -subj /CN=x -addext subjectAltName=DNS:shop.example";
     openssl(directory, &format!("{common} -keyout {name}.k -out {name}.c {arguments}"));
     let read = |suffix: &str| fs::read_to_string(directory.0.join(format!("{name}.{suffix}"))).unwrap();
     directory.write(&format!("{name}.pem"), read("c") + &read("k"))
@@ -220,6 +220,8 @@ fn a_chain_and_its_key_may_be_two_files() {
             chain: directory.write("chain.crt", certificate(&both)),
             key: directory.write("key.key", private_key(&both)),
         },
+        ocsp: None,
+        default: false,
         at: profile.at,
     });
     assert_eq!(findings(&profile), []);
@@ -258,6 +260,13 @@ fn certificates_that_clients_will_refuse_are_warned_of() {
         &with("b.pem", &|params| params.not_before = rcgen::date_time_ymd(2999, 2, 3)),
         "not valid before 2999-02-03",
     );
+    let soon = time::OffsetDateTime::now_utc() + time::Duration::days(10);
+    warning(&with("soon.pem", &|params| params.not_after = soon), "in 9 days");
+    let short = |params: &mut CertificateParams| {
+        params.not_before = time::OffsetDateTime::now_utc() - time::Duration::days(1);
+        params.not_after = soon - time::Duration::days(4);
+    };
+    assert_eq!(findings(&tls_profile(&[&with("short.pem", &short)])), [], "short-lived by design, and fresh");
     warning(&with("c.pem", &|params| params.subject_alt_names.clear()), "no DNS name");
     warning(&by_openssl(&directory, "sha1", "-newkey rsa:2048 -sha1"), "SHA-1");
     let open = directory.write("open.pem", ec(&[NAME]));

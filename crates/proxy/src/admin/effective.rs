@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, CertificateSource, Config, Forwarded, HostPattern, KeyType, Level, Listener,
+    AccessLog, Action, Backend, Certificate, CertificateSource, Config, Forwarded, HostPattern, Level, Listener,
     PathPattern, Protocol, Redirect, Reuse, Route, TlsPolicy, TlsProfile, Workers,
 };
 use serde_json::{Map, Value, json};
@@ -100,6 +100,9 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
+    if let Some(prefer) = &listener.prefer {
+        value["prefer"] = json!(prefer.iter().map(|each| each.name()).collect::<Vec<&str>>());
+    }
     if let Some(path) = &listener.monitor_path {
         value["monitor_path"] = json!(path);
     }
@@ -107,22 +110,44 @@ fn listener(config: &Config, listener: &Listener) -> Value {
 }
 
 fn tls(profile: &TlsProfile) -> Value {
-    let certificate = |source: &CertificateSource| match source {
-        CertificateSource::Path(file) => path(file),
+    let mut value = json!({
+        "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
+        "policy": policy(&profile.policy),
+        "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        "strict_sni": profile.strict_sni,
+        "certificate_compression": profile.certificate_compression,
+    });
+    if let Some(interval) = profile.watch {
+        value["watch"] = json!(duration(interval));
+    }
+    value
+}
+
+fn certificate(certificate: &Certificate) -> Value {
+    let mut value = match &certificate.source {
+        CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
+        CertificateSource::Path(file) => json!({ "path": path(file) }),
         CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
     };
-    let key_type = |key: &KeyType| match key {
-        KeyType::Ecdsa => "ecdsa",
-        KeyType::Rsa => "rsa",
-    };
-    json!({
-        "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
-        "policy": match profile.policy {
-            TlsPolicy::Modern => "modern",
-            TlsPolicy::Intermediate => "intermediate",
-        },
-        "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
-    })
+    if let Some(file) = &certificate.ocsp {
+        value["ocsp"] = path(file);
+    }
+    if certificate.default {
+        value["default"] = json!(true);
+    }
+    value
+}
+
+fn policy(policy: &TlsPolicy) -> Value {
+    match policy {
+        TlsPolicy::Modern => json!("modern"),
+        TlsPolicy::Intermediate => json!("intermediate"),
+        TlsPolicy::Custom(custom) => json!({
+            "versions": custom.versions.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "suites": custom.suites.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "groups": custom.groups.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        }),
+    }
 }
 
 fn backend(backend: &Backend) -> Value {

@@ -72,11 +72,16 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
             .enumerate()
             .map(|(index, path)| Certificate {
                 source: CertificateSource::Path(path.to_path_buf()),
+                ocsp: None,
+                default: false,
                 at: At { line: index as u32 + 1, column: 1, length: 1 },
             })
             .collect(),
         policy: TlsPolicy::Intermediate,
         prefer: vec![KeyType::Ecdsa, KeyType::Rsa],
+        strict_sni: false,
+        watch: None,
+        certificate_compression: true,
         at: At { line: 99, column: 1, length: 1 },
     }
 }
