@@ -12,7 +12,7 @@ use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
-use crate::snapshot::CoreSnapshot;
+use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
@@ -77,6 +77,12 @@ impl Core {
     /// The configuration that a request beginning now is served by.
     pub fn snapshot(&self) -> Rc<CoreSnapshot> {
         Rc::clone(&self.snapshot.borrow())
+    }
+
+    /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
+    pub fn adopt(&self, publication: &Publication, worker: usize) {
+        let next = self.snapshot().succeeded_by(publication, worker);
+        *self.snapshot.borrow_mut() = next;
     }
 
     /// Memory for a request, used before or new.

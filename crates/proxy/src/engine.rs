@@ -18,7 +18,8 @@ use tokio::time::{interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin;
-use crate::snapshot::Snapshot;
+use crate::certificates::{Certificates, Reloaded};
+use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
@@ -169,6 +170,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
     let (phase, watched) = watch::channel(Phase::Serving);
+    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot), workers)));
     let log = log.start().map_err(StartError::Threads)?;
     let cores = propylon_sys::allowed_cores();
     let mut threads = Vec::new();
@@ -177,7 +179,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
             listeners,
-            snapshot: Arc::clone(&snapshot),
+            published: published.clone(),
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
@@ -186,13 +188,15 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         };
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
-    drop(watched);
+    drop((watched, published));
     log::info!(
         "propylon {} runs with {workers} worker{}",
         env!("CARGO_PKG_VERSION"),
         if workers == 1 { "" } else { "s" }
     );
-    let main = Main { snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
+    let certificates = Certificates::new(&snapshot, Instant::now());
+    let log_failures = log.failures();
+    let main = Main { snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -200,7 +204,10 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    /// The one that was published last.
     snapshot: Arc<Snapshot>,
+    certificates: Certificates,
+    publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
@@ -211,13 +218,18 @@ struct Main {
 }
 
 impl Main {
-    async fn watch(self, admin: Option<TcpListener>, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
+    async fn watch(
+        mut self,
+        admin: Option<TcpListener>,
+        threads: Vec<JoinHandle<io::Result<()>>>,
+    ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 snapshot: Arc::clone(&self.snapshot),
+                certificates: self.certificates.shown(),
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
                 started: Instant::now(),
@@ -234,9 +246,12 @@ impl Main {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
                 // Without a handler either would end the process.
-                _ = hangup.recv() => log::warn!("SIGHUP: reloading is not supported yet; restart to apply a change"),
+                _ = hangup.recv() => self.reload_all_certificates(),
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
-                _ = seconds.tick() => log_failures_seen = self.count_log_failures(log_failures_seen),
+                _ = seconds.tick() => {
+                    log_failures_seen = self.count_log_failures(log_failures_seen);
+                    self.reload_changed_certificates();
+                }
                 _ = rotation.tick() => self.snapshot.tickets().rotate(),
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -245,6 +260,48 @@ impl Main {
             }
         }
         Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+    }
+
+    /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
+    fn reload_all_certificates(&mut self) {
+        let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
+        log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
+        if let Reloaded::Same = self.reload_certificates(&all) {
+            let column = Store::column(&self.store, self.store.columns() - 1);
+            column.increment(self.telemetry.process.certificate_reloads.success);
+            log::info!("the certificates are what they were");
+        }
+    }
+
+    fn reload_changed_certificates(&mut self) {
+        let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
+        if !changed.is_empty() {
+            self.reload_certificates(&changed);
+        }
+    }
+
+    fn reload_certificates(&mut self, which: &[usize]) -> Reloaded {
+        let reloaded = self.certificates.reload(&self.snapshot, which);
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        let counters = &self.telemetry.process.certificate_reloads;
+        match &reloaded {
+            Reloaded::New(snapshot) => {
+                self.snapshot = Arc::new(snapshot.clone());
+                // The last column is this thread's.
+                let publication = Publication::new(Arc::clone(&self.snapshot), self.store.columns() - 1);
+                publication.prepare();
+                self.publish.send_replace(Arc::new(publication));
+                column.increment(counters.success);
+                let count: usize = self.snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
+                log::info!("certificates were read again: {count} in use");
+            }
+            Reloaded::Same => {}
+            Reloaded::Failed => {
+                column.increment(counters.failure);
+                log::error!("certificates could not be read again; those from before stay in use");
+            }
+        }
+        reloaded
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.

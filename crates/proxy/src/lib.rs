@@ -7,6 +7,7 @@ pub mod access_log;
 pub mod admin;
 pub mod attempt;
 pub mod buffer;
+pub mod certificates;
 pub mod client;
 pub mod command;
 pub mod connection;

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
@@ -24,14 +24,26 @@ use crate::telemetry::server_label;
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
+#[derive(Clone)]
 pub struct Snapshot {
-    pub config: Config,
-    pub router: Router,
+    pub config: Arc<Config>,
+    pub router: Arc<Router>,
     /// By backend, then by server.
-    pub servers: Vec<Vec<Server>>,
-    profiles: Vec<Profile>,
+    pub servers: Arc<Vec<Vec<Server>>>,
+    /// By `TlsId`.
+    pub profiles: Vec<Arc<Profile>>,
     tickets: Arc<Tickets>,
 }
+
+/// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
+pub struct Publication {
+    pub snapshot: Arc<Snapshot>,
+    /// By worker.
+    acceptors: Vec<OnceLock<Acceptors>>,
+}
+
+/// One core's, by listener; none for plaintext.
+type Acceptors = Arc<[Option<Acceptor>]>;
 
 pub struct Server {
     pub address: SocketAddr,
@@ -50,9 +62,21 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
-        let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
-        let router = Router::new(config.routes.iter().map(rule).collect());
-        Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
+        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        let profiles = profiles.into_iter().map(Arc::new).collect();
+        Ok((Snapshot { config: Arc::new(config), router, servers, profiles, tickets }, warnings))
+    }
+
+    /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
+    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+        Snapshot {
+            config: Arc::clone(&self.config),
+            router: Arc::clone(&self.router),
+            servers: Arc::clone(&self.servers),
+            profiles,
+            tickets: Arc::clone(&self.tickets),
+        }
     }
 
     pub fn tickets(&self) -> &Arc<Tickets> {
@@ -64,7 +88,7 @@ impl Snapshot {
 pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
     let (mut loaded, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
     for tls in profiles {
-        match Profile::load(tls, ALPN) {
+        match load_profile(tls) {
             Ok((profile, warnings)) => {
                 loaded.push(profile);
                 findings.extend(warnings);
@@ -76,6 +100,11 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
         }
     }
     if failed { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// Loads the certificates of one profile. The findings beside it are warnings.
+pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    Profile::load(tls, ALPN)
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
@@ -111,12 +140,42 @@ fn rule(route: &propylon_config::Route) -> Rule {
     }
 }
 
+impl Publication {
+    pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
+        Publication { snapshot, acceptors: (0..workers).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Makes every core's acceptors here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
+    /// serves should not spend; one that only starts can make its own.
+    pub fn prepare(&self) {
+        for worker in 0..self.acceptors.len() {
+            self.acceptors(worker);
+        }
+    }
+
+    fn acceptors(&self, worker: usize) -> Acceptors {
+        Arc::clone(self.acceptors[worker].get_or_init(|| {
+            let shared = &self.snapshot;
+            shared.config.listeners.iter().map(|listener| shared.acceptor(listener)).collect()
+        }))
+    }
+}
+
+impl Snapshot {
+    fn acceptor(&self, listener: &Listener) -> Option<Acceptor> {
+        let profile = &self.profiles[listener.tls?.0];
+        Some(match &listener.prefer {
+            Some(prefer) => profile.acceptor_preferring(prefer, &self.tickets),
+            None => profile.acceptor(&self.tickets),
+        })
+    }
+}
+
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
-    /// By listener; none for plaintext.
-    pub acceptors: Vec<Option<Acceptor>>,
-    pub backends: Vec<CoreBackend>,
+    pub acceptors: Acceptors,
+    pub backends: Rc<[CoreBackend]>,
 }
 
 /// What one core knows of a backend.
@@ -128,11 +187,21 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(shared: Arc<Snapshot>, seed: u64) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
-        let acceptors = shared.config.listeners.iter().map(acceptor).collect();
-        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
-        Rc::new(CoreSnapshot { acceptors, backends, shared })
+    pub fn new(publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
+        let shared = Arc::clone(&publication.snapshot);
+        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, worker as u64)).collect();
+        Rc::new(CoreSnapshot { acceptors: publication.acceptors(worker), backends, shared })
+    }
+
+    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
+    /// certificates can differ.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
+        debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
+        Rc::new(CoreSnapshot {
+            shared: Arc::clone(&publication.snapshot),
+            acceptors: publication.acceptors(worker),
+            backends: Rc::clone(&self.backends),
+        })
     }
 
     pub fn listener(&self, index: usize) -> &Listener {

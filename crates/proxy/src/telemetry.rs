@@ -75,7 +75,23 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub certificate_reloads: CertificateReloads,
     pub draining: Gauge,
+}
+
+pub struct CertificateReloads {
+    pub success: Counter,
+    pub failure: Counter,
+}
+
+impl CertificateReloads {
+    fn new(r: &mut Registry) -> CertificateReloads {
+        let mut slot = |result: &str| {
+            let help = "Times that certificates were read again, by SIGHUP or because their files had changed.";
+            r.counter("propylon_certificate_reloads_total", help, &[("result", result)])
+        };
+        CertificateReloads { success: slot("success"), failure: slot("failure") }
+    }
 }
 
 pub struct ListenerMetrics {
@@ -242,6 +258,7 @@ impl Telemetry {
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
+        certificate_reloads: CertificateReloads::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",

@@ -20,11 +20,13 @@ mod records;
 mod resolver;
 mod session;
 mod tickets;
+mod watch;
 
 pub use acceptor::Acceptor;
 pub use facts::{Facts, Group, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
-pub use profile::Profile;
+pub use profile::{Profile, Served};
 pub use session::{Opened, Session, Step};
 pub use tickets::Tickets;
+pub use watch::Stamp;

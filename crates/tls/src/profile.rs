@@ -50,6 +50,28 @@ impl Profile {
         Ok((profile, findings))
     }
 
+    /// The NAME of `[tls.NAME]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// In the order of the configuration.
+    pub fn served(&self) -> impl Iterator<Item = Served> {
+        self.credentials.iter().map(|credential| Served {
+            name: credential.names.first().map_or_else(String::new, |name| name.to_string()),
+            key_type: credential.kind.key_type(),
+            not_after: credential.not_after,
+            path: credential.path.clone(),
+            stapled: credential.staple.is_some(),
+        })
+    }
+
+    /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
+    pub fn same_as(&self, other: &Profile) -> bool {
+        let pairs = self.credentials.iter().zip(&other.credentials);
+        self.credentials.len() == other.credentials.len() && pairs.into_iter().all(|(one, two)| one.same_as(two))
+    }
+
     /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
     /// `tickets`, which they only read.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
@@ -79,6 +101,43 @@ pub(crate) struct Credential {
     pub names: Vec<Box<str>>,
     /// Meant for clients that name nothing that any certificate stands for.
     pub default: bool,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    /// The chain's file.
+    pub path: PathBuf,
+    pub staple: Option<Staple>,
+}
+
+/// An OCSP response that clients are shown, for as long as it may be.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Staple {
+    pub response: Vec<u8>,
+    /// Seconds since 1970; absent: newer information is always to be had, and this will do.
+    pub until: Option<i64>,
+}
+
+impl Credential {
+    /// Files may have been written anew with what they held.
+    fn same_as(&self, other: &Credential) -> bool {
+        self.chain == other.chain
+            && self.key.secret_der() == other.key.secret_der()
+            && self.names == other.names
+            && self.staple == other.staple
+    }
+}
+
+/// What can be told of a certificate that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The first of the names that it is served for; empty: it is served where no other fits.
+    pub name: String,
+    pub key_type: KeyType,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    /// The chain's file.
+    pub path: PathBuf,
+    /// It comes with an OCSP response.
+    pub stapled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

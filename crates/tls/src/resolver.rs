@@ -7,6 +7,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
+use rustls_pki_types::UnixTime;
 
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
@@ -16,19 +17,42 @@ use crate::profile::{Credential, Names, Profile};
 pub(crate) struct Resolver {
     names: Arc<Names>,
     /// Indexed as `names` says.
-    keys: Vec<(KeyType, Arc<CertifiedKey>)>,
+    keys: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key_type: KeyType,
+    key: Arc<CertifiedKey>,
+    /// The same with an OCSP response, and until when that may be shown, in seconds since 1970.
+    stapled: Option<(Arc<CertifiedKey>, Option<i64>)>,
+}
+
+impl Entry {
+    fn new(credential: &Credential) -> Entry {
+        let key = certified(credential);
+        let stapled = credential.staple.as_ref().map(|staple| {
+            let stapled = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
+            (Arc::new(stapled), staple.until)
+        });
+        Entry { key_type: credential.kind.key_type(), key: Arc::new(key), stapled }
+    }
+
+    fn current(&self) -> &Arc<CertifiedKey> {
+        match &self.stapled {
+            Some((stapled, until)) if until.is_none_or(|until| now() < until) => stapled,
+            _ => &self.key,
+        }
+    }
+}
+
+fn now() -> i64 {
+    UnixTime::now().as_secs() as i64
 }
 
 impl Resolver {
     pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
-        Resolver {
-            names,
-            keys: profile
-                .credentials
-                .iter()
-                .map(|credential| (credential.kind.key_type(), Arc::new(certified(credential))))
-                .collect(),
-        }
+        Resolver { names, keys: profile.credentials.iter().map(Entry::new).collect() }
     }
 }
 
@@ -42,7 +66,7 @@ impl ResolvesServerCert for Resolver {
     /// library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
-        let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].1);
+        let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].key);
         let mut candidates = self.names.candidates(name);
         let Some(chosen) = candidates.clone().find(verifiable).or_else(|| candidates.next()) else {
             overheard::note(|heard| {
@@ -51,12 +75,12 @@ impl ResolvesServerCert for Resolver {
             });
             return None;
         };
-        let (key_type, key) = &self.keys[*chosen];
+        let entry = &self.keys[*chosen];
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
-            heard.certificate = Some(*key_type);
+            heard.certificate = Some(entry.key_type);
         });
-        Some(key.clone())
+        Some(entry.current().clone())
     }
 }
 

@@ -83,7 +83,7 @@ fn by_openssl(directory: &Directory, name: &str, arguments: &str) -> PathBuf {
 fn missing_and_unreadable_files_are_named() {
     let directory = Directory::new();
     error(&directory.0.join("none.pem"), "no such file");
-    error(&directory.0, "the directory has no .pem file");
+    error(&directory.0, "the directory has no certificate with its private key");
     let locked = directory.write("locked.pem", ec(&[NAME]));
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&locked).is_err() {

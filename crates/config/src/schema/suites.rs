@@ -71,13 +71,16 @@ fn custom(report: &Report<'_>, mut section: Section<'_, '_>) -> Option<CustomPol
         at: report.at(span),
     };
     if report.errors() == errors {
-        fit(report, span, &policy, suites.is_some());
+        fit(report, span, &policy);
+    }
+    if report.errors() == errors && suites.is_some() {
+        idle(report, span, &policy);
     }
     Some(policy)
 }
 
-/// Every version must be possible with the suites and groups, and a suite that no version uses is a slip.
-fn fit(report: &Report<'_>, span: Span, policy: &CustomPolicy, suites_are_written: bool) {
+/// Every version must be possible with the suites and groups.
+fn fit(report: &Report<'_>, span: Span, policy: &CustomPolicy) {
     for version in &policy.versions {
         let name = version.name();
         if !policy.suites.iter().any(|suite| version_of(*suite) == *version) {
@@ -90,7 +93,11 @@ fn fit(report: &Report<'_>, span: Span, policy: &CustomPolicy, suites_are_writte
         let what = "X25519MLKEM768 is for TLS 1.3 only, and `groups` has none for TLS 1.2";
         report.error(span, what, "add \"x25519\", or remove \"1.2\" from `versions`");
     }
-    for suite in policy.suites.iter().filter(|_| suites_are_written) {
+}
+
+/// A suite that no version uses is a slip.
+fn idle(report: &Report<'_>, span: Span, policy: &CustomPolicy) {
+    for suite in &policy.suites {
         if !policy.versions.contains(&version_of(*suite)) {
             let what = format!("{} is of a version that `versions` does not have", suite.name());
             report.warning(span, what, "remove it, or add the version");

@@ -129,6 +129,22 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     worries
 }
 
+/// Seconds since 1970; of a leaf that has been inspected.
+pub(super) fn not_after(leaf: &CertificateDer<'_>) -> i64 {
+    X509Certificate::from_der(leaf).map_or(0, |(_, leaf)| leaf.validity().not_after.timestamp())
+}
+
+/// Whether it is the certificate of an authority, which is not meant to be served by itself.
+pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
+}
+
+/// Whether a certificate is for this key.
+pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPublicKeyInfoDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, certificate)| certificate.public_key().raw == public_key.as_ref())
+}
+
 /// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
 /// design, less than a third of its life.
 fn ends_soon(not_before: OffsetDateTime, not_after: OffsetDateTime, now: OffsetDateTime) -> Option<Duration> {
