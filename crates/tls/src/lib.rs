@@ -7,6 +7,7 @@
 //! The library underneath does not show in this interface, so that it can be replaced.
 
 mod acceptor;
+mod compression;
 mod facts;
 mod failure;
 mod finding;

@@ -148,7 +148,17 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
     let not_after = chain::not_after(&chain[0]);
-    Ok(Credential { chain, key, kind, names: leaf.names, default: false, not_after, path: chain_path, staple: None })
+    Ok(Credential {
+        chain,
+        key,
+        kind,
+        names: leaf.names,
+        default: false,
+        not_after,
+        path: chain_path,
+        staple: None,
+        compressed: [None, None],
+    })
 }
 
 const SUPPORTED_KEYS: &str =

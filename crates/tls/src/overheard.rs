@@ -11,6 +11,7 @@ use propylon_config::KeyType;
 use rustls::KeyLog;
 use zeroize::Zeroizing;
 
+use crate::compression::PerCore;
 use crate::protection::Secret;
 
 #[derive(Default)]
@@ -22,6 +23,8 @@ pub(crate) struct Overheard {
     /// No certificate stands for the name, and the profile wants one that does.
     pub no_certificate: bool,
     pub secrets: TrafficSecrets,
+    /// Of the certificate that was picked: its message compressed, without and with an OCSP response.
+    pub compressed: [Option<PerCore>; 2],
 }
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -45,6 +48,11 @@ pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
 /// For the callbacks.
 pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
+}
+
+/// For the compressor: what the resolver has left for it in the same handshake.
+pub(crate) fn compressed<T>(read: impl FnOnce(&[Option<PerCore>; 2]) -> Option<T>) -> Option<T> {
+    OVERHEARD.with_borrow(|heard| read(&heard.compressed))
 }
 
 impl Overheard {

@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::acceptor::Acceptor;
+use crate::compression::Compressed;
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::offer::{Use, use_of};
@@ -20,6 +21,7 @@ pub struct Profile {
     pub(crate) name: Box<str>,
     pub(crate) policy: TlsPolicy,
     strict_sni: bool,
+    pub(crate) compresses: bool,
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
     /// In the order in which they were configured; at least one.
@@ -33,16 +35,20 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, mut findings) = load::credentials(profile);
+        let (mut credentials, mut findings) = load::credentials(profile);
         findings.extend(unusable(profile, &credentials));
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
+        }
+        if profile.certificate_compression {
+            credentials.iter_mut().for_each(Credential::compress);
         }
         let names = Arc::new(Names::new(&credentials, &profile.prefer, profile.strict_sni));
         let profile = Profile {
             name: profile.name.as_str().into(),
             policy: profile.policy.clone(),
             strict_sni: profile.strict_sni,
+            compresses: profile.certificate_compression,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
@@ -106,6 +112,8 @@ pub(crate) struct Credential {
     /// The chain's file.
     pub path: PathBuf,
     pub staple: Option<Staple>,
+    /// The message that it is sent in, without and with the staple; none where it goes as it is.
+    pub compressed: [Option<Arc<Compressed>>; 2],
 }
 
 /// An OCSP response that clients are shown, for as long as it may be.
@@ -117,6 +125,11 @@ pub(crate) struct Staple {
 }
 
 impl Credential {
+    fn compress(&mut self) {
+        let with_staple = self.staple.as_ref().map(|staple| Compressed::new(&self.chain, Some(&staple.response)));
+        self.compressed = [Some(Compressed::new(&self.chain, None)), with_staple].map(|each| each.map(Arc::new));
+    }
+
     /// Files may have been written anew with what they held.
     fn same_as(&self, other: &Credential) -> bool {
         self.chain == other.chain

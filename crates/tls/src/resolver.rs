@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 use rustls_pki_types::UnixTime;
 
+use crate::compression::PerCore;
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
 
@@ -26,6 +27,7 @@ struct Entry {
     key: Arc<CertifiedKey>,
     /// The same with an OCSP response, and until when that may be shown, in seconds since 1970.
     stapled: Option<(Arc<CertifiedKey>, Option<i64>)>,
+    compressed: [Option<PerCore>; 2],
 }
 
 impl Entry {
@@ -35,7 +37,8 @@ impl Entry {
             let stapled = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
             (Arc::new(stapled), staple.until)
         });
-        Entry { key_type: credential.kind.key_type(), key: Arc::new(key), stapled }
+        let compressed = credential.compressed.clone().map(|each| each.map(Arc::new));
+        Entry { key_type: credential.kind.key_type(), key: Arc::new(key), stapled, compressed }
     }
 
     fn current(&self) -> &Arc<CertifiedKey> {
@@ -79,6 +82,7 @@ impl ResolvesServerCert for Resolver {
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
             heard.certificate = Some(entry.key_type);
+            heard.compressed = entry.compressed.clone();
         });
         Some(entry.current().clone())
     }

@@ -145,3 +145,29 @@ fn a_policy_that_leaves_a_certificate_unusable_is_an_error_or_a_warning() {
     let (_, findings) = Profile::load(&profile, ALPN).unwrap();
     assert_eq!((findings.len(), findings[0].severity), (1, Severity::Warning));
 }
+
+#[test]
+fn a_client_that_can_take_it_gets_the_certificate_compressed() {
+    let directory = Directory::new();
+    let path = directory.write("long.pem", long_chain());
+    let mut profile = tls_profile(&[&path]);
+    let flight = |acceptor: &Acceptor, decompressors: &[&'static dyn rustls::compress::CertDecompressor]| {
+        let mut config = (*Client::tls13().config()).clone();
+        config.cert_decompressors = decompressors.to_vec();
+        let mut dialogue = Dialogue::new(acceptor, &Arc::new(config), NAME);
+        let hello = dialogue.client_bytes();
+        let (_, out) = dialogue.feed(&hello).unwrap();
+        dialogue.deliver(&out).unwrap();
+        dialogue.shake().unwrap();
+        assert_eq!(dialogue.client.peer_certificates().unwrap().len(), 3);
+        out.len()
+    };
+    let acceptor = acceptor_of(&profile);
+    let (plain, zlib, brotli) =
+        (flight(&acceptor, &[]), flight(&acceptor, &[ZLIB]), flight(&acceptor, &[ZLIB, BROTLI]));
+    assert!(plain > zlib + 300 && zlib > brotli, "{plain} {zlib} {brotli}");
+    profile.certificate_compression = false;
+    let off = flight(&acceptor_of(&profile), &[ZLIB, BROTLI]);
+    // Signatures differ by a byte or two.
+    assert!(off.abs_diff(plain) < 8, "{off}");
+}

@@ -1,0 +1,77 @@
+//! What a long certificate chain costs in a full handshake, sent as it is and compressed.
+//!
+//! `cargo run --release -p propylon-tls --example certificate_cost`
+//!
+//! Only the server's calls are timed; the kinds take turns, and the least of each kind's rounds is shown.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use propylon_tls::{Acceptor, Tickets};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls::compress::CertDecompressor;
+use rustls::crypto::aws_lc_rs::kx_group;
+
+const ROUNDS: u32 = 15;
+const HANDSHAKES: u32 = 300;
+
+fn main() {
+    let directory = Directory::new();
+    let acceptor = |name: &str, pem: String, compression: bool| {
+        let mut profile = tls_profile(&[&directory.write(name, pem)]);
+        profile.certificate_compression = compression;
+        load(&profile).acceptor(&Arc::new(Tickets::new()))
+    };
+    let long = long_chain();
+    let (short, plain) = (acceptor("short.pem", ec(&[NAME]), false), acceptor("plain.pem", long.clone(), false));
+    let compressing = acceptor("long.pem", long, true);
+    let kinds: [(&str, &Acceptor, &[&'static dyn CertDecompressor]); 6] = [
+        ("one certificate", &short, &[]),
+        ("three, compression off", &plain, &[]),
+        ("three, off, both offered", &plain, &[BROTLI, ZLIB]),
+        ("three, on, none offered", &compressing, &[]),
+        ("three, zlib", &compressing, &[ZLIB]),
+        ("three, brotli", &compressing, &[BROTLI, ZLIB]),
+    ];
+    let configs = kinds.map(|(_, _, decompressors)| client(decompressors));
+    let mut least = [Duration::MAX; 6];
+    let mut bytes = [0; 6];
+    for _ in 0..ROUNDS {
+        for (index, (_, acceptor, _)) in kinds.iter().enumerate() {
+            let (took, sent) = round(acceptor, &configs[index]);
+            least[index] = least[index].min(took);
+            bytes[index] = sent;
+        }
+    }
+    for (index, (name, _, _)) in kinds.iter().enumerate() {
+        println!("{name:28} {:6.2} us  {:5} bytes in the first flight", least[index].as_secs_f64() * 1e6, bytes[index]);
+    }
+}
+
+fn client(decompressors: &[&'static dyn CertDecompressor]) -> Arc<ClientConfig> {
+    let mut client = Client::tls13();
+    client.provider.kx_groups = vec![kx_group::X25519];
+    let mut config = (*client.config()).clone();
+    config.cert_decompressors = decompressors.to_vec();
+    config.resumption = Resumption::disabled();
+    Arc::new(config)
+}
+
+/// Time of the call that answers the hello, and the length of the answer.
+fn round(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> (Duration, usize) {
+    let (mut took, mut sent) = (Duration::ZERO, 0);
+    for _ in 0..HANDSHAKES {
+        let mut dialogue = Dialogue::new(acceptor, config, NAME);
+        let hello = dialogue.client_bytes();
+        let started = Instant::now();
+        let (_, out) = dialogue.feed(&hello).unwrap();
+        took += started.elapsed();
+        sent = out.len();
+    }
+    (took / HANDSHAKES, sent)
+}
