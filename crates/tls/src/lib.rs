@@ -6,6 +6,9 @@
 //!
 //! The library underneath does not show in this interface, so that it can be replaced.
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
 mod acceptor;
 mod compression;
 mod facts;
@@ -27,6 +30,8 @@ pub use acceptor::Acceptor;
 pub use facts::{Facts, Group, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
+#[cfg(any(test, fuzzing))]
+pub use load::fuzz;
 pub use profile::{Profile, Served};
 pub use session::{Opened, Session, Step};
 pub use tickets::Tickets;

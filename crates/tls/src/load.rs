@@ -2,6 +2,8 @@
 
 mod chain;
 pub(crate) mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod ocsp;
 mod pem;
 

@@ -59,7 +59,7 @@ impl Resolver {
     }
 }
 
-fn certified(credential: &Credential) -> CertifiedKey {
+pub(crate) fn certified(credential: &Credential) -> CertifiedKey {
     let key = aws_lc_rs::sign::any_supported_type(&credential.key).expect("parsed once when it was loaded");
     CertifiedKey::new(credential.chain.clone(), key)
 }

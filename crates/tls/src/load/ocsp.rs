@@ -33,16 +33,21 @@ pub(super) fn staple(
             return None;
         }
     };
-    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    let answer = parse(&der).ok_or_else(|| "this is not an OCSP response in DER".to_string());
-    let until = answer.and_then(|answer| judge(&answer, credential, now));
-    match until {
-        Ok(until) => Some(Staple { response: der, until }),
+    match read_response(&der, credential, now) {
+        Ok(staple) => Some(staple),
         Err(what) => {
             troubles.push(Trouble::warning(path, what, REFRESH));
             None
         }
     }
+}
+
+/// Or what speaks against stapling it.
+pub(super) fn read_response(der: &[u8], credential: &Credential, now: SystemTime) -> Result<Staple, String> {
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    let answer = parse(der).ok_or_else(|| "this is not an OCSP response in DER".to_string())?;
+    let until = judge(&answer, credential, now)?;
+    Ok(Staple { response: der.to_vec(), until })
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
