@@ -51,6 +51,22 @@ fn main() {
     for (index, (name, _, _)) in kinds.iter().enumerate() {
         println!("{name:28} {:6.2} us  {:5} bytes in the first flight", least[index].as_secs_f64() * 1e6, bytes[index]);
     }
+    keys(&directory);
+}
+
+/// What it takes to make an acceptor of a profile with one key, which a reload does once for each core and listener.
+fn keys(directory: &Directory) {
+    for (name, pem) in [("P-256", ec(&[NAME])), ("RSA-2048", rsa(&[NAME]))] {
+        let profile = load(&tls_profile(&[&directory.write("key.pem", pem)]));
+        let tickets = Arc::new(Tickets::new());
+        let one = || {
+            let started = Instant::now();
+            std::hint::black_box(profile.acceptor(&tickets));
+            started.elapsed()
+        };
+        let least = std::iter::repeat_with(one).take(100).min().unwrap();
+        println!("an acceptor of one {name:8}  {:6.1} us", least.as_secs_f64() * 1e6);
+    }
 }
 
 fn client(decompressors: &[&'static dyn CertDecompressor]) -> Arc<ClientConfig> {

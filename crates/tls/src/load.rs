@@ -55,6 +55,10 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
                 let response = ocsp_path(certificate, &path);
                 credential.staple =
                     ocsp::staple(&response, certificate.ocsp.is_some(), &credential, now, &mut troubles);
+                if credential.staple.is_none() && chain::must_staple(&credential.chain[0]) {
+                    let what = "the certificate demands a stapled OCSP response (RFC 7633), and there is none";
+                    troubles.push(Trouble::warning(&response, what, "put one there: some clients refuse it without"));
+                }
                 admit(credential, &path, &mut credentials, &mut troubles);
             }
         }

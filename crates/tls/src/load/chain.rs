@@ -139,6 +139,13 @@ pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
+/// Whether clients are to refuse the leaf without a stapled response (RFC 7633).
+pub(super) fn must_staple(leaf: &CertificateDer<'_>) -> bool {
+    const TLS_FEATURE: &str = "1.3.6.1.5.5.7.1.24";
+    X509Certificate::from_der(leaf)
+        .is_ok_and(|(_, leaf)| leaf.extensions().iter().any(|extension| extension.oid.to_id_string() == TLS_FEATURE))
+}
+
 /// Whether a certificate is for this key.
 pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPublicKeyInfoDer<'_>) -> bool {
     X509Certificate::from_der(certificate)

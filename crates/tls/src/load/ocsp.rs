@@ -11,6 +11,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::Trouble;
+use crate::finding::Severity;
 use crate::profile::{Credential, Staple};
 
 /// Responses are 0.5 to 3 KB.
@@ -29,7 +30,10 @@ pub(super) fn staple(
         Ok(der) => der,
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => return None,
         Err(error) => {
-            troubles.push(super::pem::unreadable(path, &error));
+            let trouble = super::pem::unreadable(path, &error);
+            // A file that was found, and not asked for, is no reason to serve nothing.
+            let severity = if named { Severity::Error } else { Severity::Warning };
+            troubles.push(Trouble { severity, ..trouble });
             return None;
         }
     };
