@@ -153,3 +153,34 @@ fn problems_in_json_have_their_position() {
         ]
     );
 }
+
+#[test]
+fn certificates_policies_and_preferences_are_read_as_written() {
+    let text = r#"
+[listener.web]
+bind = "127.0.0.1:443"
+tls = "t"
+prefer = ["rsa", "ed25519"]
+[tls.t]
+certificates = [{ path = "a.pem", default = true }, { chain = "c", key = "k", ocsp = "o" }]
+policy = { versions = ["1.3"], suites = ["tls_aes_256_gcm_sha384"], groups = ["P-384", "x25519"] }
+strict_sni = true
+watch = "10s"
+certificate_compression = false
+[[route]]
+respond = { body = "ok" }
+"#;
+    let source = Source { name: "f.toml".into(), base: "/etc".into(), text: text.into() };
+    let (config, problems) = propylon_config::parse(&source).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(config.listeners[0].prefer, Some(vec![KeyType::Rsa, KeyType::Ed25519]));
+    let tls = &config.tls[0];
+    assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/a.pem".into()));
+    assert_eq!(tls.certificates.iter().map(|each| each.default).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(tls.certificates[1].ocsp, Some("/etc/o".into()));
+    let TlsPolicy::Custom(policy) = &tls.policy else { panic!("{:?}", tls.policy) };
+    assert_eq!(policy.suites.iter().map(|each| each.name()).collect::<Vec<_>>(), ["TLS_AES_256_GCM_SHA384"]);
+    assert_eq!(policy.groups.iter().map(|each| each.name()).collect::<Vec<_>>(), ["secp384r1", "x25519"]);
+    assert!(tls.strict_sni && !tls.certificate_compression);
+    assert_eq!(tls.watch, Some(std::time::Duration::from_secs(10)));
+}

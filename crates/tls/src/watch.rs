@@ -68,6 +68,8 @@ impl Look {
     }
 }
 
+/// Every file that loading the profile reads. Whoever makes it read more (authorities and revocation lists of clients) adds
+/// them here.
 fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for certificate in &profile.certificates {

@@ -295,3 +295,71 @@ fn all_findings_come_at_once_in_the_order_of_the_configuration() {
     assert_eq!(lines, [1, 2]);
     assert_eq!(findings(&tls_profile(&[]))[0].at.line, 99);
 }
+
+#[test]
+fn a_folder_puts_keys_and_their_chains_together() {
+    let (one, two) = (ec(&["one.example"]), rsa(&["two.example"]));
+    // certbot: the leaf alone beside the whole chain, and a folder's README.
+    let directory = Directory::new();
+    let authority = {
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.self_signed(&p256()).unwrap().pem()
+    };
+    directory.write("cert.pem", certificate(&one));
+    directory.write("chain.pem", &authority);
+    directory.write("privkey.pem", private_key(&one));
+    directory.write("README", "not looked at");
+    assert_eq!(findings(&tls_profile(&[&directory.0])), []);
+    // Several pairs, a file with both, and the names of Kubernetes.
+    directory.write("tls.crt", certificate(&two));
+    directory.write("tls.key", private_key(&two));
+    directory.write("both.pem", ec(&["three.example"]));
+    let (profile, findings) = Profile::load(&tls_profile(&[&directory.0]), ALPN).unwrap();
+    assert_eq!(findings, []);
+    let mut served: Vec<_> = profile.served().map(|served| (served.name, served.key_type.name())).collect();
+    served.sort();
+    assert_eq!(
+        served,
+        [("one.example", "ecdsa"), ("three.example", "ecdsa"), ("two.example", "rsa")]
+            .map(|(name, kind)| (name.to_string(), kind))
+    );
+    // What has no other half is named.
+    fs::remove_file(directory.0.join("tls.key")).unwrap();
+    error_in(&directory, "tls.crt", "no private key for this certificate");
+    fs::remove_file(directory.0.join("tls.crt")).unwrap();
+    directory.write("stray.key", private_key(&two));
+    error_in(&directory, "stray.key", "no certificate in the folder belongs");
+}
+
+fn error_in(directory: &Directory, file: &str, what: &str) {
+    let found = findings(&tls_profile(&[&directory.0]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].severity, found[0].path.as_path()), (Severity::Error, directory.0.join(file).as_path()));
+    assert!(found[0].what.contains(what), "{}", found[0].what);
+}
+
+#[test]
+fn responses_that_cannot_be_stapled_are_warned_of_and_a_named_one_must_be_there() {
+    let directory = Directory::new();
+    let path = directory.write("shop.pem", ec(&[NAME]));
+    let response = directory.write("shop.pem.ocsp", "no response");
+    let found = findings(&tls_profile(&[&path]));
+    assert_eq!((found.len(), found[0].severity, found[0].path.as_path()), (1, Severity::Warning, response.as_path()));
+    // OCSPResponse { responseStatus tryLater }
+    directory.write("shop.pem.ocsp", [0x30, 3, 0x0a, 1, 3]);
+    assert!(findings(&tls_profile(&[&path]))[0].what.contains("status 3"));
+    let mut named = tls_profile(&[&path]);
+    named.certificates[0].ocsp = Some(directory.0.join("gone.ocsp"));
+    assert_eq!(findings(&named)[0].severity, Severity::Error);
+    fs::remove_file(response).unwrap();
+    let must =
+        by_openssl(&directory, "must", "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -addext tlsfeature=status_request");
+    warning_about(&must, "demands a stapled OCSP response");
+}
+
+fn warning_about(path: &Path, what: &str) {
+    let found = findings(&tls_profile(&[path]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].severity == Severity::Warning && found[0].what.contains(what), "{found:#?}");
+}
