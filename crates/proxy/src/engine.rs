@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use propylon_config::{Config, Workers};
-use propylon_metrics::Store;
+use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -266,49 +266,58 @@ impl Main {
     fn reload_all_certificates(&mut self) {
         let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        if let Reloaded::Same = self.reload_certificates(&all) {
-            let column = Store::column(&self.store, self.store.columns() - 1);
-            column.increment(self.telemetry.process.certificate_reloads.success);
-            log::info!("the certificates are what they were");
+        match self.certificates.reload(&self.snapshot, &all) {
+            Reloaded::Same => {
+                self.column().increment(self.telemetry.process.certificate_reloads.success);
+                log::info!("the certificates are what they were");
+            }
+            other => self.conclude(other),
         }
     }
 
+    /// What was merely touched is nobody's news.
     fn reload_changed_certificates(&mut self) {
         let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
         if !changed.is_empty() {
-            self.reload_certificates(&changed);
+            let reloaded = self.certificates.reload(&self.snapshot, &changed);
+            self.conclude(reloaded);
         }
     }
 
-    fn reload_certificates(&mut self, which: &[usize]) -> Reloaded {
-        let reloaded = self.certificates.reload(&self.snapshot, which);
-        let column = Store::column(&self.store, self.store.columns() - 1);
+    fn conclude(&mut self, reloaded: Reloaded) {
         let counters = &self.telemetry.process.certificate_reloads;
-        match &reloaded {
+        match reloaded {
             Reloaded::New(snapshot) => {
-                self.snapshot = Arc::new(snapshot.clone());
-                // The last column is this thread's.
-                let publication = Publication::new(Arc::clone(&self.snapshot), self.store.columns() - 1);
-                publication.prepare();
-                self.publish.send_replace(Arc::new(publication));
-                column.increment(counters.success);
-                let count: usize = self.snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
+                self.column().increment(counters.success);
+                let count: usize = snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
+                self.publish(snapshot);
                 log::info!("certificates were read again: {count} in use");
             }
             Reloaded::Same => {}
             Reloaded::Failed => {
-                column.increment(counters.failure);
+                self.column().increment(counters.failure);
                 log::error!("certificates could not be read again; those from before stay in use");
             }
         }
-        reloaded
+    }
+
+    fn publish(&mut self, snapshot: Snapshot) {
+        self.snapshot = Arc::new(snapshot);
+        let workers = self.store.columns() - 1;
+        let publication = Publication::new(Arc::clone(&self.snapshot), workers);
+        publication.prepare();
+        self.publish.send_replace(Arc::new(publication));
+    }
+
+    /// This thread's own: the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
     fn count_log_failures(&self, seen: u64) -> u64 {
         let failures = self.log_failures.load(Ordering::Relaxed);
-        let column = Store::column(&self.store, self.store.columns() - 1);
-        column.add(self.telemetry.process.access_log_failed, failures - seen);
+        self.column().add(self.telemetry.process.access_log_failed, failures - seen);
         failures
     }
 
@@ -320,7 +329,7 @@ impl Main {
     ) -> Outcome {
         let limit = self.snapshot.config.process.drain_timeout;
         let started = Instant::now();
-        propylon_metrics::Store::column(&self.store, self.store.columns() - 1).set(self.telemetry.process.draining, 1);
+        self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(Phase::Draining);
         self.report("draining", limit);
         let mut reports = interval(DRAIN_REPORT);
