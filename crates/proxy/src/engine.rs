@@ -189,11 +189,6 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
-    log::info!(
-        "propylon {} runs with {workers} worker{}",
-        env!("CARGO_PKG_VERSION"),
-        if workers == 1 { "" } else { "s" }
-    );
     let certificates = Certificates::new(&snapshot, Instant::now());
     let log_failures = log.failures();
     let main = Main { snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
@@ -238,6 +233,13 @@ impl Main {
         }
         let mut hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
+        // Not before the signals are heeded: whoever waits for this line may send one at once.
+        let workers = threads.len();
+        log::info!(
+            "propylon {} runs with {workers} worker{}",
+            env!("CARGO_PKG_VERSION"),
+            if workers == 1 { "" } else { "s" }
+        );
         let mut seconds = interval(Duration::from_secs(1));
         let mut log_failures_seen = 0;
         let mut rotation = interval(TICKET_ROTATION);
