@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::server::NoServerSessionStorage;
 
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
@@ -11,6 +10,7 @@ use crate::overheard::SecretsListener;
 use crate::profile::Profile;
 use crate::resolver::Resolver;
 use crate::session::Session;
+use crate::sessions::Store;
 use crate::tickets::{Ticketer, Tickets};
 
 pub struct Acceptor {
@@ -25,10 +25,10 @@ impl Acceptor {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(Resolver::new(profile)));
         config.alpn_protocols = profile.alpn.clone();
-        config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
-        // Tickets carry the state; a store would be a lock, and memory per client.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 2;
+        config.ticketer = Arc::new(Ticketer::new(tickets, profile));
+        // For TLS 1.2 clients that take no tickets, which carry the state of all others.
+        config.session_storage = Arc::new(Store::new(&profile.sessions));
+        config.send_tls13_tickets = profile.tickets.into();
         config.max_early_data_size = 0;
         // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.
         config.ignore_client_order = true;

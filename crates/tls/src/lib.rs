@@ -19,12 +19,14 @@ mod protection;
 mod records;
 mod resolver;
 mod session;
+mod sessions;
 mod tickets;
 
 pub use acceptor::Acceptor;
-pub use facts::{Facts, Group, Suite, Version};
+pub use facts::{Facts, Group, Resumption, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
 pub use profile::Profile;
 pub use session::{Opened, Session, Step};
-pub use tickets::Tickets;
+pub use sessions::IdUse;
+pub use tickets::{KeyFileError, Tickets, Unopened};

@@ -12,6 +12,8 @@ use rustls::KeyLog;
 use zeroize::Zeroizing;
 
 use crate::protection::Secret;
+use crate::sessions::{IdUse, SessionId};
+use crate::tickets::Unopened;
 
 #[derive(Default)]
 pub(crate) struct Overheard {
@@ -20,6 +22,23 @@ pub(crate) struct Overheard {
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
     pub secrets: TrafficSecrets,
+    pub resumption: Resumption,
+}
+
+/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later calls:
+/// what a client gets depends on what it came with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Resumption {
+    /// When the session that the client came back to began, in Unix seconds.
+    pub born: Option<u64>,
+    /// It was resumed.
+    pub resumed: bool,
+    /// Tickets given.
+    pub issued: u8,
+    pub refused: Option<Unopened>,
+    pub session_id: Option<IdUse>,
+    /// Kept under this ID during this call.
+    pub kept: Option<SessionId>,
 }
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -33,9 +52,9 @@ thread_local! {
     static OVERHEARD: RefCell<Overheard> = RefCell::new(Overheard::default());
 }
 
-/// Runs a call into the library and returns what its callbacks heard meanwhile.
-pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
-    OVERHEARD.take();
+/// Runs a call into the library and returns what its callbacks heard meanwhile. They know of `resumption`.
+pub(crate) fn listen<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, Overheard) {
+    OVERHEARD.set(Overheard { resumption, ..Overheard::default() });
     let answer = call();
     (answer, OVERHEARD.take())
 }
@@ -43,6 +62,11 @@ pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
 /// For the callbacks.
 pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
+}
+
+/// For the callbacks.
+pub(crate) fn resumption() -> Resumption {
+    OVERHEARD.with_borrow(|heard| heard.resumption)
 }
 
 impl Overheard {
@@ -57,6 +81,7 @@ impl Overheard {
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }
+        self.resumption = later.resumption;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,6 +12,7 @@ use zeroize::Zeroizing;
 use crate::acceptor::Acceptor;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::sessions::Sessions;
 use crate::tickets::Tickets;
 
 /// Shared by all cores, which only make their acceptors of it.
@@ -22,6 +24,12 @@ pub struct Profile {
     /// In the order in which they were configured; at least one.
     pub(crate) credentials: Vec<Credential>,
     pub(crate) names: Arc<Names>,
+    /// Given after a full handshake; 0: none at all.
+    pub(crate) tickets: u8,
+    pub(crate) sessions: Arc<Sessions>,
+    /// What is asked of clients beyond a handshake, so that a session from before it was asked, or asked otherwise, is
+    /// not taken for one that has met it: empty, or the mode and the authorities of client certificates.
+    pub(crate) demands: Box<[u8]>,
 }
 
 impl Profile {
@@ -41,6 +49,9 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
+            tickets: profile.resumption.tickets,
+            sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
+            demands: Box::default(),
         };
         Ok((profile, findings))
     }
@@ -49,6 +60,17 @@ impl Profile {
     /// `tickets`, which they only read.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
         Acceptor::new(self, tickets)
+    }
+
+    /// Forgets the sessions that are too old. For the main thread, now and then.
+    pub fn purge_sessions(&self, now: SystemTime) {
+        self.sessions.purge(now);
+    }
+
+    /// What every ticket is bound to. The name's length keeps it apart from the demands.
+    pub(crate) fn ticket_context(&self) -> Box<[u8]> {
+        let name_len = (self.name.len() as u64).to_be_bytes();
+        [b"propylon ticket 1", &name_len[..], self.name.as_bytes(), &self.demands].concat().into()
     }
 }
 
