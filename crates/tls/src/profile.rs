@@ -67,11 +67,16 @@ impl Profile {
         self.sessions.purge(now);
     }
 
-    /// What every ticket is bound to. The name's length keeps it apart from the demands.
+    /// What every ticket is bound to.
     pub(crate) fn ticket_context(&self) -> Box<[u8]> {
-        let name_len = (self.name.len() as u64).to_be_bytes();
-        [b"propylon ticket 1", &name_len[..], self.name.as_bytes(), &self.demands].concat().into()
+        ticket_context(&self.name, &self.demands)
     }
+}
+
+/// The name's length keeps it apart from the demands.
+fn ticket_context(name: &str, demands: &[u8]) -> Box<[u8]> {
+    let name_len = (name.len() as u64).to_be_bytes();
+    [b"propylon ticket 1", &name_len[..], name.as_bytes(), demands].concat().into()
 }
 
 impl fmt::Debug for Profile {
@@ -174,4 +179,18 @@ impl Names {
 
 fn shares_a_name(one: &Credential, other: &Credential) -> bool {
     one.names.iter().any(|name| other.names.contains(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_are_bound_to_name_and_demands_each_by_itself() {
+        let all = [("public", ""), ("public", "ca"), ("publicca", ""), ("public", "other ca"), ("", "publicca")];
+        let contexts = all.map(|(name, demands)| ticket_context(name, demands.as_bytes()));
+        for (index, context) in contexts.iter().enumerate() {
+            assert!(!contexts[..index].contains(context), "{:?}", all[index]);
+        }
+    }
 }

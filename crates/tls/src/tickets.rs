@@ -163,6 +163,16 @@ pub(crate) struct Ticketer {
 }
 
 impl Ticketer {
+    #[cfg(test)]
+    fn alone(tickets: &Arc<Tickets>) -> Ticketer {
+        Ticketer {
+            tickets: tickets.clone(),
+            context: Box::default(),
+            enabled: true,
+            sessions: Arc::new(Sessions::new(0)),
+        }
+    }
+
     pub fn new(tickets: &Arc<Tickets>, profile: &Profile) -> Ticketer {
         Ticketer {
             tickets: tickets.clone(),
@@ -276,6 +286,24 @@ mod tests {
         let ticket = tickets.seal(b"", NOW - SESSION_SECONDS_MAX, b"state").unwrap();
         assert!(tickets.open(b"", &ticket, NOW - 1).is_ok());
         assert_eq!(tickets.open(b"", &ticket, NOW), Err(Unopened::Expired));
+    }
+
+    #[test]
+    fn a_renewed_ticket_is_as_old_as_its_session() {
+        let tickets = Arc::new(Tickets::new());
+        let ticketer = Ticketer::alone(&tickets);
+        let now = seconds(SystemTime::now());
+        let (first, _) = overheard::listen(Default::default(), || ticketer.encrypt(b"state").unwrap());
+        assert!(tickets.open(b"", &first, now).unwrap().0 >= now);
+        // In one call, as in TLS 1.2, and in two, as in TLS 1.3.
+        let old = tickets.seal(b"", now - 1000, b"state").unwrap();
+        let call = || (ticketer.decrypt(&old).unwrap(), ticketer.encrypt(b"state").unwrap());
+        let ((_, renewed), heard) = overheard::listen(Default::default(), call);
+        assert_eq!(tickets.open(b"", &renewed, now).unwrap().0, now - 1000);
+        let heard = overheard::Resumption { resumed: true, issued: 0, ..heard.resumption };
+        let (tickets_given, _) = overheard::listen(heard, || [ticketer.encrypt(b"state"), ticketer.encrypt(b"state")]);
+        let [Some(renewed), None] = tickets_given else { panic!("one ticket for one") };
+        assert_eq!(tickets.open(b"", &renewed, now).unwrap().0, now - 1000);
     }
 
     #[test]
