@@ -134,7 +134,8 @@ pub struct CoreBackend {
 
 impl CoreSnapshot {
     pub fn new(shared: Arc<Snapshot>, seed: u64) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
+        let acceptor =
+            |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
         let acceptors = shared.config.listeners.iter().map(acceptor).collect();
         let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
         Rc::new(CoreSnapshot { acceptors, backends, shared })
