@@ -244,6 +244,12 @@ mod tests {
         certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
         policy = "modern"
         prefer = ["rsa"]
+        tickets = 1
+        ticket_keys = { file = "keys", rotate = "90m" }
+        session_ids = 9
+        [tls.spare]
+        certificates = ["b.pem"]
+        ticket_keys = "keys"
         [backend.app]
         balance = "random"
         servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
