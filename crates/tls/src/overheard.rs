@@ -33,6 +33,8 @@ pub(crate) struct Resumption {
     pub born: Option<u64>,
     /// It was resumed.
     pub resumed: bool,
+    /// Tickets looked at.
+    pub tried: u8,
     /// Tickets given.
     pub issued: u8,
     pub refused: Option<Unopened>,

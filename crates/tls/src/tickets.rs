@@ -27,6 +27,9 @@ use ring::Ring;
 pub(crate) const SESSION_SECONDS_MAX: u64 = 24 * 3600;
 /// Longer ones are neither made nor opened. State is some 150 bytes; with a client's certificates it may be thousands.
 const TICKET_BYTES_MAX: usize = 4096;
+/// Tickets looked at in one handshake. There is room for a thousand in a ClientHello, which would cost more to open than
+/// a handshake; clients send one or two, and once more after a HelloRetryRequest.
+const TRIED_MAX: u8 = 8;
 /// What clients are told at most.
 const LIFETIME_SECONDS_MAX: u64 = SESSION_SECONDS_MAX;
 /// What they are told where somebody else rotates: as with keys of our own.
@@ -220,13 +223,18 @@ impl ProducesTickets for Ticketer {
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        if !self.enabled {
+        let tried = overheard::resumption().tried;
+        if !self.enabled || tried >= TRIED_MAX {
             return None;
         }
         let opened = self.tickets.open(&self.context, cipher, seconds(SystemTime::now()));
-        overheard::note(|heard| match &opened {
-            Ok((born, _)) => heard.resumption.born = Some(*born),
-            Err(why) => heard.resumption.refused = Some(*why),
+        overheard::note(|heard| {
+            let heard = &mut heard.resumption;
+            heard.tried = tried + 1;
+            match &opened {
+                Ok((born, _)) => heard.born = Some(*born),
+                Err(why) => heard.refused = Some(*why),
+            }
         });
         opened.ok().map(|(_, state)| state)
     }
@@ -304,6 +312,22 @@ mod tests {
         let (tickets_given, _) = overheard::listen(heard, || [ticketer.encrypt(b"state"), ticketer.encrypt(b"state")]);
         let [Some(renewed), None] = tickets_given else { panic!("one ticket for one") };
         assert_eq!(tickets.open(b"", &renewed, now).unwrap().0, now - 1000);
+    }
+
+    #[test]
+    fn a_client_with_a_thousand_tickets_is_heard_for_eight() {
+        let tickets = Arc::new(Tickets::new());
+        let ticketer = Ticketer::alone(&tickets);
+        let good = tickets.seal(b"", seconds(SystemTime::now()), b"state").unwrap();
+        let opens_after = |bad: u8| {
+            let call = || {
+                (0..bad).for_each(|_| assert_eq!(ticketer.decrypt(&[0; 60]), None));
+                ticketer.decrypt(&good).is_some()
+            };
+            overheard::listen(Default::default(), call).0
+        };
+        assert!(opens_after(TRIED_MAX - 1));
+        assert!(!opens_after(TRIED_MAX));
     }
 
     #[test]

@@ -214,9 +214,7 @@ impl KeyFile {
     /// Held until the file is closed; nothing if another process has it.
     fn lock(&self) -> Result<Option<File>, KeyFileError> {
         let path = beside(&self.target(), ".lock");
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(|error| self.failed("its lock file cannot be opened", &error))?;
-        like_its_folder(&file, &path);
+        let file = open_lock(&path).map_err(|error| self.failed("its lock file cannot be opened", &error))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(file)),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
@@ -265,6 +263,7 @@ impl KeyFile {
 
 /// A path that is a pipe must not stop the process.
 const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 const KEEP: &str = "correct it, or remove it to have it made anew by an engine with `rotate`";
 
 fn stamp(metadata: &fs::Metadata) -> Stamp {
@@ -285,6 +284,20 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
+}
+
+/// Root may be in a folder of another account here: a link is not followed, and what was there already not given away.
+fn open_lock(path: &Path) -> io::Result<File> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            like_its_folder(&file, path);
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            OpenOptions::new().write(true).custom_flags(NOFOLLOW | NONBLOCK).open(path)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {

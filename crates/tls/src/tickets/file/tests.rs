@@ -141,6 +141,15 @@ fn what_a_writer_that_died_left_behind_is_in_nobodys_way() {
 }
 
 #[test]
+fn a_lock_that_is_a_link_is_not_followed() {
+    let folder = Folder::new();
+    let elsewhere = folder.0.join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, folder.0.join("keys.lock")).unwrap();
+    assert!(folder.owner().open(NOW).unwrap_err().what.contains("lock file"));
+    assert!(!elsewhere.exists());
+}
+
+#[test]
 fn a_broken_file_is_told_once_and_displaces_nothing() {
     let folder = Folder::new();
     let mut owner = folder.owner();
