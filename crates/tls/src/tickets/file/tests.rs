@@ -268,6 +268,20 @@ fn a_file_that_is_cut_at_any_byte_is_refused_or_holds_whole_keys() {
 }
 
 #[test]
+fn whatever_stands_in_a_file_it_is_read_or_refused() {
+    let text = written(&Ring::new(NOW, PERIOD));
+    for at in 0..text.len() {
+        for byte in [0, b'\n', b' ', b'9', b'=', b'#', 0xff] {
+            let mut changed = text.to_vec();
+            changed[at] = byte;
+            if let Ok(ring) = parse(&changed, NOW) {
+                assert!(ring.open(b"", &ticket(&ring)).is_ok(), "{byte} at {at}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_no_file_is_refused() {
     let folder = Folder::new();
     fs::create_dir(folder.keys()).unwrap();
