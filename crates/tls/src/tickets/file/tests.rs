@@ -119,6 +119,43 @@ fn of_two_owners_one_rotates_and_the_other_finds_it_done() {
 }
 
 #[test]
+fn of_many_owners_at_once_exactly_one_rotates() {
+    const OWNERS: usize = 6;
+    const ROTATIONS: u64 = 40;
+    let folder = Folder::new();
+    let first = folder.owner().open(NOW).unwrap();
+    let together = std::sync::Barrier::new(OWNERS);
+    let live = || {
+        let (mut owner, mut ring) = (folder.owner(), first.clone());
+        let mut sealed = Vec::new();
+        for turn in 1..=ROTATIONS {
+            let now = NOW + turn * PERIOD;
+            together.wait();
+            if let Some(next) = owner.tend(&ring, now).unwrap() {
+                ring = next;
+            }
+            ring = ring.advanced(now).unwrap_or(ring);
+            together.wait();
+            // Whoever did not get the lock finds out now.
+            if let Some(next) = owner.tend(&ring, now).unwrap() {
+                ring = next;
+            }
+            sealed.push(ticket(&ring)[..NAME_LEN].to_vec());
+            together.wait();
+        }
+        let times: Vec<u64> = ring.keys().iter().map(|key| key.from).collect();
+        (sealed, times)
+    };
+    let lives: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..OWNERS).map(|_| scope.spawn(live)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // All have sealed with the same key at every time, and no rotation was made twice.
+    assert!(lives.iter().all(|life| *life == lives[0]));
+    assert_eq!(lives[0].1, [ROTATIONS - 2, ROTATIONS - 1, ROTATIONS, ROTATIONS + 1].map(|n| NOW + n * PERIOD));
+}
+
+#[test]
 fn an_owner_leaves_a_locked_file_to_the_other_one() {
     let folder = Folder::new();
     let mut owner = folder.owner();
