@@ -200,8 +200,45 @@ pub struct TlsProfile {
     pub policy: TlsPolicy,
     /// Key types in the order in which they are offered to a client that can do several. Default ecdsa, rsa.
     pub prefer: Vec<KeyType>,
+    /// How clients come back to a session.
+    pub resumption: Resumption,
     /// Where the name is written.
     pub at: At,
+}
+
+/// How clients come back to a session without a full handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// Tickets that a TLS 1.3 client gets after a full handshake; after a resumed one it gets one at most. 0: no tickets
+    /// at all, with TLS 1.2 neither. Default 2, at most 8.
+    pub tickets: u8,
+    /// Where the keys of tickets come from. Default memory.
+    pub ticket_keys: TicketKeys,
+    /// Sessions kept in memory for TLS 1.2 clients that take no tickets; 0: none. Default 16384.
+    pub session_ids: usize,
+}
+
+impl Default for Resumption {
+    fn default() -> Resumption {
+        Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 }
+    }
+}
+
+/// Where the keys come from that session tickets are sealed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TicketKeys {
+    /// Made at start, replaced every six hours, known to this process alone.
+    Memory,
+    /// Shared with other engines through a file.
+    File {
+        /// Joined to the configuration's folder.
+        path: PathBuf,
+        /// How often this engine sees to a new key, and that it makes the file if there is none. Absent: somebody else
+        /// writes the file, and it is only read.
+        rotate: Option<Duration>,
+        /// Where the path is written.
+        at: At,
+    },
 }
 
 /// A certificate chain with its key.

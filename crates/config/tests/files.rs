@@ -77,6 +77,12 @@ fn every_key_reaches_the_model() {
     let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
     assert_eq!(tls.certificates[1].source, pair);
     assert_eq!((tls.policy, tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
+    let Resumption { tickets, ticket_keys: TicketKeys::File { path, rotate, .. }, session_ids } = &tls.resumption
+    else {
+        panic!("keys in a file")
+    };
+    assert_eq!((*tickets, *session_ids, *rotate), (1, 100, Some(seconds(3 * 3600))));
+    assert_eq!(path, &PathBuf::from("/etc/propylon/tickets"));
 
     let app = &config.backends[0];
     assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
@@ -117,6 +123,8 @@ fn what_is_left_out_has_its_default() {
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
     assert_eq!((config.tls[0].policy, config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
+    let resumption = Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 };
+    assert_eq!(config.tls[0].resumption, resumption);
     assert_eq!(config.routes[0].path, PathPattern::Prefix("/".into()));
 }
 

@@ -214,6 +214,15 @@ fn tls_profiles_are_checked() {
         (&tls("certificates=['a']\nprefer=[]"), 6, 8, "`prefer` is empty"),
         (&tls("certificates=['a']\nprefer=['rsa','rsa']"), 6, 15, "names this key type twice"),
         (&tls("certificates=['a']\nprefer=['edcsa']"), 6, 9, "did you mean \"ecdsa\"?"),
+        (&tls("certificates=['a']\ntickets=9"), 6, 9, "`tickets` is too large"),
+        (&tls("certificates=['a']\nsession_ids=-1"), 6, 13, "`session_ids` is too small"),
+        (&tls("certificates=['a']\nticket_keys=''"), 6, 13, "`ticket_keys` is empty"),
+        (&tls("certificates=['a']\nticket_keys=1"), 6, 13, "a path or {"),
+        (&tls("certificates=['a']\nticket_keys={rotate='6h'}"), 6, 13, "`ticket_keys` has no `file`"),
+        (&tls("certificates=['a']\nticket_keys={file='k',rotate='73h'}"), 6, 30, "use \"72h\" or less"),
+        (&tls("certificates=['a']\nticket_keys={file='k',rotates='1h'}"), 6, 23, "did you mean `rotate`?"),
+        (&tls("certificates=['a']\nearly_data='safe'"), 6, 1, "`early_data` is not supported yet"),
+        (&tls("certificates=['a']\nearly_data='yes'"), 6, 12, "use \"off\" or \"safe\""),
         ("[tls.u]\ncertificates=['a']", 1, 6, "warning: no listener uses [tls.u]"),
     ]);
 }

@@ -362,6 +362,7 @@ impl Connection {
         if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
             self.core.metrics.increment(counter);
         }
+        metrics.resumption.count(&self.core.metrics, &facts.resumption);
         if let Some(session) = &mut self.stream.tls {
             // Routing goes by the Host field; the name has served its purpose.
             drop(session.take_server_name());

@@ -20,6 +20,7 @@ pub mod pool;
 pub mod snapshot;
 pub mod socket;
 pub mod telemetry;
+pub mod ticket_keys;
 pub mod transfer;
 pub mod tunnel;
 pub mod worker;

@@ -8,16 +8,18 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Deferral, Finding, Parking, Profile, Tickets};
+use propylon_tls::{Acceptor, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
 use crate::telemetry::server_label;
+use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
@@ -30,7 +32,7 @@ pub struct Snapshot {
     /// By backend, then by server.
     pub servers: Vec<Vec<Server>>,
     profiles: Vec<Profile>,
-    tickets: Arc<Tickets>,
+    tickets: TicketSets,
 }
 
 pub struct Server {
@@ -50,13 +52,16 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
         let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
         let router = Router::new(config.routes.iter().map(rule).collect());
         Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
     }
 
-    pub fn tickets(&self) -> &Arc<Tickets> {
-        &self.tickets
+    /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
+    pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
+        self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
+        self.tickets.tend(now)
     }
 }
 
@@ -130,7 +135,7 @@ pub struct CoreBackend {
 impl CoreSnapshot {
     pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
         let acceptor = |listener: &Listener| {
-            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
+            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
             acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
         };
         let acceptors = shared.config.listeners.iter().map(acceptor).collect();

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use propylon_config::Config;
 use propylon_crypto::JobKind;
-use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_tls::{IdUse, Resumption, Unopened};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
@@ -88,6 +89,8 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub ticket_key_changes: Counter,
+    pub ticket_key_errors: Counter,
     pub draining: Gauge,
 }
 
@@ -106,6 +109,7 @@ pub struct ListenerMetrics {
     pub handshakes: Handshakes,
     pub handshake_failures: ByReason,
     pub handshake_duration: Histogram,
+    pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
 }
 
@@ -140,6 +144,43 @@ impl Handshakes {
         }
         let certificate = certificate?;
         self.full.iter().find(|(v, c, _)| *v == version && *c == certificate).map(|(_, _, counter)| *counter)
+    }
+}
+
+/// What became of session tickets and session IDs.
+pub struct ResumptionMetrics {
+    pub issued: Counter,
+    /// In the order of `Unopened::ALL`.
+    refused: [Counter; 3],
+    /// In the order of `IdUse::ALL`.
+    session_ids: [Counter; 3],
+}
+
+impl ResumptionMetrics {
+    fn new(r: &mut Registry, listener: &str) -> ResumptionMetrics {
+        let label = ("listener", listener);
+        ResumptionMetrics {
+            issued: r.counter("propylon_tls_tickets_issued_total", "Session tickets given to clients.", &[label]),
+            refused: Unopened::ALL.map(|why| {
+                let help = "TLS handshakes whose session ticket was of no use.";
+                r.counter("propylon_tls_tickets_refused_total", help, &[label, ("reason", why.name())])
+            }),
+            session_ids: IdUse::ALL.map(|what| {
+                let help = "TLS 1.2 handshakes by what a session ID did in them: kept for later, found, missed.";
+                r.counter("propylon_tls_session_ids_total", help, &[label, ("outcome", what.name())])
+            }),
+        }
+    }
+
+    /// Counts one handshake.
+    pub fn count(&self, column: &Column, resumption: &Resumption) {
+        column.add(self.issued, resumption.issued.into());
+        if let Some(why) = resumption.refused {
+            column.increment(self.refused[why as usize]);
+        }
+        if let Some(what) = resumption.session_id {
+            column.increment(self.session_ids[what as usize]);
+        }
     }
 }
 
@@ -272,6 +313,16 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
+        ticket_key_changes: r.counter(
+            "propylon_tls_ticket_key_changes_total",
+            "Times that keys of session tickets came or went.",
+            &[],
+        ),
+        ticket_key_errors: r.counter(
+            "propylon_tls_ticket_key_errors_total",
+            "Files of ticket keys that could not be read, or not be rotated.",
+            &[],
+        ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
     }
 }
@@ -357,6 +408,7 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
+        resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
     }
 }

@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::server::NoServerSessionStorage;
 
 use crate::deferral::{Deferral, Parking, Way};
 use crate::handshake::Handshake;
@@ -13,7 +12,13 @@ use crate::overheard::SecretsListener;
 use crate::profile::Profile;
 use crate::resolver::Resolver;
 use crate::session::Session;
+use crate::sessions::Store;
 use crate::tickets::{Ticketer, Tickets};
+
+/// Early data that a client may send in vain, with a ticket that another server of our name has given it; then the
+/// handshake fails. In bytes of records, and the library counts a record again whenever another follows it: 64 KiB in
+/// the longest records count as 230 KiB, 14 KiB in records of a packet each as 90 KiB.
+const EARLY_DATA_SKIPPED_MAX: u32 = 512 * 1024;
 
 pub struct Acceptor {
     config: Arc<ServerConfig>,
@@ -32,11 +37,12 @@ impl Acceptor {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
-        config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
-        // Tickets carry the state; a store would be a lock, and memory per client.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 2;
-        config.max_early_data_size = 0;
+        config.ticketer = Arc::new(Ticketer::new(tickets, profile));
+        // For TLS 1.2 clients that take no tickets, which carry the state of all others.
+        config.session_storage = Arc::new(Store::new(&profile.sessions));
+        config.send_tls13_tickets = profile.tickets.into();
+        // Not to accept any: that takes a stored session of TLS 1.3, and the store has none. It is what is skipped.
+        config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
         // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.
         config.ignore_client_order = true;
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);

@@ -2,6 +2,9 @@
 
 use propylon_config::KeyType;
 
+use crate::sessions::IdUse;
+use crate::tickets::Unopened;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     pub version: Version,
@@ -14,6 +17,17 @@ pub struct Facts {
     pub resumed: bool,
     /// Position of the agreed protocol in the list that was given to `Profile::load`.
     pub alpn: Option<u8>,
+    pub resumption: Resumption,
+}
+
+/// What tickets and session IDs had to do with a handshake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resumption {
+    /// Tickets given to the client.
+    pub issued: u8,
+    /// Why the last ticket that was of no use was not.
+    pub refused: Option<Unopened>,
+    pub session_id: Option<IdUse>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

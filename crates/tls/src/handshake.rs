@@ -8,7 +8,7 @@ use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
 
 use crate::deferral::Way;
-use crate::facts::{Facts, Group, Suite, Version};
+use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
 use crate::overheard::{self, Fault, Overheard};
 use crate::session::Step;
@@ -130,8 +130,9 @@ impl Handshake {
     fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
         let mut discarded = 0;
         loop {
+            let resumption = self.resumption();
             let connection = &mut self.connection;
-            let (progress, heard) = overheard::listen(|| turn(connection, &mut records[discarded..], out));
+            let (progress, heard) = overheard::listen(resumption, || turn(connection, &mut records[discarded..], out));
             self.heard.merge(heard);
             match progress {
                 Ok((discard, more)) => {
@@ -158,6 +159,15 @@ impl Handshake {
         }
     }
 
+    /// What the callbacks of the next call go by.
+    fn resumption(&self) -> overheard::Resumption {
+        let heard = self.heard.resumption;
+        let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
+        let born = heard.born.filter(|_| resumed);
+        overheard::Resumption { resumed, born, kept: None, ..heard }
+    }
+
     /// Once `advance` has answered `Done`.
     pub fn facts(&self) -> Facts {
         let connection = &self.connection;
@@ -175,6 +185,11 @@ impl Handshake {
             suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
             certificate: if resumed { None } else { self.heard.certificate },
+            resumption: Resumption {
+                issued: self.heard.resumption.issued,
+                refused: self.heard.resumption.refused,
+                session_id: self.heard.resumption.session_id,
+            },
             resumed,
             alpn,
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,6 +12,7 @@ use zeroize::Zeroizing;
 use crate::acceptor::Acceptor;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::sessions::Sessions;
 use crate::tickets::Tickets;
 
 /// Shared by all cores, which only make their acceptors of it.
@@ -22,6 +24,12 @@ pub struct Profile {
     /// In the order in which they were configured; at least one.
     pub(crate) credentials: Vec<Credential>,
     pub(crate) names: Arc<Names>,
+    /// Given after a full handshake; 0: none at all.
+    pub(crate) tickets: u8,
+    pub(crate) sessions: Arc<Sessions>,
+    /// What is asked of clients beyond a handshake, so that a session from before it was asked, or asked otherwise, is
+    /// not taken for one that has met it: empty, or the mode and the authorities of client certificates.
+    pub(crate) demands: Box<[u8]>,
 }
 
 impl Profile {
@@ -41,6 +49,9 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
+            tickets: profile.resumption.tickets,
+            sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
+            demands: Box::default(),
         };
         Ok((profile, findings))
     }
@@ -50,6 +61,22 @@ impl Profile {
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
         Acceptor::new(self, tickets)
     }
+
+    /// Forgets the sessions that are too old. For the main thread, now and then.
+    pub fn purge_sessions(&self, now: SystemTime) {
+        self.sessions.purge(now);
+    }
+
+    /// What every ticket is bound to.
+    pub(crate) fn ticket_context(&self) -> Box<[u8]> {
+        ticket_context(&self.name, &self.demands)
+    }
+}
+
+/// The name's length keeps it apart from the demands.
+fn ticket_context(name: &str, demands: &[u8]) -> Box<[u8]> {
+    let name_len = (name.len() as u64).to_be_bytes();
+    [b"propylon ticket 1", &name_len[..], name.as_bytes(), demands].concat().into()
 }
 
 impl fmt::Debug for Profile {
@@ -152,4 +179,18 @@ impl Names {
 
 fn shares_a_name(one: &Credential, other: &Credential) -> bool {
     one.names.iter().any(|name| other.names.contains(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_are_bound_to_name_and_demands_each_by_itself() {
+        let all = [("public", ""), ("public", "ca"), ("publicca", ""), ("public", "other ca"), ("", "publicca")];
+        let contexts = all.map(|(name, demands)| ticket_context(name, demands.as_bytes()));
+        for (index, context) in contexts.iter().enumerate() {
+            assert!(!contexts[..index].contains(context), "{:?}", all[index]);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, CertificateSource, Config, Forwarded, HostPattern, KeyType, Level, Listener,
-    PathPattern, Protocol, Redirect, Reuse, Route, TlsPolicy, TlsProfile, Workers,
+    PathPattern, Protocol, Redirect, Reuse, Route, TicketKeys, TlsPolicy, TlsProfile, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -115,14 +115,24 @@ fn tls(profile: &TlsProfile) -> Value {
         KeyType::Ecdsa => "ecdsa",
         KeyType::Rsa => "rsa",
     };
-    json!({
+    let mut value = json!({
         "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
         "policy": match profile.policy {
             TlsPolicy::Modern => "modern",
             TlsPolicy::Intermediate => "intermediate",
         },
         "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
-    })
+        "tickets": profile.resumption.tickets,
+        "session_ids": profile.resumption.session_ids,
+    });
+    match &profile.resumption.ticket_keys {
+        TicketKeys::Memory => {}
+        TicketKeys::File { path: file, rotate: None, .. } => value["ticket_keys"] = json!(path(file)),
+        TicketKeys::File { path: file, rotate: Some(rotate), .. } => {
+            value["ticket_keys"] = json!({ "file": path(file), "rotate": duration(*rotate) });
+        }
+    }
+    value
 }
 
 fn backend(backend: &Backend) -> Value {
@@ -234,6 +244,12 @@ mod tests {
         certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
         policy = "modern"
         prefer = ["rsa"]
+        tickets = 1
+        ticket_keys = { file = "keys", rotate = "90m" }
+        session_ids = 9
+        [tls.spare]
+        certificates = ["b.pem"]
+        ticket_keys = "keys"
         [backend.app]
         balance = "random"
         servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]

@@ -77,6 +77,7 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
             .collect(),
         policy: TlsPolicy::Intermediate,
         prefer: vec![KeyType::Ecdsa, KeyType::Rsa],
+        resumption: Default::default(),
         at: At { line: 99, column: 1, length: 1 },
     }
 }
