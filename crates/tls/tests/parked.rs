@@ -512,6 +512,6 @@ fn a_panic_in_a_callback_ends_its_own_handshake_and_no_other() {
     }
     neighbour.converse();
     core.assert_empty();
-    assert_eq!(core.parking.counts().stacks, 2);
+    assert_eq!((core.parking.counts().stacks, core.parking.counts().panics), (2, 1));
     Visit::finished(&core, &config, usize::MAX).converse();
 }
