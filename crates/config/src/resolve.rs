@@ -220,7 +220,11 @@ fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let name = shown(&first.name);
         let what = format!("on [listener.{name}] no client is asked for a certificate: this route answers 403 to all");
         if deaf.len() == reached(config, &draft.route).count() {
-            report.error(draft.span, what, "add `client_auth` to its [tls.NAME], or remove `require_client_certificate`");
+            report.error(
+                draft.span,
+                what,
+                "add `client_auth` to its [tls.NAME], or remove `require_client_certificate`",
+            );
         } else {
             report.warning(draft.span, what, "name the `listener` that the route is for, if that is not meant");
         }
@@ -231,7 +235,8 @@ fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
 fn facts(report: &Report<'_>, config: &Config) {
     for listener in config.listeners.iter().filter(|listener| !listener.request_headers.is_empty()) {
         let pieces = listener.request_headers.iter().flat_map(|header| &header.value);
-        let facts: Vec<Fact> = pieces.filter_map(|piece| if let Piece::Fact(f) = piece { Some(*f) } else { None }).collect();
+        let facts: Vec<Fact> =
+            pieces.filter_map(|piece| if let Piece::Fact(f) = piece { Some(*f) } else { None }).collect();
         let name = shown(&listener.name);
         let never = |fact: &Fact, why: &str| format!("{{{}}} is never known on [listener.{name}]: {why}", fact.name());
         let Some(tls) = profile(config, listener) else {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use propylon_config::ForwardIdentity;
 use rustls::ServerConfig;
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 
+use crate::client_auth::ClientTrust;
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
 use crate::overheard::SecretsListener;
@@ -15,17 +17,24 @@ use crate::tickets::{Ticketer, Tickets};
 
 pub struct Acceptor {
     config: Arc<ServerConfig>,
+    forward: ForwardIdentity,
+    ja4: bool,
 }
 
 impl Acceptor {
     pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
+        let trust = profile.client_trust.as_ref();
+        let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(versions(profile.policy))
             .expect("the provider has suites for both versions")
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(Resolver::new(profile)));
         config.alpn_protocols = profile.alpn.clone();
-        config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
+        config.ticketer = match trust {
+            None => Arc::new(Ticketer::new(tickets, &profile.name)),
+            Some(trust) => Arc::new(trust.ticketer(Ticketer::new(tickets, &trust.ticket_context(&profile.name)))),
+        };
         // Tickets carry the state; a store would be a lock, and memory per client.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 2;
@@ -36,10 +45,11 @@ impl Acceptor {
         // Established sessions are kept by `records`, not by the library.
         config.enable_secret_extraction = true;
         config.key_log = Arc::new(SecretsListener);
-        Acceptor { config: Arc::new(config) }
+        let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
+        Acceptor { config: Arc::new(config), forward, ja4: profile.ja4 }
     }
 
     pub fn accept(&self) -> Session {
-        Session::new(Handshake::new(&self.config))
+        Session::new(Handshake::new(&self.config, self.forward, self.ja4))
     }
 }

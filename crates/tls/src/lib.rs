@@ -7,10 +7,15 @@
 //! The library underneath does not show in this interface, so that it can be replaced.
 
 mod acceptor;
+mod client_auth;
 mod facts;
 mod failure;
 mod finding;
 mod handshake;
+pub mod hello;
+mod identity;
+mod introduction;
+mod ja4;
 mod load;
 mod offer;
 mod overheard;
@@ -22,9 +27,12 @@ mod session;
 mod tickets;
 
 pub use acceptor::Acceptor;
-pub use facts::{Facts, Group, Suite, Version};
+pub use facts::{Facts, Group, Scheme, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
+pub use identity::Identity;
+pub use introduction::Introduction;
+pub use ja4::Ja4;
 pub use profile::Profile;
 pub use session::{Opened, Session, Step};
 pub use tickets::Tickets;

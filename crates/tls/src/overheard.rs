@@ -11,6 +11,7 @@ use propylon_config::KeyType;
 use rustls::KeyLog;
 use zeroize::Zeroizing;
 
+use crate::facts::Scheme;
 use crate::protection::Secret;
 
 #[derive(Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Overheard {
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
+    /// What its key would sign with.
+    pub signature: Option<Scheme>,
     pub secrets: TrafficSecrets,
 }
 
@@ -53,6 +56,7 @@ impl Overheard {
         }
         if later.certificate.is_some() {
             self.certificate = later.certificate;
+            self.signature = later.signature;
         }
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;

@@ -9,6 +9,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::acceptor::Acceptor;
+use crate::client_auth::ClientTrust;
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::tickets::Tickets;
@@ -22,6 +23,10 @@ pub struct Profile {
     /// In the order in which they were configured; at least one.
     pub(crate) credentials: Vec<Credential>,
     pub(crate) names: Arc<Names>,
+    /// Absent: clients are not asked who they are.
+    pub(crate) client_trust: Option<ClientTrust>,
+    /// Clients' fingerprints are computed.
+    pub(crate) ja4: bool,
 }
 
 impl Profile {
@@ -30,7 +35,12 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, findings) = load::credentials(profile);
+        let (credentials, mut findings) = load::credentials(profile);
+        let client_trust = profile.client_auth.as_ref().and_then(|auth| {
+            let (trust, more) = load::client_trust(auth);
+            findings.extend(more);
+            trust
+        });
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
@@ -41,6 +51,8 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
+            client_trust,
+            ja4: profile.ja4,
         };
         Ok((profile, findings))
     }

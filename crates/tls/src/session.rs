@@ -5,6 +5,7 @@ use std::ops::Range;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::handshake::{HEADER_LEN, Handshake, PAYLOAD_MAX};
+use crate::introduction::Introduction;
 use crate::records::Records;
 
 /// What a handshake waits for.
@@ -32,7 +33,7 @@ pub struct Opened {
 
 pub struct Session {
     state: State,
-    server_name: Option<Box<str>>,
+    introduction: Option<Box<Introduction>>,
 }
 
 enum State {
@@ -56,7 +57,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session { state: State::Handshake(Box::new(handshake)), server_name: None }
+        Session { state: State::Handshake(Box::new(handshake)), introduction: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -76,17 +77,23 @@ impl Session {
             }
             Ok(progress) => Ok(progress),
             Err(failure) => {
+                let introduction = handshake.introduction_of_failed(buffer);
+                self.introduce(introduction);
                 self.state = State::Over;
                 Err(failure)
             }
         }
     }
 
+    fn introduce(&mut self, introduction: Introduction) {
+        self.introduction = (!introduction.is_empty()).then(|| Box::new(introduction));
+    }
+
     fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        self.server_name = handshake.heard.server_name.take();
+        self.introduce(handshake.introduction());
         let facts = handshake.facts();
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let records = Records::new(handshake.connection, secrets, &facts)?;
@@ -155,8 +162,13 @@ impl Session {
         }
     }
 
-    /// The name that the client asked for, in lower case, once: it is not needed here after the handshake.
-    pub fn take_server_name(&mut self) -> Option<Box<str>> {
-        self.server_name.take()
+    /// What the client has said of itself, once the handshake is over or has failed.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.introduction.as_deref()
+    }
+
+    /// Gives up what nobody will ask for again.
+    pub fn forget_introduction(&mut self) {
+        self.introduction = None;
     }
 }

@@ -27,8 +27,9 @@ impl Tickets {
     pub const ROTATION_HOURS: u32 = 6;
     /// What clients are told.
     pub const LIFETIME_SECONDS: u32 = 12 * 60 * 60;
-    /// Longer ones are neither made nor opened: state holds no client certificates, so it is some 150 bytes.
-    const TICKET_BYTES_MAX: usize = 1024;
+    /// Longer ones are neither made nor opened. State is some 150 bytes, and the client's certificates where it is asked
+    /// for them: two or three fit, and a client with more goes through a whole handshake every time.
+    const TICKET_BYTES_MAX: usize = 4096;
 
     #[allow(clippy::new_without_default)] // makes keys; a default that is random would surprise
     pub fn new() -> Tickets {
@@ -210,6 +211,6 @@ mod tests {
 
     #[test]
     fn no_ticket_is_made_of_more_state_than_one_may_hold() {
-        assert_eq!(Tickets::new().seal(b"", &[0; 1024]), None);
+        assert_eq!(Tickets::new().seal(b"", &[0; Tickets::TICKET_BYTES_MAX]), None);
     }
 }

@@ -31,11 +31,8 @@ pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '
     }
     let depth = table.integer("depth", 0..=8).map_or(6, |found| found.value);
     let send_ca_names = table.boolean("send_ca_names").is_none_or(|found| found.value);
-    let forwards = [
-        ("leaf", ForwardIdentity::Leaf),
-        ("chain", ForwardIdentity::Chain),
-        ("nothing", ForwardIdentity::Nothing),
-    ];
+    let forwards =
+        [("leaf", ForwardIdentity::Leaf), ("chain", ForwardIdentity::Chain), ("nothing", ForwardIdentity::Nothing)];
     let forward = table.choice("forward", &forwards).map_or(ForwardIdentity::Leaf, |found| found.value);
     table.close();
     Some(ClientAuth { mode, ca, crl, crl_scope, crl_missing, crl_expired, depth, send_ca_names, forward, at })

@@ -53,7 +53,12 @@ pub(crate) fn request_headers(section: &mut Section<'_, '_>) -> Vec<RequestHeade
         return Vec::new();
     };
     let Value::Table(entries) = &entry.node.value else {
-        mismatch::<()>(report, "request_headers", "a table such as { \"X-TLS-Version\" = \"{tls.version}\" }", &entry.node);
+        mismatch::<()>(
+            report,
+            "request_headers",
+            "a table such as { \"X-TLS-Version\" = \"{tls.version}\" }",
+            &entry.node,
+        );
         return Vec::new();
     };
     if entries.len() > HEADERS_MAX {

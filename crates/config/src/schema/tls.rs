@@ -106,7 +106,10 @@ fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
 /// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
 fn never_here(section: &mut Section<'_, '_>) {
     const REASONS: [(&str, &str); 2] = [
-        ("ech", "the TLS library has Encrypted Client Hello for clients only; ECH clients fall back to their outer name"),
+        (
+            "ech",
+            "the TLS library has Encrypted Client Hello for clients only; ECH clients fall back to their outer name",
+        ),
         ("delegated_credentials", "the TLS library cannot serve them; keep keys off this machine with a `signer`"),
     ];
     for (key, reason) in REASONS {
