@@ -14,6 +14,7 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
+use crate::throttle::Throttle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
@@ -28,6 +29,8 @@ pub struct Core {
     pub random: RefCell<fastrand::Rng>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
+    /// For handshakes that fail.
+    pub failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -64,6 +67,7 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             scratch: RefCell::new(Vec::with_capacity(4096)),
+            failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),

@@ -20,6 +20,8 @@ pub mod pool;
 pub mod snapshot;
 pub mod socket;
 pub mod telemetry;
+pub mod throttle;
+pub mod told;
 pub mod transfer;
 pub mod tunnel;
 pub mod worker;
