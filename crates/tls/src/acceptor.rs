@@ -31,12 +31,13 @@ impl Acceptor {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(Resolver::new(profile)));
         config.alpn_protocols = profile.alpn.clone();
-        config.ticketer = match trust {
-            None => Arc::new(Ticketer::new(tickets, &profile.name)),
-            Some(trust) => Arc::new(trust.ticketer(Ticketer::new(tickets, &trust.ticket_context(&profile.name)))),
-        };
+        config.ticketer = Arc::new(Ticketer::new(tickets, &profile.name));
         // Tickets carry the state; a store would be a lock, and memory per client.
         config.session_storage = Arc::new(NoServerSessionStorage {});
+        if let Some(trust) = trust {
+            config.ticketer = trust.ticketer(config.ticketer);
+            config.session_storage = trust.store(config.session_storage);
+        }
         config.send_tls13_tickets = 2;
         config.max_early_data_size = 0;
         // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.

@@ -10,7 +10,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use propylon_config::{ClientAuth, ClientAuthMode, CrlScope, ForwardIdentity, Leniency};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ProducesTickets, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{ProducesTickets, StoresServerSessions, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
 };
@@ -19,7 +19,6 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use crate::offer::provider;
-use crate::tickets::Ticketer;
 
 /// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
 #[derive(Debug)]
@@ -72,14 +71,14 @@ impl ClientTrust {
         self.verifier.clone()
     }
 
-    /// What a ticket is bound to beside its profile: with other rules it does not open.
-    pub fn ticket_context(&self, profile: &str) -> String {
-        let digits: String = self.rules.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{profile} {digits}")
+    /// The same with a look at what comes out of tickets.
+    pub fn ticketer(&self, within: Arc<dyn ProducesTickets>) -> Arc<dyn ProducesTickets> {
+        Arc::new(Careful { within, rules: self.rules, fresh_until: self.fresh_until })
     }
 
-    pub fn ticketer(&self, within: Ticketer) -> CarefulTicketer {
-        CarefulTicketer { within, fresh_until: self.fresh_until }
+    /// The same with a look at sessions that come back by their ID.
+    pub fn store(&self, within: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSessions> {
+        Arc::new(Careful { within, rules: self.rules, fresh_until: self.fresh_until })
     }
 }
 
@@ -190,15 +189,28 @@ impl ClientCertVerifier for Bounded {
     }
 }
 
-/// Opens a ticket only while the certificates in it, and the revocation lists they were held against, are in date. When
-/// they are not, the client is asked for its certificate again, and the verifier finds the words for what is wrong.
+/// Lets a session come back only under the rules that it began under, and only while the certificates in it, and the
+/// revocation lists they were held against, are in date. Where they are not the client is asked for its certificate
+/// again, and the verifier finds the words for what is wrong.
 #[derive(Debug)]
-pub(crate) struct CarefulTicketer {
-    within: Ticketer,
+struct Careful<T: ?Sized> {
+    within: Arc<T>,
+    rules: [u8; 32],
     fresh_until: Option<UnixTime>,
 }
 
-impl CarefulTicketer {
+impl<T: ?Sized> Careful<T> {
+    /// The state with the rules in front of it. One that could not be looked into later is not worth keeping.
+    fn wrap(&self, state: &[u8]) -> Option<Vec<u8>> {
+        client_chain(state)?;
+        Some([&self.rules, state].concat())
+    }
+
+    fn unwrap(&self, wrapped: &[u8], now: UnixTime) -> Option<Vec<u8>> {
+        let state = wrapped.strip_prefix(&self.rules)?;
+        self.is_current(state, now).then(|| state.to_vec())
+    }
+
     fn is_current(&self, state: &[u8], now: UnixTime) -> bool {
         let in_date = |der: &[u8]| {
             X509Certificate::from_der(der).is_ok_and(|(_, certificate)| {
@@ -215,7 +227,7 @@ impl CarefulTicketer {
     }
 }
 
-impl ProducesTickets for CarefulTicketer {
+impl ProducesTickets for Careful<dyn ProducesTickets> {
     fn enabled(&self) -> bool {
         self.within.enabled()
     }
@@ -225,13 +237,29 @@ impl ProducesTickets for CarefulTicketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        // A state that could not be looked into later is not worth a ticket.
-        client_chain(plain)?;
-        self.within.encrypt(plain)
+        self.within.encrypt(&self.wrap(plain)?)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.within.decrypt(cipher).filter(|state| self.is_current(state, UnixTime::now()))
+        self.unwrap(&self.within.decrypt(cipher)?, UnixTime::now())
+    }
+}
+
+impl StoresServerSessions for Careful<dyn StoresServerSessions> {
+    fn put(&self, id: Vec<u8>, state: Vec<u8>) -> bool {
+        self.wrap(&state).is_some_and(|wrapped| self.within.put(id, wrapped))
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.unwrap(&self.within.get(id)?, UnixTime::now())
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.unwrap(&self.within.take(id)?, UnixTime::now())
+    }
+
+    fn can_cache(&self) -> bool {
+        self.within.can_cache()
     }
 }
 
@@ -275,5 +303,86 @@ impl<'a> Reader<'a> {
     fn prefixed(&mut self, width: usize) -> Option<&'a [u8]> {
         let count = self.take(width)?.iter().fold(0, |count, byte| count << 8 | usize::from(*byte));
         self.take(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use rustls::server::ServerSessionMemoryCache;
+
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000; // in 2023
+
+    /// Session state as the library writes it.
+    fn state(chain: &[&[u8]]) -> Vec<u8> {
+        let prefixed = |bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[1..], bytes].concat();
+        let mut state = vec![1, 4, b'a', b'.', b'e', b'u', 3, 4, 0x13, 1, 2, 9, 9, 1];
+        let list: Vec<u8> = chain.iter().flat_map(|der| prefixed(der)).collect();
+        state.push(u8::from(!chain.is_empty()));
+        if !chain.is_empty() {
+            state.extend(prefixed(&list));
+        }
+        state.extend([0; 15]);
+        state
+    }
+
+    fn certificate(from: i32, to: i32) -> Vec<u8> {
+        let mut params = CertificateParams::default();
+        (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    }
+
+    fn careful(rules: u8, fresh_until: Option<u64>) -> Careful<dyn StoresServerSessions> {
+        let fresh_until =
+            fresh_until.map(|seconds| UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)));
+        Careful { within: ServerSessionMemoryCache::new(10), rules: [rules; 32], fresh_until }
+    }
+
+    fn comes_back(careful: &Careful<dyn StoresServerSessions>, state: &[u8]) -> bool {
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(NOW));
+        careful.unwrap(&careful.wrap(state).unwrap(), now).as_deref() == Some(state)
+    }
+
+    #[test]
+    fn a_session_comes_back_while_every_certificate_in_it_is_in_date() {
+        let (good, old, early) = (certificate(2020, 2030), certificate(2020, 2021), certificate(2025, 2030));
+        let store = careful(1, None);
+        assert!(comes_back(&store, &state(&[])));
+        assert!(comes_back(&store, &state(&[&good])));
+        assert!(comes_back(&store, &state(&[&good, &good])));
+        assert!(!comes_back(&store, &state(&[&old])));
+        assert!(!comes_back(&store, &state(&[&early])));
+        assert!(!comes_back(&store, &state(&[&good, &old])));
+        assert!(!comes_back(&store, &state(&[b"no certificate"])));
+    }
+
+    #[test]
+    fn a_session_comes_back_while_the_revocation_lists_are_in_date() {
+        let good = certificate(2020, 2030);
+        assert!(comes_back(&careful(1, Some(NOW)), &state(&[&good])));
+        assert!(!comes_back(&careful(1, Some(NOW - 1)), &state(&[&good])));
+        // Who has shown nothing is not on any list.
+        assert!(comes_back(&careful(1, Some(NOW - 1)), &state(&[])));
+    }
+
+    #[test]
+    fn a_session_kept_under_other_rules_does_not_come_back_by_its_id() {
+        let before = careful(1, None);
+        assert!(before.put(vec![7], state(&[])));
+        assert_eq!(before.get(&[7]), Some(state(&[])));
+        let after = Careful { within: before.within.clone(), rules: [2; 32], fresh_until: None };
+        assert_eq!(after.get(&[7]), None);
+        assert_eq!(after.take(&[7]), None);
+    }
+
+    #[test]
+    fn a_state_of_an_unknown_form_is_not_kept() {
+        let store = careful(1, None);
+        for end in 0..15 {
+            assert_eq!(store.wrap(&state(&[])[..end]), None, "{end}");
+        }
+        assert_eq!(store.wrap(&[0, 3, 4, 0x13, 1, 0]), None);
     }
 }
