@@ -265,7 +265,7 @@ pub struct Numbers<'a>(&'a [u8]);
 
 impl<'a> Numbers<'a> {
     fn new(bytes: &'a [u8]) -> Result<Numbers<'a>, Malformed> {
-        if bytes.len() % 2 == 0 { Ok(Numbers(bytes)) } else { Err(Malformed("half a number")) }
+        if bytes.len().is_multiple_of(2) { Ok(Numbers(bytes)) } else { Err(Malformed("half a number")) }
     }
 
     pub fn iter(self) -> impl Iterator<Item = u16> + 'a {
