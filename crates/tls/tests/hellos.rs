@@ -45,20 +45,25 @@ fn ours(bytes: &[u8]) -> View {
     })
 }
 
-fn librarys(mut bytes: &[u8]) -> View {
+fn librarys(bytes: &[u8]) -> View {
+    librarys_if_good(bytes).expect("a good hello")
+}
+
+/// None where the library takes no such hello.
+fn librarys_if_good(mut bytes: &[u8]) -> Option<View> {
     let mut witness = Witness::default();
     while !bytes.is_empty() {
-        witness.read_tls(&mut bytes).unwrap();
+        witness.read_tls(&mut bytes).ok()?;
     }
-    let accepted = witness.accept().map_err(|(error, _)| error).unwrap().expect("a whole hello");
+    let accepted = witness.accept().ok()??;
     let hello = accepted.client_hello();
-    View {
+    Some(View {
         server_name: hello.server_name().map(str::to_string),
         alpn: hello.alpn().map(|all| all.map(<[u8]>::to_vec).collect()),
         suites: hello.cipher_suites().iter().map(|suite| u16::from(*suite)).collect(),
         schemes: hello.signature_schemes().iter().map(|scheme| u16::from(*scheme)).collect(),
         groups: hello.named_groups().map(|groups| groups.iter().map(|group| u16::from(*group)).collect()),
-    }
+    })
 }
 
 /// The first record or records that a program sends to a port where nobody answers.
@@ -179,4 +184,42 @@ fn a_hello_that_a_handshake_fails_at_leaves_name_and_fingerprint_behind() {
     assert_eq!(failure.reason, "no-shared-cipher");
     let known = session.introduction().unwrap();
     assert_eq!((known.server_name.as_deref(), known.ja4), (Some("shop.example"), Some(peek(&hello, Ja4::of))));
+}
+
+/// Damages a few bytes behind the headers of record and message.
+fn damaged(bytes: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut damaged = bytes.to_vec();
+    for _ in 0..random.usize(1..4) {
+        let at = random.usize(9..damaged.len());
+        damaged[at] = match random.u8(0..3) {
+            0 => random.u8(..),
+            1 => damaged[at].wrapping_add(1),
+            _ => damaged[at].wrapping_sub(1),
+        };
+    }
+    damaged
+}
+
+#[test]
+fn whatever_hello_the_library_takes_is_read_the_same_and_none_is_too_much() {
+    let seed = std::env::var("SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let hellos = [CHROMIUM.to_vec(), of_rustls(Client { alpn: vec![b"h2".to_vec()], ..Client::new() })];
+    let (mut taken, mut refused) = (0, 0);
+    for round in 0..20_000 {
+        let bytes = damaged(&hellos[round % hellos.len()], &mut random);
+        match librarys_if_good(&bytes) {
+            Some(view) => {
+                assert_eq!(ours(&bytes), view, "round {round}");
+                taken += 1;
+            }
+            None => {
+                let mut scratch = Vec::new();
+                let _ = Peeker::default().peek(&bytes, &mut scratch).map(|hello| hello.map(|hello| Ja4::of(&hello)));
+                refused += 1;
+            }
+        }
+    }
+    assert!(taken > 1_000 && refused > 1_000, "{taken} and {refused}: the damage is of one kind");
 }
