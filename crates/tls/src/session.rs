@@ -172,3 +172,13 @@ impl Session {
         self.introduction = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_a_client_who_is_nobody_in_particular_is_three_words() {
+        assert_eq!(size_of::<Session>(), 24);
+    }
+}
