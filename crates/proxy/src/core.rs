@@ -17,6 +17,7 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
+use crate::throttle::Throttle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub struct Core {
     parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
+    /// For handshakes that fail.
+    pub failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -75,6 +78,7 @@ impl Core {
             parking,
             parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
+            failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),

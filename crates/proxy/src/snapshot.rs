@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
+use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
@@ -24,6 +24,11 @@ use crate::ticket_keys::TicketSets;
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// The protocol at that place in the list; see `Facts::alpn`.
+pub fn alpn_name(position: u8) -> &'static str {
+    ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 pub struct Snapshot {
@@ -147,10 +152,10 @@ impl CoreSnapshot {
         &self.shared.config.listeners[index]
     }
 
-    /// What to do with a request, or none when no route fits.
-    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Action> {
+    /// The route that a request takes, or none when no route fits.
+    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
-        Some(&self.shared.config.routes[index].action)
+        Some(&self.shared.config.routes[index])
     }
 }
 

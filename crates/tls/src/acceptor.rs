@@ -3,8 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use propylon_config::ForwardIdentity;
 use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
 
+use crate::client_auth::ClientTrust;
 use crate::deferral::{Deferral, Parking, Way};
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
@@ -25,21 +28,29 @@ pub struct Acceptor {
     /// Some key signs elsewhere.
     remote: bool,
     way: Option<Way>,
+    forward: ForwardIdentity,
+    ja4: bool,
 }
 
 impl Acceptor {
     pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
+        let trust = profile.client_trust.as_ref();
+        let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
         let resolver = Resolver::new(profile);
         let remote = resolver.remote;
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
             .with_protocol_versions(versions(profile.policy))
             .expect("the provider has suites for both versions")
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
         config.ticketer = Arc::new(Ticketer::new(tickets, profile));
         // For TLS 1.2 clients that take no tickets, which carry the state of all others.
         config.session_storage = Arc::new(Store::new(&profile.sessions));
+        if let Some(trust) = trust {
+            config.ticketer = trust.ticketer(config.ticketer);
+            config.session_storage = trust.store(config.session_storage);
+        }
         config.send_tls13_tickets = profile.tickets.into();
         // Not to accept any: that takes a stored session of TLS 1.3, and the store has none. It is what is skipped.
         config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
@@ -48,7 +59,8 @@ impl Acceptor {
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         // Established sessions are kept by `records`, not by the library.
         config.key_log = Arc::new(SecretsListener);
-        Acceptor { config: Arc::new(config), remote, way: None }
+        let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
+        Acceptor { config: Arc::new(config), remote, way: None, forward, ja4: profile.ja4 }
     }
 
     /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
@@ -64,6 +76,6 @@ impl Acceptor {
     }
 
     pub fn accept(&self) -> Session {
-        Session::new(Handshake::new(&self.config, self.way.clone()))
+        Session::new(Handshake::new(&self.config, self.way.clone(), self.forward, self.ja4))
     }
 }

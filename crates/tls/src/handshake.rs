@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use propylon_config::ForwardIdentity;
 use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
@@ -10,6 +11,8 @@ use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConf
 use crate::deferral::Way;
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
+use crate::identity::Identity;
+use crate::introduction::{Introduction, Watch};
 use crate::overheard::{self, Fault, Overheard};
 use crate::session::Step;
 
@@ -19,6 +22,10 @@ pub(crate) struct Handshake {
     pub heard: Overheard,
     /// Absent where no work is set aside.
     pub way: Option<Way>,
+    /// What of the client's certificate is for servers.
+    forward: ForwardIdentity,
+    /// Absent where nobody asks for a fingerprint.
+    watch: Option<Box<Watch>>,
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
@@ -34,7 +41,7 @@ const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 impl Handshake {
-    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>) -> Handshake {
+    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>, forward: ForwardIdentity, ja4: bool) -> Handshake {
         let connection =
             UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
@@ -42,6 +49,8 @@ impl Handshake {
             config: config.clone(),
             heard: Overheard::default(),
             way,
+            forward,
+            watch: ja4.then(Box::default),
             shown: 0,
             plausible: false,
             spoken: false,
@@ -51,6 +60,9 @@ impl Handshake {
     /// See `Session::handshake`.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         self.check_start(buffer, out)?;
+        if let Some(watch) = &mut self.watch {
+            watch.look(buffer);
+        }
         let before = out.len();
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
@@ -150,6 +162,7 @@ impl Handshake {
                     }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    say_it_in_tls12(&failure, out);
                     if out.len() == before && !self.spoken && failure.owes_alert() {
                         out.extend_from_slice(&DECODE_ERROR);
                     }
@@ -166,6 +179,25 @@ impl Handshake {
         // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
         let born = heard.born.filter(|_| resumed);
         overheard::Resumption { resumed, born, kept: None, ..heard }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn introduction(&mut self) -> Introduction {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        Introduction {
+            server_name: self.heard.server_name.take(),
+            ja4: self.watch.as_ref().and_then(|watch| watch.ja4),
+            identity: Identity::new(chain, self.forward),
+        }
+    }
+
+    /// Once `advance` has failed; `buffer` is what it was shown then.
+    pub fn introduction_of_failed(&mut self, buffer: &[u8]) -> Introduction {
+        match self.heard.server_name {
+            // A certificate that was shown in a handshake that failed proves nothing.
+            Some(_) => Introduction { identity: None, ..self.introduction() },
+            None => Introduction::of_failed(buffer, self.watch.is_some()),
+        }
     }
 
     /// Once `advance` has answered `Done`.
@@ -190,9 +222,23 @@ impl Handshake {
                 refused: self.heard.resumption.refused,
                 session_id: self.heard.resumption.session_id,
             },
+            signature: if resumed { None } else { self.heard.signature },
             resumed,
             alpn,
         }
+    }
+}
+
+/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
+/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
+fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
+    const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
+    const HANDSHAKE_FAILURE: u8 = 40;
+    if failure.reason == "client-certificate-missing"
+        && out.ends_with(&CERTIFICATE_REQUIRED)
+        && let Some(description) = out.last_mut()
+    {
+        *description = HANDSHAKE_FAILURE;
     }
 }
 

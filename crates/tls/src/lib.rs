@@ -10,12 +10,17 @@
 //! The library underneath does not show in this interface, so that it can be replaced.
 
 mod acceptor;
+mod client_auth;
 mod deferral;
 mod exchange;
 mod facts;
 mod failure;
 mod finding;
 mod handshake;
+pub mod hello;
+mod identity;
+mod introduction;
+mod ja4;
 mod key_schedule;
 mod load;
 mod offer;
@@ -36,9 +41,12 @@ mod tickets;
 pub use acceptor::Acceptor;
 pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use exchange::KeyPairs;
-pub use facts::{Facts, Group, Resumption, Suite, Version};
+pub use facts::{Facts, Group, Resumption, Scheme, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
+pub use identity::Identity;
+pub use introduction::Introduction;
+pub use ja4::Ja4;
 pub use profile::Profile;
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;

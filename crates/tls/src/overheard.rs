@@ -13,6 +13,7 @@ use propylon_crypto::JobError;
 use rustls::KeyLog;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::facts::Scheme;
 use crate::protection::Secret;
 use crate::sessions::{IdUse, SessionId};
 use crate::tickets::Unopened;
@@ -23,6 +24,8 @@ pub(crate) struct Overheard {
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
+    /// What its key would sign with.
+    pub signature: Option<Scheme>,
     pub secrets: TrafficSecrets,
     /// Why a job of ours came to nothing, which the library has no words for. The first of several.
     pub fault: Option<Fault>,
@@ -147,6 +150,7 @@ impl Overheard {
         }
         if later.certificate.is_some() {
             self.certificate = later.certificate;
+            self.signature = later.signature;
         }
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;

@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::acceptor::Acceptor;
+use crate::client_auth::ClientTrust;
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::sessions::Sessions;
@@ -27,9 +28,10 @@ pub struct Profile {
     /// Given after a full handshake; 0: none at all.
     pub(crate) tickets: u8,
     pub(crate) sessions: Arc<Sessions>,
-    /// What is asked of clients beyond a handshake, so that a session from before it was asked, or asked otherwise, is
-    /// not taken for one that has met it: empty, or the mode and the authorities of client certificates.
-    pub(crate) demands: Box<[u8]>,
+    /// Absent: clients are not asked who they are.
+    pub(crate) client_trust: Option<ClientTrust>,
+    /// Clients' fingerprints are computed.
+    pub(crate) ja4: bool,
 }
 
 impl Profile {
@@ -38,7 +40,12 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, findings) = load::credentials(profile);
+        let (credentials, mut findings) = load::credentials(profile);
+        let client_trust = profile.client_auth.as_ref().and_then(|auth| {
+            let (trust, more) = load::client_trust(auth);
+            findings.extend(more);
+            trust
+        });
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
@@ -51,7 +58,8 @@ impl Profile {
             names,
             tickets: profile.resumption.tickets,
             sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
-            demands: Box::default(),
+            client_trust,
+            ja4: profile.ja4,
         };
         Ok((profile, findings))
     }
@@ -69,14 +77,13 @@ impl Profile {
 
     /// What every ticket is bound to.
     pub(crate) fn ticket_context(&self) -> Box<[u8]> {
-        ticket_context(&self.name, &self.demands)
+        ticket_context(&self.name)
     }
 }
 
-/// The name's length keeps it apart from the demands.
-fn ticket_context(name: &str, demands: &[u8]) -> Box<[u8]> {
-    let name_len = (name.len() as u64).to_be_bytes();
-    [b"propylon ticket 1", &name_len[..], name.as_bytes(), demands].concat().into()
+/// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
+fn ticket_context(name: &str) -> Box<[u8]> {
+    [b"propylon ticket 1", name.as_bytes()].concat().into()
 }
 
 impl fmt::Debug for Profile {
@@ -179,18 +186,4 @@ impl Names {
 
 fn shares_a_name(one: &Credential, other: &Credential) -> bool {
     one.names.iter().any(|name| other.names.contains(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tickets_are_bound_to_name_and_demands_each_by_itself() {
-        let all = [("public", ""), ("public", "ca"), ("publicca", ""), ("public", "other ca"), ("", "publicca")];
-        let contexts = all.map(|(name, demands)| ticket_context(name, demands.as_bytes()));
-        for (index, context) in contexts.iter().enumerate() {
-            assert!(!contexts[..index].contains(context), "{:?}", all[index]);
-        }
-    }
 }

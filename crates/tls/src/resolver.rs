@@ -8,6 +8,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 
+use crate::facts::Scheme;
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
 use crate::signing::CertificateKey;
@@ -49,9 +50,11 @@ impl ResolvesServerCert for Resolver {
         let mut candidates = self.names.candidates(name);
         let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
         let (key_type, key) = &self.keys[*chosen];
+        let signer = key.key.choose_scheme(hello.signature_schemes());
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
             heard.certificate = Some(*key_type);
+            heard.signature = signer.and_then(|signer| Scheme::of(signer.scheme()));
         });
         Some(key.clone())
     }

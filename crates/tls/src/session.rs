@@ -7,6 +7,7 @@ use propylon_crypto::{Job, Outcome};
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
+use crate::introduction::Introduction;
 use crate::parked::{Parked, Pause};
 use crate::records::Records;
 
@@ -38,7 +39,7 @@ pub struct Opened {
 
 pub struct Session {
     state: State,
-    server_name: Option<Box<str>>,
+    introduction: Option<Box<Introduction>>,
 }
 
 enum State {
@@ -64,7 +65,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session { state: State::Handshake(Box::new(handshake)), server_name: None }
+        Session { state: State::Handshake(Box::new(handshake)), introduction: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -81,7 +82,7 @@ impl Session {
             None => handshake.advance(buffer, out),
             Some(shown) => return self.handshake_aside(shown, buffer, out),
         };
-        self.conclude(progress)
+        self.conclude(progress, buffer)
     }
 
     /// The job that the handshake waits for, once for each [`Step::Work`].
@@ -153,7 +154,7 @@ impl Session {
                 };
                 front.copy_from_slice(&end.records);
                 self.state = State::Handshake(end.handshake);
-                self.conclude(end.progress)
+                self.conclude(end.progress, buffer)
             }
             Pause::Panicked(message) => {
                 out.extend_from_slice(&INTERNAL_ERROR);
@@ -162,7 +163,7 @@ impl Session {
         }
     }
 
-    fn conclude(&mut self, progress: Result<(usize, Step), Failure>) -> Result<(usize, Step), Failure> {
+    fn conclude(&mut self, progress: Result<(usize, Step), Failure>, buffer: &[u8]) -> Result<(usize, Step), Failure> {
         match progress {
             Ok((consumed, Step::Done)) => {
                 self.establish()?;
@@ -170,17 +171,23 @@ impl Session {
             }
             Ok(progress) => Ok(progress),
             Err(failure) => {
-                self.state = State::Over;
+                if let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) {
+                    self.introduce(handshake.introduction_of_failed(buffer));
+                }
                 Err(failure)
             }
         }
+    }
+
+    fn introduce(&mut self, introduction: Introduction) {
+        self.introduction = (!introduction.is_empty()).then(|| Box::new(introduction));
     }
 
     fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        self.server_name = handshake.heard.server_name.take();
+        self.introduce(handshake.introduction());
         let facts = handshake.facts();
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let keys = std::mem::take(&mut handshake.heard.keys);
@@ -250,8 +257,23 @@ impl Session {
         }
     }
 
-    /// The name that the client asked for, in lower case, once: it is not needed here after the handshake.
-    pub fn take_server_name(&mut self) -> Option<Box<str>> {
-        self.server_name.take()
+    /// What the client has said of itself, once the handshake is over or has failed.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.introduction.as_deref()
+    }
+
+    /// Gives up what nobody will ask for again.
+    pub fn forget_introduction(&mut self) {
+        self.introduction = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_a_client_who_is_nobody_in_particular_is_three_words() {
+        assert_eq!(size_of::<Session>(), 24);
     }
 }

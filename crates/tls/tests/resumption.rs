@@ -22,7 +22,7 @@ fn visit(acceptor: &propylon_tls::Acceptor, config: &Arc<ClientConfig>) -> bool 
     assert_eq!(dialogue.download(b"pong"), b"pong");
     let facts = dialogue.session.facts();
     assert_eq!(facts.certificate.is_none(), facts.resumed);
-    assert_eq!(dialogue.session.take_server_name().as_deref(), Some(NAME));
+    assert_eq!(dialogue.asked_for(), Some(NAME));
     facts.resumed
 }
 

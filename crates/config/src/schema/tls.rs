@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Context, file, required_file, seconds};
+use super::{Context, client_auth, file, required_file, seconds};
 use crate::model::{Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch};
@@ -25,9 +25,12 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
     let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
     let resumption = resumption(context, &mut section);
     signer(context, &mut section);
-    client_auth(context, &mut section);
+    let client_auth = client_auth::client_auth(context, &mut section);
+    let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
+    never_here(&mut section);
     section.close();
-    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, at: context.report.at(span) }
+    let at = context.report.at(span);
+    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, client_auth, ja4, at }
 }
 
 fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
@@ -144,12 +147,18 @@ fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
     }
 }
 
-fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("client_auth") else {
-        return;
-    };
-    context.report.unsupported(table.span, "client_auth", "and have the servers check who the client is");
-    required_file(&mut table, "ca", context.base, "add the PEM file of the authorities that sign client certificates");
-    table.choice("mode", &[("required", ()), ("optional", ())]);
-    table.close();
+/// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
+fn never_here(section: &mut Section<'_, '_>) {
+    const REASONS: [(&str, &str); 2] = [
+        (
+            "ech",
+            "the TLS library has Encrypted Client Hello for clients only; ECH clients fall back to their outer name",
+        ),
+        ("delegated_credentials", "the TLS library cannot serve them; keep keys off this machine with a `signer`"),
+    ];
+    for (key, reason) in REASONS {
+        if let Some(entry) = section.entry(key) {
+            section.report.unsupported(entry.key_span, key, &format!("because {reason}"));
+        }
+    }
 }
