@@ -10,6 +10,9 @@ mod scalar;
 
 #[cfg(target_arch = "x86_64")]
 mod batch;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "p256/no_lanes.rs"]
+mod batch;
 #[cfg(target_arch = "x86_64")]
 mod bytes;
 #[cfg(target_arch = "x86_64")]
@@ -18,6 +21,8 @@ mod field;
 mod order;
 #[cfg(target_arch = "x86_64")]
 mod point;
+#[cfg(target_arch = "x86_64")]
+mod self_test;
 #[cfg(target_arch = "x86_64")]
 mod table;
 #[cfg(test)]
@@ -137,17 +142,13 @@ impl Drop for PairSlot {
 
 /// The working memory of a batch, some 80 KiB: keep one for each thread, in a box. Wiped after every batch.
 pub struct Scratch {
-    #[cfg(target_arch = "x86_64")]
     groups: [batch::Group; BATCH_MAX / LANES],
 }
 
 impl Scratch {
     #[must_use]
     pub const fn new() -> Scratch {
-        Scratch {
-            #[cfg(target_arch = "x86_64")]
-            groups: [batch::Group::ZERO; BATCH_MAX / LANES],
-        }
+        Scratch { groups: [batch::Group::ZERO; BATCH_MAX / LANES] }
     }
 }
 
@@ -157,7 +158,6 @@ impl Default for Scratch {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Drop for Scratch {
     // A batch wipes what it used; this is for one that a panic ended.
     fn drop(&mut self) {
@@ -187,27 +187,20 @@ pub fn nonce_pairs(
     scratch: &mut Scratch,
     slots: &mut [PairSlot],
 ) -> Result<(), BatchError> {
-    slots.iter_mut().for_each(PairSlot::clear);
-    let result = checked_groups(scalars, slots.len()).and_then(|groups| pairs(ifma, scalars, scratch, groups, slots));
-    scalars.iter_mut().for_each(wipe);
-    result
+    nonce_pairs_in(ifma, scalars, &mut scratch.groups, slots)
 }
 
-#[cfg(target_arch = "x86_64")]
-fn pairs(
-    _: Ifma,
-    scalars: &[[u8; 32]],
-    scratch: &mut Scratch,
-    groups: usize,
+fn nonce_pairs_in(
+    ifma: Ifma,
+    scalars: &mut [[u8; 32]],
+    memory: &mut [batch::Group],
     slots: &mut [PairSlot],
 ) -> Result<(), BatchError> {
-    // SAFETY: an `Ifma` exists only where the processor has these instructions.
-    unsafe { batch::nonce_pairs(scalars, &mut scratch.groups[..groups], slots) }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn pairs(_: Ifma, _: &[[u8; 32]], _: &mut Scratch, _: usize, _: &mut [PairSlot]) -> Result<(), BatchError> {
-    unreachable!("an Ifma exists on x86-64 only")
+    slots.iter_mut().for_each(PairSlot::clear);
+    let result = checked_groups(scalars, slots.len())
+        .and_then(|groups| batch::nonce_pairs(ifma, scalars, &mut memory[..groups], slots));
+    scalars.iter_mut().for_each(wipe);
+    result
 }
 
 /// The public keys of the scalars, uncompressed (SEC 1 §2.3.3: 4, x, y). Sizes as in [`nonce_pairs`]; the scalars stay,
@@ -221,25 +214,17 @@ pub fn public_keys(
     scratch: &mut Scratch,
     keys: &mut [[u8; 65]],
 ) -> Result<(), BatchError> {
-    let groups = checked_groups(scalars, keys.len())?;
-    points(ifma, scalars, scratch, groups, keys)
+    public_keys_in(ifma, scalars, &mut scratch.groups, keys)
 }
 
-#[cfg(target_arch = "x86_64")]
-fn points(
-    _: Ifma,
+fn public_keys_in(
+    ifma: Ifma,
     scalars: &[[u8; 32]],
-    scratch: &mut Scratch,
-    groups: usize,
+    memory: &mut [batch::Group],
     keys: &mut [[u8; 65]],
 ) -> Result<(), BatchError> {
-    // SAFETY: an `Ifma` exists only where the processor has these instructions.
-    unsafe { batch::public_keys(scalars, &mut scratch.groups[..groups], keys) }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn points(_: Ifma, _: &[[u8; 32]], _: &mut Scratch, _: usize, _: &mut [[u8; 65]]) -> Result<(), BatchError> {
-    unreachable!("an Ifma exists on x86-64 only")
+    let groups = checked_groups(scalars, keys.len())?;
+    batch::public_keys(ifma, scalars, &mut memory[..groups], keys)
 }
 
 /// The private key of a certificate, d, kept as d·2^256 mod n. Wiped when dropped.
@@ -289,10 +274,12 @@ pub fn sign(key: &SecretScalar, digest: &[u8], pair: Pair) -> Option<[u8; 64]> {
     Some(signature)
 }
 
-/// A scalar and what must come of it.
-struct KnownAnswer {
-    k: [u8; 32],
-    r: [u8; 32],
-    digest: [u8; 32],
-    s: [u8; 32],
+/// Known answers in every lane, the refusal of [`EXCEPTIONAL_SCALAR`], and the table's checksum; some 500 µs. Nothing
+/// here may be used if it is false.
+#[must_use]
+pub fn self_test(ifma: Ifma) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return self_test::run(ifma);
+    #[cfg(not(target_arch = "x86_64"))]
+    batch::impossible(ifma)
 }

@@ -7,6 +7,7 @@ use super::order::{self, N};
 use super::point::{Sum, add_window, begin, even, recode};
 use super::table::ROWS;
 use super::{BatchError, PairSlot};
+use crate::Ifma;
 use crate::wipe::{Plain, wipe, wipe_dead_stack};
 
 /// What a group of eight needs while its batch runs.
@@ -33,9 +34,14 @@ impl Group {
 }
 
 /// As [`super::nonce_pairs`]; the sizes have been checked and there is at least one group.
-#[target_feature(enable = "avx512f,avx512ifma")]
-pub fn nonce_pairs(scalars: &[[u8; 32]], groups: &mut [Group], slots: &mut [PairSlot]) -> Result<(), BatchError> {
-    let result = make_pairs(scalars, groups, slots);
+pub fn nonce_pairs(
+    _: Ifma,
+    scalars: &[[u8; 32]],
+    groups: &mut [Group],
+    slots: &mut [PairSlot],
+) -> Result<(), BatchError> {
+    // SAFETY: an `Ifma` exists only where the processor has these instructions.
+    let result = unsafe { make_pairs(scalars, groups, slots) };
     groups.iter_mut().for_each(wipe);
     wipe_dead_stack();
     result
@@ -118,9 +124,14 @@ fn store_pairs(r: &Factor, k_inverse: &Factor, slots: &mut [PairSlot]) {
 }
 
 /// As [`super::public_keys`]; the sizes have been checked and there is at least one group.
-#[target_feature(enable = "avx512f,avx512ifma")]
-pub fn public_keys(scalars: &[[u8; 32]], groups: &mut [Group], keys: &mut [[u8; 65]]) -> Result<(), BatchError> {
-    let result = make_keys(scalars, groups, keys);
+pub fn public_keys(
+    _: Ifma,
+    scalars: &[[u8; 32]],
+    groups: &mut [Group],
+    keys: &mut [[u8; 65]],
+) -> Result<(), BatchError> {
+    // SAFETY: an `Ifma` exists only where the processor has these instructions.
+    let result = unsafe { make_keys(scalars, groups, keys) };
     groups.iter_mut().for_each(wipe);
     wipe_dead_stack();
     result

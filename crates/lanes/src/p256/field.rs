@@ -22,8 +22,7 @@ pub const LIMB_MASK: u64 = (1 << LIMB_BITS) - 1;
 
 pub const P: [u64; LIMBS] = [LIMB_MASK, (1 << 44) - 1, 0, 1 << 36, (1 << 48) - (1 << 16)];
 /// 2^260 mod p: one in Montgomery form.
-pub const ONE: [u64; LIMBS] =
-    [0x10, 0xf_0000_0000_0000, 0xf_ffff_ffff_ffff, 0xf_feff_ffff_ffff, 0xf_ffff];
+pub const ONE: [u64; LIMBS] = [0x10, 0xf_0000_0000_0000, 0xf_ffff_ffff_ffff, 0xf_feff_ffff_ffff, 0xf_ffff];
 
 /// Numbers that may be factors: limbs in [0, 2^52).
 #[derive(Clone, Copy)]

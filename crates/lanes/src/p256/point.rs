@@ -1,8 +1,8 @@
 //! Sums of points in the coordinates (X, Y, ZZ, ZZZ): x = X/ZZ, y = Y/ZZZ, ZZ³ = ZZZ².
 
 use core::arch::x86_64::{
-    __mmask8, _mm512_and_si512, _mm512_or_si512, _mm512_sll_epi64, _mm512_srl_epi64, _mm512_test_epi64_mask,
-    _mm512_testn_epi64_mask, _mm512_xor_si512, _mm_cvtsi32_si128,
+    __mmask8, _mm_cvtsi32_si128, _mm512_and_si512, _mm512_or_si512, _mm512_sll_epi64, _mm512_srl_epi64,
+    _mm512_test_epi64_mask, _mm512_testn_epi64_mask, _mm512_xor_si512,
 };
 
 use super::field::{Factor, LIMB_BITS, LIMBS, ONE, Vector, add, all, sum_of_products};

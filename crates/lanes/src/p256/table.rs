@@ -4,9 +4,7 @@
 //! shares it, and no caller can forget to fill it. `examples/p256_table.rs` writes it; a test compares it with the
 //! points of another library; [`checksum`] tells a damaged one and brings its pages into memory.
 
-use core::arch::x86_64::{
-    __m512i, _mm512_mask_blend_epi64, _mm512_permutex2var_epi64, _mm512_test_epi64_mask,
-};
+use core::arch::x86_64::{__m512i, _mm512_mask_blend_epi64, _mm512_permutex2var_epi64, _mm512_test_epi64_mask};
 
 use super::field::{Factor, LIMBS, Vector, all};
 

@@ -108,7 +108,8 @@ fn edge_scalars() -> Vec<[u8; 32]> {
 fn the_table_holds_the_odd_multiples() {
     assert!(table::checksum());
     let bytes = include_bytes!("table.bin");
-    let p = (BigUint::from(1u32) << 256u32) - (BigUint::from(1u32) << 224u32) + (BigUint::from(1u32) << 192u32)
+    let p = (BigUint::from(1u32) << 256u32) - (BigUint::from(1u32) << 224u32)
+        + (BigUint::from(1u32) << 192u32)
         + (BigUint::from(1u32) << 96u32)
         - 1u32;
     let word = |index: usize| u64::from_le_bytes(bytes[8 * index..8 * index + 8].try_into().expect("eight bytes"));
@@ -126,6 +127,12 @@ fn the_table_holds_the_odd_multiples() {
             }
         }
     }
+}
+
+#[test]
+fn the_self_test_passes() {
+    let Some(ifma) = lanes() else { return };
+    assert!(self_test(ifma));
 }
 
 #[test]
