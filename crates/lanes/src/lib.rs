@@ -8,6 +8,5 @@
 
 mod cpu;
 pub mod p256;
-mod wipe;
 
 pub use cpu::Ifma;

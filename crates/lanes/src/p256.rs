@@ -7,14 +7,19 @@
 
 mod der;
 mod scalar;
+mod wipe;
 
 #[cfg(target_arch = "x86_64")]
 mod batch;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "p256/no_lanes.rs"]
 mod batch;
+#[cfg(not(target_arch = "x86_64"))]
+use batch as ecdh;
 #[cfg(target_arch = "x86_64")]
 mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod ecdh;
 #[cfg(target_arch = "x86_64")]
 mod field;
 #[cfg(target_arch = "x86_64")]
@@ -31,7 +36,7 @@ mod tests;
 pub use der::{DER_SIGNATURE_BYTES_MAX, DerSignature};
 
 use crate::Ifma;
-use crate::wipe::wipe;
+use wipe::wipe;
 
 /// Scalars of a batch come in multiples of this.
 pub const LANES: usize = 8;
@@ -140,15 +145,16 @@ impl Drop for PairSlot {
     }
 }
 
-/// The working memory of a batch, some 80 KiB: keep one for each thread, in a box. Wiped after every batch.
+/// The working memory of a batch, some 115 KiB: keep one for each thread, in a box. Wiped after every batch.
 pub struct Scratch {
     groups: [batch::Group; BATCH_MAX / LANES],
+    multiples: ecdh::Multiples,
 }
 
 impl Scratch {
     #[must_use]
     pub const fn new() -> Scratch {
-        Scratch { groups: [batch::Group::ZERO; BATCH_MAX / LANES] }
+        Scratch { groups: [batch::Group::ZERO; BATCH_MAX / LANES], multiples: ecdh::Multiples::ZERO }
     }
 }
 
@@ -225,6 +231,23 @@ fn public_keys_in(
 ) -> Result<(), BatchError> {
     let groups = checked_groups(scalars, keys.len())?;
     batch::public_keys(ifma, scalars, &mut memory[..groups], keys)
+}
+
+/// Eight ECDH secrets: the x of scalar·point (SEC 1 §3.3.1, RFC 8446 §7.4.2), for points in uncompressed form. Always
+/// eight: lanes without work repeat another's.
+///
+/// Returns the lanes that are refused, bit i for lane i, and zeroes in their place: the peer's fault if the point is not
+/// uncompressed, not in range or not on the curve (RFC 8446 §4.2.8.2), the caller's if the scalar is not one. The other
+/// lanes are not concerned.
+#[must_use = "refused lanes have no secret"]
+pub fn agree(
+    ifma: Ifma,
+    scalars: &[[u8; 32]; LANES],
+    points: &[[u8; 65]; LANES],
+    scratch: &mut Scratch,
+    secrets: &mut [[u8; 32]; LANES],
+) -> u8 {
+    ecdh::agree(ifma, scalars, points, &mut scratch.multiples, secrets)
 }
 
 /// The private key of a certificate, d, kept as d·2^256 mod n. Wiped when dropped.

@@ -6,9 +6,9 @@ use super::field::{self, Factor};
 use super::order::{self, N};
 use super::point::{Sum, add_window, begin, even, recode};
 use super::table::ROWS;
+use super::wipe::{Plain, wipe, wipe_dead_stack};
 use super::{BatchError, PairSlot};
 use crate::Ifma;
-use crate::wipe::{Plain, wipe, wipe_dead_stack};
 
 /// What a group of eight needs while its batch runs.
 #[derive(Clone, Copy)]

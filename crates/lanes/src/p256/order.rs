@@ -79,6 +79,6 @@ pub fn inverse(a: &Factor) -> Factor {
             power = multiply(&power, &powers[exponent]);
         }
     }
-    crate::wipe::wipe(&mut powers);
+    super::wipe::wipe(&mut powers);
     power
 }

@@ -7,7 +7,7 @@ use core::arch::x86_64::{
 
 use super::field::{Factor, LIMB_BITS, LIMBS, ONE, Vector, add, all, sum_of_products};
 use super::table::{ENTRIES, WINDOW_BITS, select};
-use crate::wipe::Plain;
+use super::wipe::Plain;
 
 /// A point on the way to k·G. `minus_y` is −Y of the point or of its negative, in turns: an addition computes the new Y
 /// from −Y of the old one, and takes its result as −Y of the negative sum. So nothing is ever negated but the sign of
@@ -71,7 +71,7 @@ pub fn add_window(sum: &mut Sum, odd: &Factor, row: usize) {
 /// madd-2008-s of the Explicit-Formulas Database with −Y for Y; y2 counts as −y2 in the lanes of the mask.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn add_affine(sum: &mut Sum, x2: &Factor, y2: &Factor, negative: __mmask8) {
+pub fn add_affine(sum: &mut Sum, x2: &Factor, y2: &Factor, negative: __mmask8) {
     let p = x2.times_loose(&sum.zz).minus(&sum.x.0).plus_p(2).carried();
     let r = y2.times_loose(&sum.zzz).negated_where(negative, 2).plus(&sum.minus_y.0).carried();
     let pp = p.squared();
@@ -92,12 +92,19 @@ pub fn even(number: &Factor) -> __mmask8 {
     !_mm512_test_epi64_mask(number.0[0], all(1))
 }
 
-/// k + 2^259 for odd k, n − k + 2^259 for even k: the recoding of [`digit`].
+/// k for odd k, n − k for even k.
+#[inline]
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub fn make_odd(k: &Factor) -> Factor {
+    let negative = Factor::broadcast(&super::order::N).loose().minus(&k.0).carried();
+    k.replaced_where(even(k), &negative)
+}
+
+/// The recoding of [`digit`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub fn recode(k: &Factor) -> Factor {
-    let negative = Factor::broadcast(&super::order::N).loose().minus(&k.0).carried();
-    let mut odd = k.replaced_where(even(k), &negative);
+    let mut odd = make_odd(k);
     odd.0[4] = add(odd.0[4], all(1 << (LIMB_BITS - 1)));
     odd
 }

@@ -422,3 +422,34 @@ fn the_bounds_of_an_addition_hold_for_any_number_of_additions() {
     }
     assert!(x < 2.0 && minus_y < 2.0 && zz < 2.0 && zzz < 2.0, "{minus_y} {zz} {zzz}");
 }
+
+fn reference_secret(scalar: &[u8; 32], point: &[u8; 65]) -> Option<[u8; 32]> {
+    let key = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, scalar).ok()?;
+    let peer = agreement::UnparsedPublicKey::new(&agreement::ECDH_P256, point);
+    agreement::agree(&key, peer, aws_lc_rs::error::Unspecified, |secret| Ok(secret.try_into().expect("32 bytes"))).ok()
+}
+
+#[test]
+fn ecdh_secrets_are_those_of_aws_lc() {
+    let Some(ifma) = lanes() else { return };
+    let mut random = fastrand::Rng::with_seed(29);
+    let mut scratch = Box::new(Scratch::new());
+    let edges = edge_scalars();
+    let rounds = if std::env::var_os("PROPYLON_LONG").is_some() { 100_000 / LANES } else { 20_000 / LANES };
+    let mut points: Vec<_> = (0..64).map(|_| reference_key(&random_scalar(&mut random))).collect();
+    points.extend(edges.iter().step_by(11).map(reference_key));
+    for round in 0..rounds {
+        let scalars: [_; LANES] = core::array::from_fn(|lane| {
+            let index = round * LANES + lane;
+            if index < edges.len() { edges[index] } else { random_scalar(&mut random) }
+        });
+        let chosen: [_; LANES] = core::array::from_fn(|_| points[random.usize(..points.len())]);
+        let mut secrets = [[0; 32]; LANES];
+        assert_eq!(agree(ifma, &scalars, &chosen, &mut scratch, &mut secrets), 0);
+        for lane in 0..LANES {
+            let (scalar, point) = (&scalars[lane], &chosen[lane]);
+            assert_eq!(Some(secrets[lane]), reference_secret(scalar, point), "{scalar:02x?}");
+        }
+        points[round % 64] = reference_key(&scalars[round % LANES]);
+    }
+}
