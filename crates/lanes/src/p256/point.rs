@@ -64,7 +64,7 @@ pub fn add_window(sum: &mut Sum, odd: &Factor, row: usize) {
     let (index, negative) = digit(odd, row);
     let (x2, y2) = select(row, index);
     // In odd rows the sum is held as its negative, so the entry's sign is turned as well.
-    let turned: __mmask8 = if row % 2 == 0 { 0xff } else { 0 };
+    let turned: __mmask8 = if row.is_multiple_of(2) { 0xff } else { 0 };
     add_affine(sum, &x2, &y2, negative ^ turned);
 }
 
