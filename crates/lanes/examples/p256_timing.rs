@@ -101,6 +101,14 @@ fn main() {
     one[31] = 1;
     let mut dense = [0x55; 32];
     dense[0] = 0x7f;
+    // What a leak of a few cycles looks like; it must be found.
+    experiment.run("control, leaks: must be above", &[one; LANES], |scalars| {
+        timed(|| {
+            for i in 0..scalars.as_flattened().iter().map(|byte| byte.count_ones()).sum() {
+                std::hint::black_box(i);
+            }
+        })
+    });
     for (kind, fixed) in [("1", [one; LANES]), ("dense", [dense; LANES]), ("drawn", experiment.scalars())] {
         experiment.run(&format!("nonce pairs, 8, fixed: {kind}"), &fixed, |scalars| {
             timed(|| nonce_pairs(ifma, scalars, &mut scratch, &mut slots).expect("good scalars"))

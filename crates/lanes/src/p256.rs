@@ -36,7 +36,7 @@ mod tests;
 pub use der::{DER_SIGNATURE_BYTES_MAX, DerSignature};
 
 use crate::Ifma;
-use wipe::wipe;
+use wipe::{wipe, wipe_dead_stack};
 
 /// Scalars of a batch come in multiples of this.
 pub const LANES: usize = 8;
@@ -275,10 +275,21 @@ impl Drop for SecretScalar {
     }
 }
 
+/// What the scalar code of one signature may spill.
+const SIGN_STACK_BYTES: usize = 1 << 10;
+
 /// An ECDSA signature, r || s, over a digest of any length, of which the leftmost 256 bits count (FIPS 186-5 §6.4.1).
 /// None, with a probability of 2^-256, if s is 0: sign again with another pair. Needs no [`Ifma`].
 #[must_use]
 pub fn sign(key: &SecretScalar, digest: &[u8], pair: Pair) -> Option<[u8; 64]> {
+    let signature = signature_of(key, digest, &pair);
+    drop(pair);
+    wipe_dead_stack::<SIGN_STACK_BYTES>();
+    signature
+}
+
+#[inline(never)]
+fn signature_of(key: &SecretScalar, digest: &[u8], pair: &Pair) -> Option<[u8; 64]> {
     let mut leftmost = [0; 32];
     let used = digest.len().min(leftmost.len());
     leftmost[32 - used..].copy_from_slice(&digest[..used]);

@@ -6,7 +6,7 @@ use super::field::{self, Factor};
 use super::order::{self, N};
 use super::point::{Sum, add_window, begin, even, recode};
 use super::table::ROWS;
-use super::wipe::{Plain, wipe, wipe_dead_stack};
+use super::wipe::{Plain, wipe, wipe_traces};
 use super::{BatchError, PairSlot};
 use crate::Ifma;
 
@@ -35,7 +35,7 @@ impl Group {
 
 /// As [`super::nonce_pairs`]; the sizes have been checked and there is at least one group.
 pub fn nonce_pairs(
-    _: Ifma,
+    ifma: Ifma,
     scalars: &[[u8; 32]],
     groups: &mut [Group],
     slots: &mut [PairSlot],
@@ -43,7 +43,7 @@ pub fn nonce_pairs(
     // SAFETY: an `Ifma` exists only where the processor has these instructions.
     let result = unsafe { make_pairs(scalars, groups, slots) };
     groups.iter_mut().for_each(wipe);
-    wipe_dead_stack();
+    wipe_traces(ifma);
     result
 }
 
@@ -62,8 +62,9 @@ fn make_pairs(scalars: &[[u8; 32]], groups: &mut [Group], slots: &mut [PairSlot]
     }
     // The product with 1 takes the denominators' inverses out of Montgomery form, and so the x computed from them.
     // Scalars enter as they are, so each inverse is R too large twice; a sixteenth leaves 2^256 of it.
-    let mut denominator = field::multiply(&field::inverse(&last.denominators), &Factor::broadcast(&[1, 0, 0, 0, 0]));
-    let mut scalar = order::multiply(&order::inverse(&last.scalars), &Factor::broadcast(&order::SIXTEENTH));
+    let (denominator, scalar) = order::inverses(&last.denominators, &last.scalars);
+    let mut denominator = field::multiply(&denominator, &Factor::broadcast(&[1, 0, 0, 0, 0]));
+    let mut scalar = order::multiply(&scalar, &Factor::broadcast(&order::SIXTEENTH));
     let mut zeroes = 0;
     for i in (0..groups.len()).rev() {
         let group = &groups[i];
@@ -125,7 +126,7 @@ fn store_pairs(r: &Factor, k_inverse: &Factor, slots: &mut [PairSlot]) {
 
 /// As [`super::public_keys`]; the sizes have been checked and there is at least one group.
 pub fn public_keys(
-    _: Ifma,
+    ifma: Ifma,
     scalars: &[[u8; 32]],
     groups: &mut [Group],
     keys: &mut [[u8; 65]],
@@ -133,7 +134,7 @@ pub fn public_keys(
     // SAFETY: an `Ifma` exists only where the processor has these instructions.
     let result = unsafe { make_keys(scalars, groups, keys) };
     groups.iter_mut().for_each(wipe);
-    wipe_dead_stack();
+    wipe_traces(ifma);
     result
 }
 

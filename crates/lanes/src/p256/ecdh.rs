@@ -20,7 +20,7 @@ use super::field::{
 };
 use super::is_scalar;
 use super::point::{Sum, add_affine, make_odd};
-use super::wipe::{Plain, wipe, wipe_dead_stack};
+use super::wipe::{Plain, wipe, wipe_traces};
 use crate::Ifma;
 
 const WINDOW_BITS: usize = 5;
@@ -76,7 +76,7 @@ impl Multiples {
 
 /// As [`super::agree`].
 pub fn agree(
-    _: Ifma,
+    ifma: Ifma,
     scalars: &[[u8; 32]; LANES],
     points: &[[u8; 65]; LANES],
     multiples: &mut Multiples,
@@ -85,7 +85,7 @@ pub fn agree(
     // SAFETY: an `Ifma` exists only where the processor has these instructions.
     let refused = unsafe { derive(scalars, points, multiples, secrets) };
     wipe(multiples);
-    wipe_dead_stack();
+    wipe_traces(ifma);
     refused
 }
 

@@ -2,7 +2,10 @@
 
 use core::arch::x86_64::{_mm512_add_epi64, _mm512_setzero_si512, _mm512_srli_epi64};
 
-use super::field::{Columns, Factor, LIMB_BITS, LIMB_MASK, LIMBS, Loose, Vector, add, all, high, low, square_columns};
+use super::field::{
+    self, Columns, Factor, LIMB_BITS, LIMB_MASK, LIMBS, Loose, Vector, add, all, high, low, square_columns,
+};
+use super::wipe::wipe;
 
 pub const N: [u64; LIMBS] =
     [0x9_cac2_fc63_2551, 0xa_da71_79e8_4f3b, 0xf_ffff_ffbc_e6fa, 0xf_ffff_ffff, 0xffff_ffff_0000];
@@ -46,39 +49,43 @@ pub fn multiply(a: &Factor, b: &Factor) -> Factor {
     reduce(columns.sums())
 }
 
+/// The digits of p − 2 and n − 2, four bits each, from the top.
+static EXPONENTS: [[u8; 2]; 64] = {
+    let p_minus_2 = [0xffff_ffff_0000_0001u64, 0, 0x0000_0000_ffff_ffff, 0xffff_ffff_ffff_fffd];
+    let n_minus_2 = [0xffff_ffff_0000_0000u64, 0xffff_ffff_ffff_ffff, 0xbce6_faad_a717_9e84, 0xf3b9_cac2_fc63_254f];
+    let (mut digits, mut i) = ([[0; 2]; 64], 0);
+    while i < digits.len() {
+        let (word, shift) = (i / 16, 60 - 4 * (i % 16));
+        digits[i] = [(p_minus_2[word] >> shift) as u8 & 15, (n_minus_2[word] >> shift) as u8 & 15];
+        i += 1;
+    }
+    digits
+};
+
+/// 1/a mod p and 1/b mod n by Fermat, side by side: each is a chain in which nothing overlaps, so the second costs
+/// little. Zero for zero. Window 4; the exponents are public, so zero digits are passed over and table rows picked.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
-fn square_times(a: &Factor, times: u32) -> Factor {
-    let mut power = *a;
-    for _ in 0..times {
-        power = reduce(square_columns(&power));
+pub fn inverses(a: &Factor, b: &Factor) -> (Factor, Factor) {
+    let (mut powers_a, mut powers_b) = ([*a; 16], [*b; 16]);
+    for i in 2..16 {
+        powers_a[i] = field::multiply(&powers_a[i - 1], a);
+        powers_b[i] = multiply(&powers_b[i - 1], b);
     }
-    power
-}
-
-/// The lower half of n − 2; the upper half is ffffffff 00000000 ffffffff ffffffff.
-const EXPONENT_LOW: u128 = 0xbce6_faad_a717_9e84_f3b9_cac2_fc63_254f;
-
-/// 1/a by Fermat; zero for zero. A chain for the upper half of the exponent, window 4 for the lower; all of it public.
-#[inline(never)]
-#[target_feature(enable = "avx512f,avx512ifma")]
-pub fn inverse(a: &Factor) -> Factor {
-    let mut powers = [*a; 16];
-    for i in 2..powers.len() {
-        powers[i] = multiply(&powers[i - 1], a);
-    }
-    let x8 = multiply(&square_times(&powers[15], 4), &powers[15]);
-    let x16 = multiply(&square_times(&x8, 8), &x8);
-    let x32 = multiply(&square_times(&x16, 16), &x16);
-    let head = multiply(&square_times(&x32, 64), &x32);
-    let mut power = multiply(&square_times(&head, 32), &x32);
-    for digit in (0..32).rev() {
-        power = square_times(&power, 4);
-        let exponent = (EXPONENT_LOW >> (4 * digit)) as usize & 15;
-        if exponent != 0 {
-            power = multiply(&power, &powers[exponent]);
+    let (mut of_a, mut of_b) = (powers_a[15], powers_b[15]);
+    for [digit_a, digit_b] in EXPONENTS.iter().copied().skip(1) {
+        for _ in 0..4 {
+            of_a = of_a.squared();
+            of_b = reduce(square_columns(&of_b));
+        }
+        if digit_a != 0 {
+            of_a = field::multiply(&of_a, &powers_a[usize::from(digit_a)]);
+        }
+        if digit_b != 0 {
+            of_b = multiply(&of_b, &powers_b[usize::from(digit_b)]);
         }
     }
-    super::wipe::wipe(&mut powers);
-    power
+    wipe(&mut powers_a);
+    wipe(&mut powers_b);
+    (of_a, of_b)
 }

@@ -401,12 +401,14 @@ fn der_integers_are_minimal() {
 #[test]
 fn the_bounds_of_an_addition_hold_for_any_number_of_additions() {
     let product = |a: f64, b: f64| a * b / 16.0 + 1.0;
-    let (mut x, mut minus_y, mut zz, mut zzz) = (1.0f64, 1.0f64, 1.0f64, 1.0f64);
+    // The entries of the fixed table are below p; what `ecdh` adds to fill its own is not.
+    let (entry_x, entry_y) = (1.25, 4.0);
+    let (mut x, mut minus_y, mut zz, mut zzz) = (1.25f64, 2.0f64, 1.0f64, 1.0f64);
     for _ in 0..1_000 {
         // Each difference must be positive before it is carried, and small enough for its use.
-        let p = product(1.0, zz) + 2.0;
+        let p = product(entry_x, zz) + 2.0;
         assert!(x < 2.0);
-        let s2 = product(1.0, zzz);
+        let s2 = product(entry_y, zzz);
         assert!(s2 < 2.0);
         let r = minus_y + s2.max(2.0);
         let pp = product(p, p);
@@ -418,9 +420,9 @@ fn the_bounds_of_an_addition_hold_for_any_number_of_additions() {
         x = 1.01;
         minus_y = (r * step + minus_y * ppp) / 16.0 + 1.0;
         (zz, zzz) = (product(zz, pp), product(zzz, ppp));
-        assert!([p, r, pp, ppp, q, step, minus_y, zz, zzz].iter().all(|bound| *bound < 8.0));
+        assert!([p, r, pp, ppp, q, step].iter().all(|bound| *bound < 16.0));
+        assert!(x < 2.0 && minus_y < 2.0 && zz < 2.0 && zzz < 2.0, "{minus_y} {zz} {zzz}");
     }
-    assert!(x < 2.0 && minus_y < 2.0 && zz < 2.0 && zzz < 2.0, "{minus_y} {zz} {zzz}");
 }
 
 fn reference_secret(scalar: &[u8; 32], point: &[u8; 65]) -> Option<[u8; 32]> {

@@ -41,10 +41,49 @@ fn kept(memory: *mut u8) {
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Wipes the stack below the caller, where the frames of finished kernels have left what they spilled.
+/// Wipes `BYTES` of the stack below the caller, where the frames of finished functions have left what they spilled.
 #[inline(never)]
-pub fn wipe_dead_stack() {
-    const DEAD_STACK_BYTES: usize = 8 << 10;
-    let mut frame = [0u64; DEAD_STACK_BYTES / 8];
+pub fn wipe_dead_stack<const BYTES: usize>() {
+    let mut frame = [0u8; BYTES];
     wipe(&mut frame);
+}
+
+/// Wipes what kernels have left behind: the stack below the caller, and the vector and mask registers.
+#[cfg(target_arch = "x86_64")]
+pub fn wipe_traces(_: crate::Ifma) {
+    wipe_dead_stack::<KERNEL_STACK_BYTES>();
+    // SAFETY: an `Ifma` exists only where the processor has these registers.
+    unsafe { wipe_registers() };
+}
+
+/// More than the deepest chain of frames below the functions that wipe: `batch::make_pairs` and `order::inverses`.
+#[cfg(target_arch = "x86_64")]
+const KERNEL_STACK_BYTES: usize = 20 << 10;
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn wipe_registers() {
+    macro_rules! clear {
+        ([$($upper:tt)+] [$($vector:tt)+] [$($mask:tt)+]) => {
+            // SAFETY: nothing but registers is written, and all of them are declared.
+            unsafe {
+                core::arch::asm!(
+                    "vzeroall",
+                    $( concat!("vpxord ", $upper, ", ", $upper, ", ", $upper), )+
+                    $( concat!("kxorw ", $mask, ", ", $mask, ", ", $mask), )+
+                    $( out($vector) _, )+
+                    $( out($upper) _, )+
+                    $( out($mask) _, )+
+                    options(nomem, nostack, preserves_flags),
+                );
+            }
+        };
+    }
+    clear!(
+        ["zmm16" "zmm17" "zmm18" "zmm19" "zmm20" "zmm21" "zmm22" "zmm23"
+         "zmm24" "zmm25" "zmm26" "zmm27" "zmm28" "zmm29" "zmm30" "zmm31"]
+        ["zmm0" "zmm1" "zmm2" "zmm3" "zmm4" "zmm5" "zmm6" "zmm7"
+         "zmm8" "zmm9" "zmm10" "zmm11" "zmm12" "zmm13" "zmm14" "zmm15"]
+        ["k1" "k2" "k3" "k4" "k5" "k6" "k7"]
+    );
 }
