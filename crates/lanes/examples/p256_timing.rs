@@ -21,10 +21,19 @@ enum Class {
     Random,
 }
 
+/// The time-stamp counter, read when all that was begun before is done: stores that are still on their way would
+/// otherwise be counted to whoever reads them first.
 #[cfg(target_arch = "x86_64")]
 fn now() -> u64 {
-    // SAFETY: every x86-64 processor has a time-stamp counter.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    use core::arch::x86_64::{_mm_lfence, _mm_mfence, _rdtsc};
+    // SAFETY: every x86-64 processor has these instructions.
+    unsafe {
+        _mm_mfence();
+        _mm_lfence();
+        let time = _rdtsc();
+        _mm_lfence();
+        time
+    }
 }
 
 /// Mean, variance and count of one class, up to a limit.

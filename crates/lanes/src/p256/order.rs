@@ -67,7 +67,8 @@ static EXPONENTS: [[u8; 2]; 64] = {
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub fn inverses(a: &Factor, b: &Factor) -> (Factor, Factor) {
-    let (mut powers_a, mut powers_b) = ([*a; 16], [*b; 16]);
+    let mut powers_a = [*a; 16];
+    let mut powers_b = [*b; 16];
     for i in 2..16 {
         powers_a[i] = field::multiply(&powers_a[i - 1], a);
         powers_b[i] = multiply(&powers_b[i - 1], b);
