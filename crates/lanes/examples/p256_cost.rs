@@ -5,7 +5,8 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use aws_lc_rs::{agreement, digest};
 use propylon_lanes::Ifma;
 use propylon_lanes::p256::{
-    BATCH_MAX, DerSignature, PairSlot, Scratch, SecretScalar, agree, is_scalar, nonce_pairs, public_keys, sign,
+    BATCH_MAX, DerSignature, PairSlot, Scratch, SecretScalar, agree, is_scalar, nonce_pairs, public_keys, self_test,
+    sign,
 };
 
 const ROUNDS: usize = 301;
@@ -79,6 +80,7 @@ fn main() {
     let mut publics: Vec<_> = BATCHES.iter().map(|size| Row::new(format!("public key, batch {size}"))).collect();
     let mut online = Row::new("sign with a pair, and DER");
     let mut hashing = Row::new("SHA-256 of 64 bytes (aws-lc)");
+    let mut check = Row::new("self-test, whole");
     let mut aws_ecdh = Row::new("aws-lc: ECDH");
     let mut ecdh = Row::new("ECDH, eight at once");
     let peer = keys_of(ifma, &scalars, &mut scratch);
@@ -114,6 +116,7 @@ fn main() {
                 public_keys(ifma, &scalars[..size], &mut scratch, &mut keys[..size]).expect("good scalars");
             });
         }
+        check.run(1, || assert!(self_test(ifma)));
         let hash = digest::digest(&digest::SHA256, &message);
         let hash = std::hint::black_box(hash.as_ref());
         online.run(BATCH_MAX, || {
@@ -138,4 +141,5 @@ fn main() {
     let agreeing = aws_ecdh.median();
     aws_ecdh.print(agreeing);
     ecdh.print(agreeing);
+    check.print(agreeing);
 }

@@ -1,13 +1,13 @@
 //! Whole batches: k·G for groups of eight, window by window through all groups, with one inversion for each lane of the
 //! batch.
 
-use super::bytes::{LANES, gather, scatter};
+use super::bytes::{gather, scatter};
 use super::field::{self, Factor};
 use super::order::{self, N};
 use super::point::{Sum, add_window, begin, even, recode};
 use super::table::ROWS;
 use super::wipe::{Plain, wipe, wipe_traces};
-use super::{BatchError, PairSlot};
+use super::{BatchError, LANES, PairSlot};
 use crate::Ifma;
 
 /// What a group of eight needs while its batch runs.

@@ -2,10 +2,10 @@
 
 use core::arch::x86_64::{__m512i, _mm512_and_si512, _mm512_or_si512, _mm512_slli_epi64, _mm512_srli_epi64};
 
+use super::LANES;
 use super::field::{Factor, LIMB_MASK, Vector, all};
+use super::scalar;
 use super::wipe::wipe;
-
-pub const LANES: usize = 8;
 
 #[inline]
 fn vector(words: [u64; LANES]) -> Vector {
@@ -19,22 +19,14 @@ fn words(vector: Vector) -> [u64; LANES] {
     unsafe { core::mem::transmute::<__m512i, [u64; LANES]>(vector) }
 }
 
-/// Word `word` (0 is the least) of a big-endian number.
-#[inline]
-pub fn word_of(number: &[u8; 32], word: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&number[24 - 8 * word..32 - 8 * word]);
-    u64::from_be_bytes(bytes)
-}
-
 /// Eight numbers in; `number(lane)` borrows each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub fn gather<'a>(number: impl Fn(usize) -> &'a [u8; 32]) -> Factor {
     let mut columns = [[0u64; LANES]; 4];
     for lane in 0..LANES {
-        for (word, column) in columns.iter_mut().enumerate() {
-            column[lane] = word_of(number(lane), word);
+        for (column, word) in columns.iter_mut().zip(scalar::from_bytes(number(lane))) {
+            column[lane] = word;
         }
     }
     let [w0, w1, w2, w3] = columns.map(vector);

@@ -13,14 +13,14 @@ use core::arch::x86_64::{
     _mm512_testn_epi64_mask, _mm512_xor_si512,
 };
 
-use super::bytes::{LANES, gather, scatter};
+use super::bytes::{gather, scatter};
 use super::field::{
     self, Factor, LIMB_BITS, LIMBS, ONE, P, R_SQUARED, Vector, all, multiply, product_and_eight_squares,
     sum_of_products,
 };
-use super::is_scalar;
 use super::point::{Sum, add_affine, make_odd};
 use super::wipe::{Plain, wipe, wipe_traces};
+use super::{LANES, is_scalar};
 use crate::Ifma;
 
 const WINDOW_BITS: usize = 5;

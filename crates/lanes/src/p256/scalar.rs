@@ -10,6 +10,7 @@ const QUOTIENT_FACTOR: u64 = 0xccd1_c8aa_ee00_bc4f;
 
 pub type Scalar = [u64; 4];
 
+#[inline]
 pub fn from_bytes(bytes: &[u8; 32]) -> Scalar {
     core::array::from_fn(|word| {
         let mut part = [0; 8];

@@ -6,6 +6,7 @@
 
 use core::arch::x86_64::{__m512i, _mm512_mask_blend_epi64, _mm512_permutex2var_epi64, _mm512_test_epi64_mask};
 
+use super::LANES;
 use super::field::{Factor, LIMBS, Vector, all};
 
 pub const WINDOW_BITS: usize = 7;
@@ -13,7 +14,6 @@ pub const WINDOW_BITS: usize = 7;
 pub const ROWS: usize = 37;
 /// Only odd multiples, and those below zero by their sign.
 pub const ENTRIES: usize = 1 << (WINDOW_BITS - 1);
-const LANES: usize = 8;
 const CHECKSUM: u64 = 0xa6fb_7649_5df6_d20c;
 
 /// x0..x4, y0..y4, 64 words each.
@@ -50,7 +50,7 @@ pub fn select(row: usize, index: Vector) -> (Factor, Factor) {
     )
 }
 
-/// Whether the table is the one that was checked when the program was built; reads all of it, some 100 µs.
+/// Whether the table is the one that was checked when the program was built; reads all of it.
 pub fn checksum() -> bool {
     let mut sum = 0xcbf2_9ce4_8422_2325u64;
     for vector in TABLE.iter().flatten().flatten() {

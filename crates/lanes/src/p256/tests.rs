@@ -219,12 +219,18 @@ fn a_batch_wipes_its_working_memory() {
             scalars[9] = EXCEPTIONAL_SCALAR;
         }
         assert_eq!(nonce_pairs(ifma, &mut scalars, &mut scratch, &mut slots(BATCH_MAX)).is_err(), exceptional);
-        // SAFETY: vectors of integers have no padding.
-        let words = unsafe {
-            core::slice::from_raw_parts(scratch.groups.as_ptr().cast::<u64>(), size_of_val(&scratch.groups) / 8)
-        };
-        assert!(words.iter().all(|word| *word == 0));
+        assert!(words_of(&scratch.groups).iter().all(|word| *word == 0));
     }
+    let scalars = core::array::from_fn(|_| random_scalar(&mut random));
+    let points = [reference_key(&scalars[0]); LANES];
+    assert_eq!(agree(ifma, &scalars, &points, &mut scratch, &mut [[0; 32]; LANES]), 0);
+    assert!(words_of(&scratch.multiples).iter().all(|word| *word == 0));
+}
+
+#[cfg(target_arch = "x86_64")]
+fn words_of<T: wipe::Plain>(memory: &T) -> &[u64] {
+    // SAFETY: these are arrays of vectors of integers, which have no padding.
+    unsafe { core::slice::from_raw_parts(core::ptr::from_ref(memory).cast(), size_of::<T>() / 8) }
 }
 
 #[test]

@@ -44,8 +44,10 @@ fn kept(memory: *mut u8) {
 /// Wipes `BYTES` of the stack below the caller, where the frames of finished functions have left what they spilled.
 #[inline(never)]
 pub fn wipe_dead_stack<const BYTES: usize>() {
-    let mut frame = [0u8; BYTES];
-    wipe(&mut frame);
+    let mut frame = core::mem::MaybeUninit::<[u8; BYTES]>::uninit();
+    // SAFETY: all of an array of our own; nobody reads it before it is written, or after.
+    unsafe { frame.as_mut_ptr().write_bytes(0, 1) };
+    kept(frame.as_mut_ptr().cast());
 }
 
 /// Wipes what kernels have left behind: the stack below the caller, and the vector and mask registers.
