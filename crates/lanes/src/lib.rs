@@ -8,5 +8,9 @@
 
 mod cpu;
 pub mod p256;
+#[cfg(target_arch = "x86_64")]
+#[allow(dead_code, reason = "each kernel takes what it needs")]
+mod wipe;
+pub mod x25519;
 
 pub use cpu::Ifma;
