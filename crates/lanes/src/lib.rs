@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod cpu;
+pub mod p256;
 #[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "each kernel takes what it needs")]
 mod wipe;
