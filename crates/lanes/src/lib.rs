@@ -7,5 +7,7 @@
 #![cfg_attr(not(test), no_std)]
 
 mod cpu;
+pub mod rsa;
+mod wipe;
 
 pub use cpu::Ifma;

@@ -1,0 +1,443 @@
+//! The arithmetic: products, squares and Montgomery's reduction of eight numbers at once, in limbs of 52 bits.
+//!
+//! Everything works on blocks of ten limbs, of which one stays in registers while the other operand streams past ten
+//! sliding accumulators. Columns are not carried before the end: a column gathers at most 4·limbs terms of 52 bits.
+
+use super::Lanes;
+use core::arch::x86_64::{
+    __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512, _mm512_madd52hi_epu64,
+    _mm512_madd52lo_epu64, _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srai_epi64,
+    _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64,
+};
+
+type V = __m512i;
+
+const LIMB_BITS: u32 = 52;
+const LIMB_MASK: i64 = (1 << LIMB_BITS) - 1;
+/// Limbs in a block.
+pub(super) const BLOCK: usize = 10;
+/// Entries of a table of powers: windows of four bits.
+pub(super) const POWERS: usize = 16;
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn lo(c: V, a: V, b: V) -> V {
+    _mm512_madd52lo_epu64(c, a, b)
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512ifma")]
+fn hi(c: V, a: V, b: V) -> V {
+    _mm512_madd52hi_epu64(c, a, b)
+}
+
+/// # Safety
+/// `at + i` is inside one allocation, readable and aligned.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load(at: *const Lanes, i: usize) -> V {
+    // SAFETY: promised by the caller; `Lanes` has the size and alignment of a vector.
+    unsafe { _mm512_load_si512(at.add(i).cast()) }
+}
+
+/// # Safety
+/// `at + i` is inside one allocation, writable and aligned.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store(at: *mut Lanes, i: usize, value: V) {
+    // SAFETY: promised by the caller; `Lanes` has the size and alignment of a vector.
+    unsafe { _mm512_store_si512(at.add(i).cast(), value) }
+}
+
+/// One streamed limb times the ten in registers, into columns `$j ..= $j + 10` of a group of ten steps.
+macro_rules! step {
+    ($c:ident, $a:ident, $b:ident, $j:literal; $($k:literal)*) => {
+        let limb = load($a, $j);
+        $( $c[$j + $k] = lo($c[$j + $k], limb, $b[$k]); )*
+        $( $c[$j + $k + 1] = hi($c[$j + $k + 1], limb, $b[$k]); )*
+    };
+}
+
+/// Ten streamed limbs; `$fresh` gives the columns that enter, the ten lowest columns are retired into `$t`.
+macro_rules! ten_steps {
+    ($c:ident, $a:ident, $b:ident, $t:ident, $fresh:expr; $($j:literal)*) => {
+        $(
+            $c[$j + 10] = $fresh($j + 10);
+            step!($c, $a, $b, $j; 0 1 2 3 4 5 6 7 8 9);
+            store($t, $j, $c[$j]);
+        )*
+        $( $c[$j] = $c[$j + 10]; )*
+    };
+}
+
+/// t += a·b for ten limbs b and 10·`groups` limbs a, where t already has 10·(`loaded` + 1) columns, or none at all if
+/// `loaded` is `None`; the columns after them are overwritten.
+///
+/// # Safety
+/// `a` has 10·`groups` limbs, `t` ten more, and `loaded` ≤ `groups`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn row(mut t: *mut Lanes, mut a: *const Lanes, b: &[V; BLOCK], mut c: [V; 20], loaded: usize, groups: usize) {
+    // SAFETY: step i of group g touches limb 10g + i of `a` and column 10g + i of `t`, and reads column 10g + i + 10
+    // only while g < loaded; behind the loop are ten more columns.
+    unsafe {
+        for _ in 0..loaded {
+            ten_steps!(c, a, b, t, |k| load(t, k); 0 1 2 3 4 5 6 7 8 9);
+            (a, t) = (a.add(10), t.add(10));
+        }
+        for _ in loaded..groups {
+            ten_steps!(c, a, b, t, |_| _mm512_setzero_si512(); 0 1 2 3 4 5 6 7 8 9);
+            (a, t) = (a.add(10), t.add(10));
+        }
+        for (i, column) in c.iter().take(10).enumerate() {
+            store(t, i, *column);
+        }
+    }
+}
+
+/// # Safety
+/// As for `row`, with ten limbs at `b`.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn product_row(t: *mut Lanes, a: *const Lanes, b: *const Lanes, loaded: Option<usize>, groups: usize) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let mut factors = [_mm512_setzero_si512(); BLOCK];
+        let mut columns = [_mm512_setzero_si512(); 20];
+        for (i, factor) in factors.iter_mut().enumerate() {
+            *factor = load(b, i);
+        }
+        if loaded.is_some() {
+            for (i, column) in columns.iter_mut().take(BLOCK).enumerate() {
+                *column = load(t, i);
+            }
+        }
+        row(t, a, &factors, columns, loaded.unwrap_or(0), groups);
+    }
+}
+
+/// One pass of the reduction: the ten lowest columns, carried, are the factor of 2^-520 that is added above them.
+///
+/// # Safety
+/// `fold` has 10·`groups` limbs, `t` twenty more.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn fold_row(t: *mut Lanes, fold: *const Lanes, groups: usize) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let mut factors = [_mm512_setzero_si512(); BLOCK];
+        let mut columns = [_mm512_setzero_si512(); 20];
+        let mut carry = _mm512_setzero_si512();
+        for (i, factor) in factors.iter_mut().enumerate() {
+            *factor = _mm512_add_epi64(load(t, i), carry);
+            carry = _mm512_srli_epi64::<LIMB_BITS>(*factor);
+        }
+        for (i, column) in columns.iter_mut().take(BLOCK).enumerate() {
+            *column = load(t, BLOCK + i);
+        }
+        columns[0] = _mm512_add_epi64(columns[0], carry);
+        row(t.add(BLOCK), fold, &factors, columns, groups, groups);
+    }
+}
+
+macro_rules! lows {
+    ($c:ident, $m:ident, $q:ident, $j:literal; $($i:literal)*) => {
+        $( $c[$j + $i] = lo($c[$j + $i], load($m, $i), $q); )*
+    };
+}
+
+macro_rules! highs {
+    ($c:ident, $m:ident, $q:ident, $j:literal; $($i:literal)*) => {
+        $( $c[$j + $i + 1] = hi($c[$j + $i + 1], load($m, $i), $q); )*
+    };
+}
+
+/// One quotient and its product with the twenty lowest limbs of the modulus. Its lowest column becomes a multiple of
+/// 2^52 by construction, so low(m_0·q) is never computed: what leaves that column is its old value, rounded up.
+macro_rules! quotient {
+    ($c:ident, $m:ident, $k0:ident, $round:ident, $t:ident, $q:ident; $($j:literal)*) => { $(
+        let digit = lo(_mm512_setzero_si512(), $c[$j], $k0);
+        store($q, $j, digit);
+        let carry = _mm512_srli_epi64::<LIMB_BITS>(_mm512_add_epi64($c[$j], $round));
+        $c[$j + 1] = _mm512_add_epi64($c[$j + 1], carry);
+        $c[$j + 20] = load($t, $j + 20);
+        lows!($c, $m, digit, $j; 1);
+        let above = hi(_mm512_setzero_si512(), load($m, 0), digit);
+        $c[$j + 1] = _mm512_add_epi64($c[$j + 1], above);
+        lows!($c, $m, digit, $j; 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+        highs!($c, $m, digit, $j; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    )* };
+}
+
+/// The last pass of the reduction: ten quotients, one after the other, and their products with twenty limbs of the
+/// modulus; columns 10 to 29 of `t` are replaced.
+///
+/// # Safety
+/// `t` has 30 columns, `m` 20 limbs, `q` room for 10.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn last_row(t: *mut Lanes, m: *const Lanes, k0: *const Lanes, q: *mut Lanes) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let k0 = load(k0, 0);
+        let round = _mm512_set1_epi64(LIMB_MASK);
+        let mut c = [_mm512_setzero_si512(); 30];
+        for (i, column) in c.iter_mut().take(20).enumerate() {
+            *column = load(t, i);
+        }
+        quotient!(c, m, k0, round, t, q; 0 1 2 3 4 5 6 7 8 9);
+        for (i, column) in c.iter().enumerate().skip(10) {
+            store(t, i, *column);
+        }
+    }
+}
+
+macro_rules! pairs {
+    ($c:ident, $a:ident; $($i:literal: $($j:literal)*;)*) => { $(
+        $( $c[$i + $j] = lo($c[$i + $j], $a[$i], $a[$j]); )*
+        $( $c[$i + $j + 1] = hi($c[$i + $j + 1], $a[$i], $a[$j]); )*
+    )* };
+}
+
+macro_rules! diagonal {
+    ($c:ident, $a:ident; $($i:literal)*) => {
+        $( $c[2 * $i] = lo($c[2 * $i], $a[$i], $a[$i]); )*
+        $( $c[2 * $i + 1] = hi($c[2 * $i + 1], $a[$i], $a[$i]); )*
+    };
+}
+
+/// t := 2t + a² for ten limbs: what is left of a square when t has the products of different blocks.
+///
+/// # Safety
+/// `a` has 10 limbs, `t` 20 columns.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn square_block(t: *mut Lanes, a: *const Lanes) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        let mut x = [_mm512_setzero_si512(); BLOCK];
+        let mut c = [_mm512_setzero_si512(); 20];
+        for (i, limb) in x.iter_mut().enumerate() {
+            *limb = load(a, i);
+        }
+        for (i, column) in c.iter_mut().enumerate() {
+            *column = load(t, i);
+        }
+        pairs!(c, x;
+            0: 1 2 3 4 5 6 7 8 9;
+            1: 2 3 4 5 6 7 8 9;
+            2: 3 4 5 6 7 8 9;
+            3: 4 5 6 7 8 9;
+            4: 5 6 7 8 9;
+            5: 6 7 8 9;
+            6: 7 8 9;
+            7: 8 9;
+            8: 9;
+        );
+        for column in &mut c {
+            *column = _mm512_add_epi64(*column, *column);
+        }
+        diagonal!(c, x; 0 1 2 3 4 5 6 7 8 9);
+        for (i, column) in c.iter().enumerate() {
+            store(t, i, *column);
+        }
+    }
+}
+
+/// t := a·b, not carried: a column is below 2·limbs·2^52.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn product(t: &mut [Lanes], a: &[Lanes], b: &[Lanes]) {
+    let (limbs, groups) = (a.len(), a.len() / BLOCK);
+    assert!(
+        limbs == b.len() && limbs % BLOCK == 0 && groups >= 2 && t.len() >= 2 * limbs,
+        "whole blocks, equal lengths"
+    );
+    let (t, a, b) = (t.as_mut_ptr(), a.as_ptr(), b.as_ptr());
+    for block in 0..groups {
+        // SAFETY: row `block` takes limbs 10·block.. of `b` and writes columns 10·block .. 10·block + limbs + 10, of
+        // which the row before has written all but the last ten.
+        unsafe {
+            let loaded = if block == 0 { None } else { Some(groups - 1) };
+            product_row(t.add(BLOCK * block), a, b.add(BLOCK * block), loaded, groups);
+        }
+    }
+}
+
+/// t := a², not carried: a column is below 2·limbs·2^52.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn square(t: &mut [Lanes], a: &[Lanes]) {
+    let (limbs, groups) = (a.len(), a.len() / BLOCK);
+    assert!(limbs % BLOCK == 0 && groups >= 2 && t.len() >= 2 * limbs, "whole blocks, room for all columns");
+    t[..BLOCK].fill(Lanes::ZERO);
+    t[2 * limbs - BLOCK..2 * limbs].fill(Lanes::ZERO);
+    let (t, a) = (t.as_mut_ptr(), a.as_ptr());
+    for block in 0..groups - 1 {
+        let left = groups - 1 - block;
+        // SAFETY: the row takes the limbs behind the block and writes columns from 20·block + 10, `left` + 1 blocks of
+        // them; the row before has written all but the last ten of these.
+        unsafe {
+            let loaded = if block == 0 { None } else { Some(left - 1) };
+            let at = t.add(2 * BLOCK * block + BLOCK);
+            product_row(at, a.add(BLOCK * (block + 1)), a.add(BLOCK * block), loaded, left);
+        }
+    }
+    for block in 0..groups {
+        // SAFETY: 2·limbs columns are 20 for each block, all written above.
+        unsafe { square_block(t.add(2 * BLOCK * block), a.add(BLOCK * block)) };
+    }
+}
+
+/// The constants of a reduction, lane by lane.
+#[derive(Clone, Copy)]
+pub(super) struct Modulus<'a> {
+    pub limbs: &'a [Lanes],
+    /// 2^-520 mod the modulus.
+    pub fold: &'a [Lanes],
+    /// -1/modulus mod 2^52.
+    pub k0: &'a Lanes,
+}
+
+/// out := t/R mod m, carried, where R = 2^(52·limbs) and t has 2·limbs columns: below t/R + 2m(1 + 2^-500).
+///
+/// All passes but the last divide by 2^520 with t = t' + f·2^520, t/2^520 = f + t'·2^-520, where 2^-520 is a number below
+/// m: their factors need no computing. It makes the value longer by one block, which the last pass, Montgomery's, takes
+/// away. `q` is overwritten.
+#[target_feature(enable = "avx512f,avx512ifma")]
+pub(super) fn reduce(out: &mut [Lanes], t: &mut [Lanes], m: Modulus<'_>, q: &mut [Lanes; BLOCK]) {
+    let (limbs, groups) = (out.len(), out.len() / BLOCK);
+    assert!(limbs == m.limbs.len() && limbs == m.fold.len() && t.len() >= 2 * limbs, "one length");
+    assert!(limbs % BLOCK == 0 && groups >= 2, "whole blocks");
+    let t = t.as_mut_ptr();
+    // SAFETY: pass `block` reads ten columns from 10·block and writes limbs + 10 after them: the last but one ends with
+    // column 2·limbs. The last begins at limbs - 10: 20 + 10 columns, then those of the limbs from 20 on.
+    unsafe {
+        for block in 0..groups - 1 {
+            fold_row(t.add(BLOCK * block), m.fold.as_ptr(), groups);
+        }
+        let last = t.add(limbs - BLOCK);
+        last_row(last, m.limbs.as_ptr(), m.k0, q.as_mut_ptr());
+        if groups > 2 {
+            let rest = m.limbs.as_ptr().add(2 * BLOCK);
+            product_row(last.add(2 * BLOCK), rest, q.as_ptr(), Some(groups - 2), groups - 2);
+        }
+        carry(out.as_mut_ptr(), last.add(BLOCK), limbs);
+    }
+}
+
+/// # Safety
+/// `t` has `limbs` columns, `out` room for as many.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn carry(out: *mut Lanes, t: *const Lanes, limbs: usize) {
+    let mask = _mm512_set1_epi64(LIMB_MASK);
+    let mut carry = _mm512_setzero_si512();
+    for i in 0..limbs {
+        // SAFETY: promised by the caller.
+        unsafe {
+            let sum = _mm512_add_epi64(load(t, i), carry);
+            store(out, i, _mm512_and_si512(sum, mask));
+            carry = _mm512_srli_epi64::<LIMB_BITS>(sum);
+        }
+    }
+}
+
+/// a := the carried sum of columns and a number: out = t + a.
+#[target_feature(enable = "avx512f")]
+pub(super) fn add_carried(out: &mut [Lanes], t: &[Lanes], a: &[Lanes]) {
+    let mask = _mm512_set1_epi64(LIMB_MASK);
+    let mut carry = _mm512_setzero_si512();
+    for (i, (out, t)) in out.iter_mut().zip(t).enumerate() {
+        // SAFETY: references are valid.
+        unsafe {
+            let mut sum = _mm512_add_epi64(load(t, 0), carry);
+            if i < a.len() {
+                sum = _mm512_add_epi64(sum, load(&raw const a[i], 0));
+            }
+            store(out, 0, _mm512_and_si512(sum, mask));
+            carry = _mm512_srli_epi64::<LIMB_BITS>(sum);
+        }
+    }
+}
+
+/// out := out - a + 2m, carried; a < 2m.
+#[target_feature(enable = "avx512f")]
+pub(super) fn subtract_from(out: &mut [Lanes], a: &[Lanes], m: &[Lanes]) {
+    let mask = _mm512_set1_epi64(LIMB_MASK);
+    let mut carry = _mm512_setzero_si512();
+    for ((out, a), m) in out.iter_mut().zip(a).zip(m) {
+        // SAFETY: references are valid.
+        unsafe {
+            let m = load(m, 0);
+            let value = _mm512_sub_epi64(_mm512_add_epi64(load(out, 0), _mm512_add_epi64(m, m)), load(a, 0));
+            let sum = _mm512_add_epi64(value, carry);
+            store(out, 0, _mm512_and_si512(sum, mask));
+            carry = _mm512_srai_epi64::<LIMB_BITS>(sum);
+        }
+    }
+}
+
+/// out := out - m where out ≥ m, lane by lane. `difference` is overwritten.
+#[target_feature(enable = "avx512f")]
+pub(super) fn subtract_once(out: &mut [Lanes], m: &[Lanes], difference: &mut [Lanes]) {
+    let mask = _mm512_set1_epi64(LIMB_MASK);
+    let mut carry = _mm512_setzero_si512();
+    for ((out, m), difference) in out.iter().zip(m).zip(difference.iter_mut()) {
+        // SAFETY: references are valid.
+        unsafe {
+            let sum = _mm512_add_epi64(_mm512_sub_epi64(load(out, 0), load(m, 0)), carry);
+            store(difference, 0, _mm512_and_si512(sum, mask));
+            carry = _mm512_srai_epi64::<LIMB_BITS>(sum);
+        }
+    }
+    let not_less = _mm512_cmpeq_epi64_mask(carry, _mm512_setzero_si512());
+    for (out, difference) in out.iter_mut().zip(difference.iter()) {
+        // SAFETY: references are valid.
+        unsafe { store(out, 0, _mm512_mask_mov_epi64(load(out, 0), not_less, load(difference, 0))) };
+    }
+}
+
+/// The lanes in which two numbers are equal.
+#[target_feature(enable = "avx512f")]
+pub(super) fn equal_lanes(a: &[Lanes], b: &[Lanes]) -> u8 {
+    let zero = _mm512_setzero_si512();
+    // SAFETY: references are valid.
+    let equal = a.iter().zip(b).map(|(a, b)| unsafe { _mm512_cmpeq_epi64_mask(load(a, 0), load(b, 0)) });
+    let _ = zero;
+    equal.fold(0xff, |all, one| all & one)
+}
+
+/// Four bits of each lane's exponent, from bit `at`, a multiple of four.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn digit(exponent: &[Lanes], at: usize) -> Lanes {
+    let mut digit = Lanes::ZERO;
+    for (digit, word) in digit.0.iter_mut().zip(&exponent[at / 64].0) {
+        *digit = word >> (at % 64) & 15;
+    }
+    digit
+}
+
+/// out := entry `digit` of each lane's table. Every entry is read.
+#[inline(never)]
+#[target_feature(enable = "avx512f")]
+pub(super) fn select(out: &mut [Lanes], table: &[Lanes], digit: &Lanes) {
+    let limbs = out.len();
+    assert!(limbs % BLOCK == 0 && table.len() == POWERS * limbs, "a table of sixteen powers");
+    // SAFETY: block `block` of entry `entry` begins at limb entry·limbs + 10·block of the table, whose length was checked.
+    unsafe {
+        let digit = load(digit, 0);
+        for block in 0..limbs / BLOCK {
+            let mut selected = [_mm512_setzero_si512(); BLOCK];
+            for entry in 0..POWERS {
+                let wanted = _mm512_cmpeq_epi64_mask(digit, _mm512_set1_epi64(entry as i64));
+                let at = table.as_ptr().add(entry * limbs + BLOCK * block);
+                for (i, selected) in selected.iter_mut().enumerate() {
+                    *selected = _mm512_mask_mov_epi64(*selected, wanted, load(at, i));
+                }
+            }
+            for (i, selected) in selected.iter().enumerate() {
+                store(out.as_mut_ptr().add(BLOCK * block), i, *selected);
+            }
+        }
+    }
+}
