@@ -209,10 +209,36 @@ impl Batch {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-fn run(ifma: Ifma, scratch: &mut Scratch, size: Size, work: impl FnOnce(&mut operation::Space<'_>) -> u8) -> u8 {
-    let _ = ifma;
-    let bad = work(&mut operation::Space::new(scratch, size));
-    scratch.wipe(size);
-    bad
+/// Runs on the scratch, which is wiped afterwards, even after a panic.
+fn run(_: Ifma, scratch: &mut Scratch, size: Size, work: impl FnOnce(&mut operation::Space<'_>) -> u8) -> u8 {
+    struct Wiped<'a>(&'a mut Scratch, Size);
+    impl Drop for Wiped<'_> {
+        fn drop(&mut self) {
+            self.0.wipe(self.1);
+        }
+    }
+    let scratch = Wiped(scratch, size);
+    work(&mut operation::Space::new(scratch.0, size))
+}
+
+/// Elsewhere nobody has an [`Ifma`], so nobody comes here.
+#[cfg(not(target_arch = "x86_64"))]
+mod operation {
+    use super::{Batch, Job, Renewal, Scratch, Size};
+
+    pub struct Space<'a>(core::marker::PhantomData<&'a ()>);
+
+    impl<'a> Space<'a> {
+        pub fn new(_: &'a mut Scratch, _: Size) -> Space<'a> {
+            Space(core::marker::PhantomData)
+        }
+    }
+
+    pub unsafe fn private(_: &mut Space<'_>, _: &mut [Job<'_>], _: Batch) -> u8 {
+        u8::MAX
+    }
+
+    pub unsafe fn renew(_: &mut Space<'_>, _: &mut [Renewal<'_>], _: Batch) -> u8 {
+        u8::MAX
+    }
 }

@@ -5,9 +5,9 @@
 
 use super::Lanes;
 use core::arch::x86_64::{
-    __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512, _mm512_madd52hi_epu64,
-    _mm512_madd52lo_epu64, _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srai_epi64,
-    _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64,
+    __m512i, _mm_cvtsi64_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512,
+    _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
+    _mm512_srai_epi64, _mm512_srl_epi64, _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64,
 };
 
 type V = __m512i;
@@ -70,49 +70,88 @@ macro_rules! ten_steps {
     };
 }
 
-/// t += a·b for ten limbs b and 10·`groups` limbs a, where t already has 10·(`loaded` + 1) columns, or none at all if
-/// `loaded` is `None`; the columns after them are overwritten.
+/// Stores columns `$i`, carried, from `$out` on.
+macro_rules! carry {
+    ($c:ident, $carry:ident, $mask:ident, $out:ident; $($i:literal)*; $from:literal) => { $(
+        let sum = _mm512_add_epi64($c[$i], $carry);
+        store($out, $i - $from, _mm512_and_si512(sum, $mask));
+        $carry = _mm512_srli_epi64::<LIMB_BITS>(sum);
+    )* };
+}
+
+/// Ten streamed limbs; the ten lowest columns go to `$out`, carried.
+macro_rules! carrying_steps {
+    ($c:ident, $a:ident, $b:ident, $t:ident, $out:ident, $carry:ident, $mask:ident; $($j:literal)*) => {
+        $(
+            $c[$j + 10] = load($t, $j + 10);
+            step!($c, $a, $b, $j; 0 1 2 3 4 5 6 7 8 9);
+            carry!($c, $carry, $mask, $out; $j; 0);
+        )*
+        $( $c[$j] = $c[$j + 10]; )*
+    };
+}
+
+/// Ten vectors from consecutive places.
+macro_rules! ten {
+    ($get:expr) => {
+        [$get(0), $get(1), $get(2), $get(3), $get(4), $get(5), $get(6), $get(7), $get(8), $get(9)]
+    };
+}
+
+/// Adds a·`$b`, 10·`$groups` limbs times ten, to columns from `$t` on, of which the ten in `$lowest` are in registers
+/// and the next 10·`$loaded` in memory; the ones after them are overwritten. A macro, since a function's arrays would go
+/// through memory.
+macro_rules! row {
+    ($t:ident, $a:ident, $b:ident, $lowest:expr, $loaded:expr, $groups:expr) => {
+        let (mut t, mut a, low) = ($t, $a, $lowest);
+        let zero = _mm512_setzero_si512();
+        let mut c = [
+            low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7], low[8], low[9], zero, zero, zero, zero,
+            zero, zero, zero, zero, zero, zero,
+        ];
+        for _ in 0..$loaded {
+            ten_steps!(c, a, $b, t, |k| load(t, k); 0 1 2 3 4 5 6 7 8 9);
+            (a, t) = (a.add(10), t.add(10));
+        }
+        for _ in $loaded..$groups {
+            ten_steps!(c, a, $b, t, |_| zero; 0 1 2 3 4 5 6 7 8 9);
+            (a, t) = (a.add(10), t.add(10));
+        }
+        retire!(t, c; 0 1 2 3 4 5 6 7 8 9);
+    };
+}
+
+macro_rules! retire {
+    ($t:ident, $c:ident; $($i:literal)*) => { $( store($t, $i, $c[$i]); )* };
+}
+
+/// t := a·b for ten limbs b and 10·`groups` limbs a.
 ///
 /// # Safety
-/// `a` has 10·`groups` limbs, `t` ten more, and `loaded` ≤ `groups`.
-#[inline]
+/// `a` has 10·`groups` limbs, `b` ten, and `t` room for both.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
-unsafe fn row(mut t: *mut Lanes, mut a: *const Lanes, b: &[V; BLOCK], mut c: [V; 20], loaded: usize, groups: usize) {
-    // SAFETY: step i of group g touches limb 10g + i of `a` and column 10g + i of `t`, and reads column 10g + i + 10
-    // only while g < loaded; behind the loop are ten more columns.
+unsafe fn first_row(t: *mut Lanes, a: *const Lanes, b: *const Lanes, groups: usize) {
+    // SAFETY: group g reads limbs 10g.. of `a` and writes columns 10g.. of `t`; ten columns follow.
     unsafe {
-        for _ in 0..loaded {
-            ten_steps!(c, a, b, t, |k| load(t, k); 0 1 2 3 4 5 6 7 8 9);
-            (a, t) = (a.add(10), t.add(10));
-        }
-        for _ in loaded..groups {
-            ten_steps!(c, a, b, t, |_| _mm512_setzero_si512(); 0 1 2 3 4 5 6 7 8 9);
-            (a, t) = (a.add(10), t.add(10));
-        }
-        for (i, column) in c.iter().take(10).enumerate() {
-            store(t, i, *column);
-        }
+        let b = ten!(|i: usize| load(b, i));
+        let loaded = 0;
+        row!(t, a, b, ten!(|_| _mm512_setzero_si512()), loaded, groups);
     }
 }
 
+/// t += a·b for ten limbs b and 10·`groups` limbs a, where t has 10·(`loaded` + 1) columns so far.
+///
 /// # Safety
-/// As for `row`, with ten limbs at `b`.
+/// `a` has 10·`groups` limbs, `b` ten, `t` room for both, and `loaded` is `groups` or one less.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
-unsafe fn product_row(t: *mut Lanes, a: *const Lanes, b: *const Lanes, loaded: Option<usize>, groups: usize) {
-    // SAFETY: promised by the caller.
+unsafe fn further_row(t: *mut Lanes, a: *const Lanes, b: *const Lanes, loaded: usize, groups: usize) {
+    // SAFETY: group g reads limbs 10g.. of `a` and writes columns 10g.. of `t`, and reads columns 10g + 10.. only while
+    // g < loaded; ten columns follow.
     unsafe {
-        let mut factors = [_mm512_setzero_si512(); BLOCK];
-        let mut columns = [_mm512_setzero_si512(); 20];
-        for (i, factor) in factors.iter_mut().enumerate() {
-            *factor = load(b, i);
-        }
-        if loaded.is_some() {
-            for (i, column) in columns.iter_mut().take(BLOCK).enumerate() {
-                *column = load(t, i);
-            }
-        }
-        row(t, a, &factors, columns, loaded.unwrap_or(0), groups);
+        let b = ten!(|i: usize| load(b, i));
+        row!(t, a, b, ten!(|i: usize| load(t, i)), loaded, groups);
     }
 }
 
@@ -123,33 +162,29 @@ unsafe fn product_row(t: *mut Lanes, a: *const Lanes, b: *const Lanes, loaded: O
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
 unsafe fn fold_row(t: *mut Lanes, fold: *const Lanes, groups: usize) {
-    // SAFETY: promised by the caller.
+    // SAFETY: as for a further row whose columns all exist, and which begins ten columns further on.
     unsafe {
-        let mut factors = [_mm512_setzero_si512(); BLOCK];
-        let mut columns = [_mm512_setzero_si512(); 20];
         let mut carry = _mm512_setzero_si512();
-        for (i, factor) in factors.iter_mut().enumerate() {
-            *factor = _mm512_add_epi64(load(t, i), carry);
-            carry = _mm512_srli_epi64::<LIMB_BITS>(*factor);
-        }
-        for (i, column) in columns.iter_mut().take(BLOCK).enumerate() {
-            *column = load(t, BLOCK + i);
-        }
-        columns[0] = _mm512_add_epi64(columns[0], carry);
-        row(t.add(BLOCK), fold, &factors, columns, groups, groups);
+        let mut carried = |i| {
+            let sum = _mm512_add_epi64(load(t, i), carry);
+            carry = _mm512_srli_epi64::<LIMB_BITS>(sum);
+            sum
+        };
+        let b = ten!(carried);
+        let t = t.add(BLOCK);
+        let mut lowest = ten!(|i: usize| load(t, i));
+        lowest[0] = _mm512_add_epi64(lowest[0], carry);
+        row!(t, fold, b, lowest, groups, groups);
     }
 }
 
-macro_rules! lows {
-    ($c:ident, $m:ident, $q:ident, $j:literal; $($i:literal)*) => {
+/// Limbs `$i` of the modulus times one quotient, into columns `$j + $i` and the next. Few at a time, since a limb stays
+/// in a register between its two products.
+macro_rules! multiples {
+    ($c:ident, $m:ident, $q:ident, $j:literal; $($($i:literal)*;)*) => { $(
         $( $c[$j + $i] = lo($c[$j + $i], load($m, $i), $q); )*
-    };
-}
-
-macro_rules! highs {
-    ($c:ident, $m:ident, $q:ident, $j:literal; $($i:literal)*) => {
         $( $c[$j + $i + 1] = hi($c[$j + $i + 1], load($m, $i), $q); )*
-    };
+    )* };
 }
 
 /// One quotient and its product with the twenty lowest limbs of the modulus. Its lowest column becomes a multiple of
@@ -161,34 +196,67 @@ macro_rules! quotient {
         let carry = _mm512_srli_epi64::<LIMB_BITS>(_mm512_add_epi64($c[$j], $round));
         $c[$j + 1] = _mm512_add_epi64($c[$j + 1], carry);
         $c[$j + 20] = load($t, $j + 20);
-        lows!($c, $m, digit, $j; 1);
         let above = hi(_mm512_setzero_si512(), load($m, 0), digit);
+        $c[$j + 1] = lo($c[$j + 1], load($m, 1), digit);
         $c[$j + 1] = _mm512_add_epi64($c[$j + 1], above);
-        lows!($c, $m, digit, $j; 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-        highs!($c, $m, digit, $j; 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+        $c[$j + 2] = hi($c[$j + 2], load($m, 1), digit);
+        multiples!($c, $m, digit, $j; 2 3 4 5; 6 7 8 9; 10 11 12 13; 14 15 16 17; 18 19;);
     )* };
 }
 
 /// The last pass of the reduction: ten quotients, one after the other, and their products with twenty limbs of the
-/// modulus; columns 10 to 29 of `t` are replaced.
+/// modulus. Ten columns of the result are complete then and go to `out`, carried; the next ten do as well if they are
+/// the `highest`, else they replace columns 20 to 29 of `t`.
 ///
 /// # Safety
-/// `t` has 30 columns, `m` 20 limbs, `q` room for 10.
+/// `t` has 30 columns, `m` 20 limbs, `q` room for 10, `out` for 20.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512ifma")]
-unsafe fn last_row(t: *mut Lanes, m: *const Lanes, k0: *const Lanes, q: *mut Lanes) {
+unsafe fn last_row(out: *mut Lanes, t: *mut Lanes, m: *const Lanes, k0: *const Lanes, q: *mut Lanes, highest: bool) {
     // SAFETY: promised by the caller.
     unsafe {
-        let k0 = load(k0, 0);
-        let round = _mm512_set1_epi64(LIMB_MASK);
-        let mut c = [_mm512_setzero_si512(); 30];
-        for (i, column) in c.iter_mut().take(20).enumerate() {
-            *column = load(t, i);
+        let (k0, mask, zero) = (load(k0, 0), _mm512_set1_epi64(LIMB_MASK), _mm512_setzero_si512());
+        let [low, high] = [ten!(|i: usize| load(t, i)), ten!(|i: usize| load(t, i + 10))];
+        let mut c = [
+            low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7], low[8], low[9], high[0], high[1], high[2],
+            high[3], high[4], high[5], high[6], high[7], high[8], high[9], zero, zero, zero, zero, zero, zero, zero,
+            zero, zero, zero,
+        ];
+        quotient!(c, m, k0, mask, t, q; 0 1 2 3 4 5 6 7 8 9);
+        let mut carry = zero;
+        carry!(c, carry, mask, out; 10 11 12 13 14 15 16 17 18 19; 10);
+        if highest {
+            carry!(c, carry, mask, out; 20 21 22 23 24 25 26 27 28 29; 10);
+            let _nothing = carry;
+        } else {
+            c[20] = _mm512_add_epi64(c[20], carry);
+            retire!(t, c; 20 21 22 23 24 25 26 27 28 29);
         }
-        quotient!(c, m, k0, round, t, q; 0 1 2 3 4 5 6 7 8 9);
-        for (i, column) in c.iter().enumerate().skip(10) {
-            store(t, i, *column);
+    }
+}
+
+/// The rest of the last pass: t += m·q for the quotients just found, and the columns go to `out`, carried.
+///
+/// # Safety
+/// `m` has 10·`groups` limbs, `q` ten, `t` and `out` as many as both.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn carrying_row(mut out: *mut Lanes, t: *const Lanes, m: *const Lanes, q: *const Lanes, groups: usize) {
+    // SAFETY: as for a further row whose columns all exist.
+    unsafe {
+        let (b, mask, zero) = (ten!(|i: usize| load(q, i)), _mm512_set1_epi64(LIMB_MASK), _mm512_setzero_si512());
+        let (mut t, mut m, low) = (t, m, ten!(|i: usize| load(t, i)));
+        let mut c = [
+            low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7], low[8], low[9], zero, zero, zero, zero,
+            zero, zero, zero, zero, zero, zero,
+        ];
+        let mut carry = zero;
+        for _ in 0..groups {
+            carrying_steps!(c, m, b, t, out, carry, mask; 0 1 2 3 4 5 6 7 8 9);
+            (t, m, out) = (t.add(10), m.add(10), out.add(10));
         }
+        carry!(c, carry, mask, out; 0 1 2 3 4 5 6 7 8 9; 0);
+        let _nothing = carry;
     }
 }
 
@@ -215,14 +283,12 @@ macro_rules! diagonal {
 unsafe fn square_block(t: *mut Lanes, a: *const Lanes) {
     // SAFETY: promised by the caller.
     unsafe {
-        let mut x = [_mm512_setzero_si512(); BLOCK];
-        let mut c = [_mm512_setzero_si512(); 20];
-        for (i, limb) in x.iter_mut().enumerate() {
-            *limb = load(a, i);
-        }
-        for (i, column) in c.iter_mut().enumerate() {
-            *column = load(t, i);
-        }
+        let x = ten!(|i: usize| load(a, i));
+        let [low, high] = [ten!(|i: usize| load(t, i)), ten!(|i: usize| load(t, i + 10))];
+        let mut c = [
+            low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7], low[8], low[9], high[0], high[1], high[2],
+            high[3], high[4], high[5], high[6], high[7], high[8], high[9],
+        ];
         pairs!(c, x;
             0: 1 2 3 4 5 6 7 8 9;
             1: 2 3 4 5 6 7 8 9;
@@ -249,7 +315,7 @@ unsafe fn square_block(t: *mut Lanes, a: *const Lanes) {
 pub(super) fn product(t: &mut [Lanes], a: &[Lanes], b: &[Lanes]) {
     let (limbs, groups) = (a.len(), a.len() / BLOCK);
     assert!(
-        limbs == b.len() && limbs % BLOCK == 0 && groups >= 2 && t.len() >= 2 * limbs,
+        limbs == b.len() && limbs.is_multiple_of(BLOCK) && groups >= 2 && t.len() >= 2 * limbs,
         "whole blocks, equal lengths"
     );
     let (t, a, b) = (t.as_mut_ptr(), a.as_ptr(), b.as_ptr());
@@ -257,8 +323,8 @@ pub(super) fn product(t: &mut [Lanes], a: &[Lanes], b: &[Lanes]) {
         // SAFETY: row `block` takes limbs 10·block.. of `b` and writes columns 10·block .. 10·block + limbs + 10, of
         // which the row before has written all but the last ten.
         unsafe {
-            let loaded = if block == 0 { None } else { Some(groups - 1) };
-            product_row(t.add(BLOCK * block), a, b.add(BLOCK * block), loaded, groups);
+            let (t, b) = (t.add(BLOCK * block), b.add(BLOCK * block));
+            if block == 0 { first_row(t, a, b, groups) } else { further_row(t, a, b, groups - 1, groups) }
         }
     }
 }
@@ -267,7 +333,7 @@ pub(super) fn product(t: &mut [Lanes], a: &[Lanes], b: &[Lanes]) {
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub(super) fn square(t: &mut [Lanes], a: &[Lanes]) {
     let (limbs, groups) = (a.len(), a.len() / BLOCK);
-    assert!(limbs % BLOCK == 0 && groups >= 2 && t.len() >= 2 * limbs, "whole blocks, room for all columns");
+    assert!(limbs.is_multiple_of(BLOCK) && groups >= 2 && t.len() >= 2 * limbs, "whole blocks, room for all columns");
     t[..BLOCK].fill(Lanes::ZERO);
     t[2 * limbs - BLOCK..2 * limbs].fill(Lanes::ZERO);
     let (t, a) = (t.as_mut_ptr(), a.as_ptr());
@@ -276,9 +342,8 @@ pub(super) fn square(t: &mut [Lanes], a: &[Lanes]) {
         // SAFETY: the row takes the limbs behind the block and writes columns from 20·block + 10, `left` + 1 blocks of
         // them; the row before has written all but the last ten of these.
         unsafe {
-            let loaded = if block == 0 { None } else { Some(left - 1) };
-            let at = t.add(2 * BLOCK * block + BLOCK);
-            product_row(at, a.add(BLOCK * (block + 1)), a.add(BLOCK * block), loaded, left);
+            let (t, a, b) = (t.add(2 * BLOCK * block + BLOCK), a.add(BLOCK * (block + 1)), a.add(BLOCK * block));
+            if block == 0 { first_row(t, a, b, left) } else { further_row(t, a, b, left - 1, left) }
         }
     }
     for block in 0..groups {
@@ -306,7 +371,7 @@ pub(super) struct Modulus<'a> {
 pub(super) fn reduce(out: &mut [Lanes], t: &mut [Lanes], m: Modulus<'_>, q: &mut [Lanes; BLOCK]) {
     let (limbs, groups) = (out.len(), out.len() / BLOCK);
     assert!(limbs == m.limbs.len() && limbs == m.fold.len() && t.len() >= 2 * limbs, "one length");
-    assert!(limbs % BLOCK == 0 && groups >= 2, "whole blocks");
+    assert!(limbs.is_multiple_of(BLOCK) && groups >= 2, "whole blocks");
     let t = t.as_mut_ptr();
     // SAFETY: pass `block` reads ten columns from 10·block and writes limbs + 10 after them: the last but one ends with
     // column 2·limbs. The last begins at limbs - 10: 20 + 10 columns, then those of the limbs from 20 on.
@@ -314,29 +379,11 @@ pub(super) fn reduce(out: &mut [Lanes], t: &mut [Lanes], m: Modulus<'_>, q: &mut
         for block in 0..groups - 1 {
             fold_row(t.add(BLOCK * block), m.fold.as_ptr(), groups);
         }
-        let last = t.add(limbs - BLOCK);
-        last_row(last, m.limbs.as_ptr(), m.k0, q.as_mut_ptr());
-        if groups > 2 {
-            let rest = m.limbs.as_ptr().add(2 * BLOCK);
-            product_row(last.add(2 * BLOCK), rest, q.as_ptr(), Some(groups - 2), groups - 2);
-        }
-        carry(out.as_mut_ptr(), last.add(BLOCK), limbs);
-    }
-}
-
-/// # Safety
-/// `t` has `limbs` columns, `out` room for as many.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn carry(out: *mut Lanes, t: *const Lanes, limbs: usize) {
-    let mask = _mm512_set1_epi64(LIMB_MASK);
-    let mut carry = _mm512_setzero_si512();
-    for i in 0..limbs {
-        // SAFETY: promised by the caller.
-        unsafe {
-            let sum = _mm512_add_epi64(load(t, i), carry);
-            store(out, i, _mm512_and_si512(sum, mask));
-            carry = _mm512_srli_epi64::<LIMB_BITS>(sum);
+        let (last, highest) = (t.add(limbs - BLOCK), groups == 2);
+        last_row(out.as_mut_ptr(), last, m.limbs.as_ptr(), m.k0, q.as_mut_ptr(), highest);
+        if !highest {
+            let (out, rest) = (out.as_mut_ptr().add(BLOCK), m.limbs.as_ptr().add(2 * BLOCK));
+            carrying_row(out, last.add(2 * BLOCK), rest, q.as_ptr(), groups - 2);
         }
     }
 }
@@ -399,45 +446,37 @@ pub(super) fn subtract_once(out: &mut [Lanes], m: &[Lanes], difference: &mut [La
 /// The lanes in which two numbers are equal.
 #[target_feature(enable = "avx512f")]
 pub(super) fn equal_lanes(a: &[Lanes], b: &[Lanes]) -> u8 {
-    let zero = _mm512_setzero_si512();
     // SAFETY: references are valid.
     let equal = a.iter().zip(b).map(|(a, b)| unsafe { _mm512_cmpeq_epi64_mask(load(a, 0), load(b, 0)) });
-    let _ = zero;
     equal.fold(0xff, |all, one| all & one)
 }
 
-/// Four bits of each lane's exponent, from bit `at`, a multiple of four.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn digit(exponent: &[Lanes], at: usize) -> Lanes {
-    let mut digit = Lanes::ZERO;
-    for (digit, word) in digit.0.iter_mut().zip(&exponent[at / 64].0) {
-        *digit = word >> (at % 64) & 15;
-    }
-    digit
+macro_rules! choose {
+    ($c:ident, $wanted:ident, $at:ident; $($i:literal)*) => {
+        $( $c[$i] = _mm512_mask_mov_epi64($c[$i], $wanted, load($at, $i)); )*
+    };
 }
 
-/// out := entry `digit` of each lane's table. Every entry is read.
+/// out := the entry of each lane's table that four bits of its exponent name: those from bit `shift` of `word`. Every
+/// entry is read, by loads that no digit decides about.
 #[inline(never)]
 #[target_feature(enable = "avx512f")]
-pub(super) fn select(out: &mut [Lanes], table: &[Lanes], digit: &Lanes) {
+pub(super) fn select(out: &mut [Lanes], table: &[Lanes], word: &Lanes, shift: usize) {
     let limbs = out.len();
-    assert!(limbs % BLOCK == 0 && table.len() == POWERS * limbs, "a table of sixteen powers");
+    assert!(limbs.is_multiple_of(BLOCK) && table.len() == POWERS * limbs, "a table of sixteen powers");
     // SAFETY: block `block` of entry `entry` begins at limb entry·limbs + 10·block of the table, whose length was checked.
     unsafe {
-        let digit = load(digit, 0);
+        let shift = _mm_cvtsi64_si128(shift as i64);
+        let digit = _mm512_and_si512(_mm512_srl_epi64(load(word, 0), shift), _mm512_set1_epi64(POWERS as i64 - 1));
         for block in 0..limbs / BLOCK {
-            let mut selected = [_mm512_setzero_si512(); BLOCK];
+            let out = out.as_mut_ptr().add(BLOCK * block);
+            let mut c = ten!(|_| _mm512_setzero_si512());
             for entry in 0..POWERS {
                 let wanted = _mm512_cmpeq_epi64_mask(digit, _mm512_set1_epi64(entry as i64));
                 let at = table.as_ptr().add(entry * limbs + BLOCK * block);
-                for (i, selected) in selected.iter_mut().enumerate() {
-                    *selected = _mm512_mask_mov_epi64(*selected, wanted, load(at, i));
-                }
+                choose!(c, wanted, at; 0 1 2 3 4 5 6 7 8 9);
             }
-            for (i, selected) in selected.iter().enumerate() {
-                store(out.as_mut_ptr().add(BLOCK * block), i, *selected);
-            }
+            retire!(out, c; 0 1 2 3 4 5 6 7 8 9);
         }
     }
 }

@@ -48,12 +48,11 @@ pub(super) fn words_from_limbs(limbs: &[u64], words: &mut [u64]) {
     }
 }
 
-/// Writes a number as big-endian bytes, as many as `bytes` holds.
-pub(super) fn to_be_bytes(limb: impl Fn(usize) -> u64, limbs: usize, bytes: &mut [u8]) {
-    let limb = |i: usize| if i < limbs { u128::from(limb(i)) } else { 0 };
+/// Writes a number, of which `limb` gives any limb, as big-endian bytes, as many as `bytes` holds.
+pub(super) fn to_be_bytes(limb: impl Fn(usize) -> u64, bytes: &mut [u8]) {
     for (k, byte) in bytes.iter_mut().rev().enumerate() {
         let (at, shift) = (k * 8 / LIMB_BITS, k * 8 % LIMB_BITS);
-        *byte = ((limb(at) | limb(at + 1) << LIMB_BITS) >> shift) as u8;
+        *byte = ((u128::from(limb(at)) | u128::from(limb(at + 1)) << LIMB_BITS) >> shift) as u8;
     }
 }
 
@@ -154,8 +153,8 @@ pub(super) fn inverse_power(limbs: usize, m: &[u64]) -> Limbs {
     for _ in 0..limbs {
         let quotient = u128::from(result.0[0].wrapping_mul(k0) & LIMB_MASK);
         let mut carry = (u128::from(result.0[0]) + quotient * u128::from(m[0])) >> LIMB_BITS;
-        for i in 1..m.len() {
-            let sum = u128::from(result.0[i]) + quotient * u128::from(m[i]) + carry;
+        for (i, limb) in m.iter().enumerate().skip(1) {
+            let sum = u128::from(result.0[i]) + quotient * u128::from(*limb) + carry;
             result.0[i - 1] = sum as u64 & LIMB_MASK;
             carry = sum >> LIMB_BITS;
         }

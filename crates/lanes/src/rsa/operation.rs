@@ -77,11 +77,10 @@ pub(super) unsafe fn private(space: &mut Space<'_>, jobs: &mut [Job<'_>], batch:
     let lanes = batch.by_lane();
     let keys = lanes.map(|job| jobs[job].key);
     space.wide.load(|lane| Constants::of_modulus(keys[lane]));
-    let limbs = space.input.len();
     for (lane, job) in lanes.iter().enumerate() {
-        scatter(space.input, lane, |i| natural::limb_of_bytes(jobs[*job].input, i));
-        scatter(space.factor, lane, |i| jobs[*job].blinding.factor[i]);
-        scatter(space.inverse, lane, |i| jobs[*job].blinding.inverse[i]);
+        scatter_bytes(space.input, lane, jobs[*job].input);
+        scatter(space.factor, lane, &jobs[*job].blinding.factor);
+        scatter(space.inverse, lane, &jobs[*job].blinding.inverse);
     }
 
     space.work.multiply(space.value, space.input, space.factor, space.wide.modulus());
@@ -101,14 +100,12 @@ pub(super) unsafe fn private(space: &mut Space<'_>, jobs: &mut [Job<'_>], batch:
             job.blinding.clear();
             continue;
         }
-        natural::to_be_bytes(|i| space.value[i].0[lane], limbs, job.output);
+        natural::to_be_bytes(|i| space.value.get(i).map_or(0, |limb| limb.0[lane]), job.output);
         job.blinding.uses_left -= 1;
         let (inverse, inverse_lane) =
             if batch.is_paired() { (&*space.factor, lane + 4) } else { (&*space.inverse, lane) };
-        for i in 0..limbs {
-            job.blinding.factor[i] = space.factor[i].0[lane];
-            job.blinding.inverse[i] = inverse[i].0[inverse_lane];
-        }
+        gather(&mut job.blinding.factor, space.factor, lane);
+        gather(&mut job.blinding.inverse, inverse, inverse_lane);
     }
     bad
 }
@@ -123,11 +120,10 @@ pub(super) unsafe fn renew(space: &mut Space<'_>, renewals: &mut [Renewal<'_>], 
     let lanes = batch.by_lane();
     let keys = lanes.map(|renewal| renewals[renewal].key);
     space.wide.load(|lane| Constants::of_modulus(keys[lane]));
-    let limbs = space.value.len();
 
     // z·R is as random as z: the bytes are taken for z·R².
     for (lane, renewal) in lanes.iter().enumerate() {
-        scatter(space.work.columns, lane, |i| natural::limb_of_bytes(renewals[*renewal].random, i));
+        scatter_bytes(space.work.columns, lane, renewals[*renewal].random);
     }
     space.work.reduce(space.factor, space.wide.modulus());
     space.work.take(space.factor);
@@ -151,10 +147,8 @@ pub(super) unsafe fn renew(space: &mut Space<'_>, renewals: &mut [Renewal<'_>], 
             bad |= 1 << index;
             continue;
         }
-        for i in 0..limbs {
-            blinding.factor[i] = space.factor[i].0[lane];
-            blinding.inverse[i] = space.inverse[i].0[lane];
-        }
+        gather(&mut blinding.factor, space.factor, lane);
+        gather(&mut blinding.inverse, space.inverse, lane);
         (blinding.of, blinding.uses_left) = (Blinding::tag(key), USES_MAX);
     }
     bad
@@ -221,8 +215,8 @@ impl<'a> Space<'a> {
         let words = keys[0].size.exponent_words();
         self.half.load(|lane| Constants::of_prime(prime(lane)));
         for lane in 0..8 {
-            scatter(self.half_r3, lane, |i| prime(lane).r3[i]);
-            scatter(&mut self.exponent[..words], lane, |i| exponent.of(prime(lane))[i]);
+            scatter(self.half_r3, lane, &prime(lane).r3);
+            scatter(&mut self.exponent[..words], lane, exponent.of(prime(lane)));
         }
         let limbs = self.power.len();
         let m = self.half.modulus();
@@ -261,13 +255,13 @@ impl<'a> Space<'a> {
         let m = self.half.modulus();
         let selected = &mut *self.qinv;
         let last = exponent_bits - WINDOW_BITS;
-        kernel::select(self.power, self.table, &kernel::digit(self.exponent, last));
+        kernel::select(self.power, self.table, &self.exponent[last / 64], last % 64);
         for at in (0..last).step_by(WINDOW_BITS).rev() {
             for _ in 0..WINDOW_BITS {
                 self.work.square(self.power);
                 self.work.reduce(self.power, m);
             }
-            kernel::select(selected, self.table, &kernel::digit(self.exponent, at));
+            kernel::select(selected, self.table, &self.exponent[at / 64], at % 64);
             self.work.product(self.power, selected);
             self.work.reduce(self.power, m);
         }
@@ -277,7 +271,7 @@ impl<'a> Space<'a> {
     #[target_feature(enable = "avx512f,avx512ifma,bmi2")]
     fn combine(&mut self, keys: &[&Key; 8]) {
         for (lane, key) in keys.iter().enumerate() {
-            scatter(self.qinv, lane, |i| key.qinv[i]);
+            scatter(self.qinv, lane, &key.qinv);
         }
         // q < 2p, since both have the same top bit.
         kernel::subtract_from(self.power, self.second, self.half.limbs);
@@ -367,9 +361,9 @@ impl Field<'_> {
     fn load<'k>(&mut self, of_lane: impl Fn(usize) -> Constants<'k>) {
         for lane in 0..8 {
             let constants = of_lane(lane);
-            scatter(self.limbs, lane, |i| constants.limbs[i]);
-            scatter(self.fold, lane, |i| constants.fold[i]);
-            scatter(self.r2, lane, |i| constants.r2[i]);
+            scatter(self.limbs, lane, constants.limbs);
+            scatter(self.fold, lane, constants.fold);
+            scatter(self.r2, lane, constants.r2);
             self.k0[0].0[lane] = constants.k0;
         }
     }
@@ -414,8 +408,25 @@ impl Exponent {
 }
 
 /// Puts a number into one lane.
-fn scatter(to: &mut [Lanes], lane: usize, limb: impl Fn(usize) -> u64) {
+#[inline(never)]
+fn scatter(to: &mut [Lanes], lane: usize, limbs: &[u64]) {
+    for (to, limb) in to.iter_mut().zip(limbs) {
+        to.0[lane % 8] = *limb;
+    }
+}
+
+/// Puts a big-endian number into one lane.
+#[inline(never)]
+fn scatter_bytes(to: &mut [Lanes], lane: usize, bytes: &[u8]) {
     for (i, to) in to.iter_mut().enumerate() {
-        to.0[lane] = limb(i);
+        to.0[lane % 8] = natural::limb_of_bytes(bytes, i);
+    }
+}
+
+/// Takes a number out of one lane.
+#[inline(never)]
+fn gather(limbs: &mut [u64], from: &[Lanes], lane: usize) {
+    for (limb, from) in limbs.iter_mut().zip(from) {
+        *limb = from.0[lane % 8];
     }
 }

@@ -373,7 +373,7 @@ mod arithmetic {
             .map(|_| {
                 Lanes(kinds.map(|kind| match kind {
                     0 => LIMB_MAX,
-                    1 => rng.bool().then_some(LIMB_MAX).unwrap_or(0),
+                    1 => LIMB_MAX * u64::from(rng.bool()),
                     _ => rng.u64(..) & LIMB_MAX,
                 }))
             })
@@ -456,10 +456,11 @@ mod arithmetic {
         for limbs in [20, 30, 40] {
             let table = numbers(&mut rng, kernel::POWERS * limbs);
             for _ in 0..100 {
-                let digits: [u64; 8] = std::array::from_fn(|_| rng.u64(..16));
+                let (words, shift): ([u64; 8], _) = (std::array::from_fn(|_| rng.u64(..)), rng.usize(..16) * 4);
+                let digits = words.map(|word| word >> shift & 15);
                 let mut out = vec![Lanes::ZERO; limbs];
                 // SAFETY: just detected.
-                unsafe { kernel::select(&mut out, &table, &Lanes(digits)) };
+                unsafe { kernel::select(&mut out, &table, &Lanes(words), shift) };
                 for (lane, digit) in digits.iter().enumerate() {
                     let entry = &table[*digit as usize * limbs..][..limbs];
                     assert!(entry.iter().zip(&out).all(|(entry, out)| entry.0[lane] == out.0[lane]));
