@@ -234,10 +234,14 @@ mod operation {
         }
     }
 
+    /// # Safety
+    /// None is needed; the real one needs the processor's features.
     pub unsafe fn private(_: &mut Space<'_>, _: &mut [Job<'_>], _: Batch) -> u8 {
         u8::MAX
     }
 
+    /// # Safety
+    /// None is needed; the real one needs the processor's features.
     pub unsafe fn renew(_: &mut Space<'_>, _: &mut [Renewal<'_>], _: Batch) -> u8 {
         u8::MAX
     }
