@@ -16,13 +16,17 @@ const KEYS: [(&str, &[u8]); 3] = [
 fn main() {
     let Some(ifma) = Ifma::detect() else { return println!("this processor has no AVX-512 IFMA") };
     let rounds: usize = std::env::args().nth(1).and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
+    let mut scratch = Box::new(Scratch::new());
+    let test = measured(|| assert!(rsa::self_test(ifma, &mut scratch)));
+    println!("self-test {test:.0} µs");
     println!("µs per operation, blinding and check included, a renewal of the blindings each 32 uses as well");
     println!(
-        "         | aws-lc |     1 |     2 |     3 |     4 |     5 |     6 |     7 |     8 | 4 : aws-lc | 8 : aws-lc | renewal"
+        "         | aws-lc |     1 |     2 |     3 |     4 |     5 |     6 |     7 |     8 | 4 : aws-lc | 8 : aws-lc | renewal | key"
     );
     for (name, der) in KEYS {
-        let mut scratch = Box::new(Scratch::new());
-        let key = Key::new(&Parts::from_pkcs1_der(der).expect("a key in DER")).expect("a suitable key");
+        let key = || Key::new(&Parts::from_pkcs1_der(der).expect("a key in DER")).expect("a suitable key");
+        let setup = measured(|| drop(std::hint::black_box(key())));
+        let key = key();
         let reference = KeyPair::from_der(der).expect("a key in DER");
         let (mut single, mut renewals) = (Vec::new(), Vec::new());
         let mut calls = vec![Vec::new(); rsa::JOBS_MAX];
@@ -39,7 +43,10 @@ fn main() {
             calls.iter_mut().map(|costs| median(costs) + renewal / f64::from(rsa::USES_MAX)).collect();
         let row: Vec<String> = costs.iter().map(|cost| format!("{cost:5.0}")).collect();
         let (four, eight) = (costs[3] / single, costs[7] / single);
-        println!("{name} | {single:6.0} | {} | {four:10.3} | {eight:10.3} | {renewal:7.0}", row.join(" | "));
+        println!(
+            "{name} | {single:6.0} | {} | {four:10.3} | {eight:10.3} | {renewal:7.0} | {setup:.0}",
+            row.join(" | ")
+        );
     }
 }
 

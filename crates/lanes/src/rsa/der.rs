@@ -50,4 +50,17 @@ mod tests {
         }
         assert!(Parts::from_pkcs1_der(&[DER, &[0]].concat()).is_none(), "with something behind it");
     }
+
+    #[test]
+    fn damaged_bytes_are_refused_or_read_but_never_a_panic() {
+        let mut rng = fastrand::Rng::with_seed(0xde12);
+        for _ in 0..20_000 {
+            let mut der = DER[..rng.usize(..DER.len())].to_vec();
+            for _ in 0..rng.usize(..8) {
+                let at = rng.usize(..der.len().max(1));
+                der.get_mut(at).into_iter().for_each(|byte| *byte = rng.u8(..));
+            }
+            let _ = Parts::from_pkcs1_der(&der).is_some();
+        }
+    }
 }

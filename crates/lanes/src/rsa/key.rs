@@ -159,9 +159,6 @@ impl Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        for prime in &mut self.primes {
-            prime.wipe();
-        }
         wipe(&mut self.qinv);
     }
 }
@@ -225,8 +222,10 @@ impl Prime {
         natural::words_from_limbs(&negative.0[..half], &mut new.complement);
         Ok(new)
     }
+}
 
-    fn wipe(&mut self) {
+impl Drop for Prime {
+    fn drop(&mut self) {
         for limbs in [&mut self.limbs, &mut self.fold, &mut self.r2, &mut self.r3] {
             wipe(limbs);
         }

@@ -2,6 +2,7 @@
 //! registers, in constant time for a given length.
 
 use crate::wipe::wipe;
+use core::hint::black_box;
 
 pub(super) const LIMB_BITS: usize = 52;
 pub(super) const LIMB_MASK: u64 = (1 << LIMB_BITS) - 1;
@@ -68,8 +69,10 @@ pub(super) fn equal(a: &[u64], b: &[u64]) -> bool {
 }
 
 /// a := a + (b and mask) mod m, for a, b < m.
-pub(super) fn add_mod(a: &mut [u64], b: &[u64], mask: u64, m: &[u64]) {
+fn add_mod(a: &mut [u64], b: &[u64], mask: u64, m: &[u64]) {
     let (mut carry, mut borrow) = (0, 0);
+    // The compiler may not know that a mask has two values only, else it could branch on it.
+    let mask = black_box(mask);
     for i in 0..m.len() {
         let sum = a[i] + (b[i] & mask) + carry;
         a[i] = sum & LIMB_MASK;
@@ -95,6 +98,7 @@ fn double_mod(a: &mut [u64], m: &[u64]) {
 /// a := a - (b and mask), mod 2^(52 limbs).
 pub(super) fn subtract(a: &mut [u64], b: &[u64], mask: u64) {
     let mut borrow = 0;
+    let mask = black_box(mask);
     for i in 0..b.len() {
         let difference = a[i].wrapping_sub(b[i] & mask).wrapping_sub(borrow);
         a[i] = difference & LIMB_MASK;
