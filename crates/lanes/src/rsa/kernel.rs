@@ -8,6 +8,7 @@ use core::arch::x86_64::{
     __m512i, _mm_cvtsi64_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512,
     _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
     _mm512_srai_epi64, _mm512_srl_epi64, _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64,
+    _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 type V = __m512i;
@@ -16,6 +17,8 @@ const LIMB_BITS: u32 = 52;
 const LIMB_MASK: i64 = (1 << LIMB_BITS) - 1;
 /// Limbs in a block.
 pub(super) const BLOCK: usize = 10;
+/// a | b & c, for `_mm512_ternarylogic_epi64`.
+const OR_AND: i32 = 0xf8;
 /// Entries of a table of powers: windows of four bits.
 pub(super) const POWERS: usize = 16;
 
@@ -451,9 +454,11 @@ pub(super) fn equal_lanes(a: &[Lanes], b: &[Lanes]) -> u8 {
     equal.fold(0xff, |all, one| all & one)
 }
 
+/// c := c | entry & wanted. Not a move under a mask register: that would become a load under a mask, and what such a
+/// load does when its mask is empty depends on the state of the page.
 macro_rules! choose {
     ($c:ident, $wanted:ident, $at:ident; $($i:literal)*) => {
-        $( $c[$i] = _mm512_mask_mov_epi64($c[$i], $wanted, load($at, $i)); )*
+        $( $c[$i] = _mm512_ternarylogic_epi64::<OR_AND>($c[$i], load($at, $i), $wanted); )*
     };
 }
 
@@ -472,7 +477,9 @@ pub(super) fn select(out: &mut [Lanes], table: &[Lanes], word: &Lanes, shift: us
             let out = out.as_mut_ptr().add(BLOCK * block);
             let mut c = ten!(|_| _mm512_setzero_si512());
             for entry in 0..POWERS {
-                let wanted = _mm512_cmpeq_epi64_mask(digit, _mm512_set1_epi64(entry as i64));
+                // All ones where the difference is 0: only 0 - 1 is negative.
+                let difference = _mm512_xor_si512(digit, _mm512_set1_epi64(entry as i64));
+                let wanted = _mm512_srai_epi64::<63>(_mm512_sub_epi64(difference, _mm512_set1_epi64(1)));
                 let at = table.as_ptr().add(entry * limbs + BLOCK * block);
                 choose!(c, wanted, at; 0 1 2 3 4 5 6 7 8 9);
             }
