@@ -277,7 +277,7 @@ macro_rules! diagonal {
     };
 }
 
-/// t := 2t + a² for ten limbs: what is left of a square when t has the products of different blocks.
+/// t := a² for ten limbs.
 ///
 /// # Safety
 /// `a` has 10 limbs, `t` 20 columns.
@@ -287,11 +287,7 @@ unsafe fn square_block(t: *mut Lanes, a: *const Lanes) {
     // SAFETY: promised by the caller.
     unsafe {
         let x = ten!(|i: usize| load(a, i));
-        let [low, high] = [ten!(|i: usize| load(t, i)), ten!(|i: usize| load(t, i + 10))];
-        let mut c = [
-            low[0], low[1], low[2], low[3], low[4], low[5], low[6], low[7], low[8], low[9], high[0], high[1], high[2],
-            high[3], high[4], high[5], high[6], high[7], high[8], high[9],
-        ];
+        let mut c = [_mm512_setzero_si512(); 20];
         pairs!(c, x;
             0: 1 2 3 4 5 6 7 8 9;
             1: 2 3 4 5 6 7 8 9;
@@ -307,9 +303,45 @@ unsafe fn square_block(t: *mut Lanes, a: *const Lanes) {
             *column = _mm512_add_epi64(*column, *column);
         }
         diagonal!(c, x; 0 1 2 3 4 5 6 7 8 9);
-        for (i, column) in c.iter().enumerate() {
-            store(t, i, *column);
+        retire!(t, c; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    }
+}
+
+/// t := t + 2·`$c`.
+macro_rules! add_doubled {
+    ($t:ident, $c:ident; $($i:literal)*) => { $(
+        store($t, $i, _mm512_add_epi64(load($t, $i), _mm512_add_epi64($c[$i], $c[$i])));
+    )* };
+}
+
+/// Ten streamed limbs; twice the ten lowest columns are added to `$t`.
+macro_rules! doubled_steps {
+    ($c:ident, $a:ident, $b:ident, $t:ident, $zero:ident; $($j:literal)*) => {
+        $(
+            $c[$j + 10] = $zero;
+            step!($c, $a, $b, $j; 0 1 2 3 4 5 6 7 8 9);
+            add_doubled!($t, $c; $j);
+        )*
+        $( $c[$j] = $c[$j + 10]; )*
+    };
+}
+
+/// t += 2·a·b for ten limbs b and 10·`groups` limbs a: what different blocks of a number give to its square.
+///
+/// # Safety
+/// `a` has 10·`groups` limbs, `b` ten, `t` columns for both.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512ifma")]
+unsafe fn doubled_row(mut t: *mut Lanes, mut a: *const Lanes, b: *const Lanes, groups: usize) {
+    // SAFETY: group g reads limbs 10g.. of `a` and changes columns 10g.. of `t`; ten columns follow.
+    unsafe {
+        let (b, zero) = (ten!(|i: usize| load(b, i)), _mm512_setzero_si512());
+        let mut c = [zero; 20];
+        for _ in 0..groups {
+            doubled_steps!(c, a, b, t, zero; 0 1 2 3 4 5 6 7 8 9);
+            (a, t) = (a.add(10), t.add(10));
         }
+        add_doubled!(t, c; 0 1 2 3 4 5 6 7 8 9);
     }
 }
 
@@ -337,21 +369,19 @@ pub(super) fn product(t: &mut [Lanes], a: &[Lanes], b: &[Lanes]) {
 pub(super) fn square(t: &mut [Lanes], a: &[Lanes]) {
     let (limbs, groups) = (a.len(), a.len() / BLOCK);
     assert!(limbs.is_multiple_of(BLOCK) && groups >= 2 && t.len() >= 2 * limbs, "whole blocks, room for all columns");
-    t[..BLOCK].fill(Lanes::ZERO);
-    t[2 * limbs - BLOCK..2 * limbs].fill(Lanes::ZERO);
     let (t, a) = (t.as_mut_ptr(), a.as_ptr());
-    for block in 0..groups - 1 {
-        let left = groups - 1 - block;
-        // SAFETY: the row takes the limbs behind the block and writes columns from 20·block + 10, `left` + 1 blocks of
-        // them; the row before has written all but the last ten of these.
-        unsafe {
-            let (t, a, b) = (t.add(2 * BLOCK * block + BLOCK), a.add(BLOCK * (block + 1)), a.add(BLOCK * block));
-            if block == 0 { first_row(t, a, b, left) } else { further_row(t, a, b, left - 1, left) }
-        }
-    }
+    // The lowest columns come first, since the reduction begins with them.
     for block in 0..groups {
-        // SAFETY: 2·limbs columns are 20 for each block, all written above.
+        // SAFETY: 2·limbs columns are 20 for each block.
         unsafe { square_block(t.add(2 * BLOCK * block), a.add(BLOCK * block)) };
+    }
+    for block in 0..groups - 1 {
+        // SAFETY: the row takes the limbs behind the block, and as many columns and ten more from 20·block + 10 on; all
+        // have been written above.
+        unsafe {
+            let (t, next) = (t.add(2 * BLOCK * block + BLOCK), a.add(BLOCK * (block + 1)));
+            doubled_row(t, next, a.add(BLOCK * block), groups - 1 - block);
+        }
     }
 }
 
