@@ -8,6 +8,8 @@
 
 mod cpu;
 pub mod rsa;
+#[allow(dead_code, reason = "each kernel takes what it needs")]
 mod wipe;
+pub mod x25519;
 
 pub use cpu::Ifma;

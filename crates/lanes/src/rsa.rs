@@ -24,7 +24,8 @@ pub use blinding::{Blinding, Renewal, USES_MAX};
 pub use key::{Key, Parts, Size, Unsuitable};
 pub use known::self_test;
 
-use crate::{Ifma, wipe::wipe};
+use crate::Ifma;
+use crate::wipe::{Blank, wipe, wipe_stack};
 
 /// Operations that one call takes at most.
 pub const JOBS_MAX: usize = 8;
@@ -68,6 +69,9 @@ impl Report {
 #[repr(C, align(64))]
 pub(crate) struct Lanes(pub [u64; 8]);
 
+// SAFETY: zero is a value of an array of integers.
+unsafe impl Blank for Lanes {}
+
 impl Lanes {
     const ZERO: Lanes = Lanes([0; 8]);
 }
@@ -93,9 +97,7 @@ impl Scratch {
     }
 
     fn wipe(&mut self, size: Size) {
-        for lanes in &mut self.space[..scratch_lanes(size)] {
-            wipe(&mut lanes.0);
-        }
+        wipe(&mut self.space[..scratch_lanes(size)]);
     }
 }
 
@@ -209,12 +211,16 @@ impl Batch {
     }
 }
 
+/// Stack that an operation uses at most, roughly twice.
+const STACK_BYTES: usize = 8 << 10;
+
 /// Runs on the scratch, which is wiped afterwards, even after a panic.
 fn run(_: Ifma, scratch: &mut Scratch, size: Size, work: impl FnOnce(&mut operation::Space<'_>) -> u8) -> u8 {
     struct Wiped<'a>(&'a mut Scratch, Size);
     impl Drop for Wiped<'_> {
         fn drop(&mut self) {
             self.0.wipe(self.1);
+            wipe_stack::<STACK_BYTES>();
         }
     }
     let scratch = Wiped(scratch, size);

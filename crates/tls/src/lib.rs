@@ -12,10 +12,12 @@ mod failure;
 mod finding;
 mod handshake;
 mod load;
+mod offer;
 mod overheard;
 mod profile;
 mod protection;
 mod records;
+mod resolver;
 mod session;
 mod tickets;
 

@@ -31,6 +31,8 @@ enum UnsafeCode {
     Generated,
     /// With a SAFETY sentence each.
     Allowed,
+    /// As above, in these files only; the crate denies it elsewhere.
+    Within(&'static [&'static str]),
 }
 
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "mio"];
@@ -45,15 +47,22 @@ const ROOMS: &[Room] = &[
         &[],
         &["tokio", "mio", "rustls", "aws-lc-rs", "rustix", "libc", "socket2", "fastrand", "rand", "getrandom", "time"],
     ),
-    Room::new("crypto", &["lanes", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"]),
+    Room {
+        unsafe_code: UnsafeCode::Within(&["crates/crypto/src/awslc.rs", "crates/crypto/src/locked.rs"]),
+        ..Room::new("crypto", &["lanes", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"])
+    },
     Room { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..Room::new("lanes", &[], &[]) },
-    Room::new("tls", &["crypto", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
+    Room {
+        unsafe_code: UnsafeCode::Within(&["crates/tls/src/park.rs"]),
+        ..Room::new("tls", &["crypto", "metrics", "config"], &["h2", "hyper", "http", "httparse"])
+    },
     Room::new(
         "proxy",
         &["policy", "tls", "crypto", "sys", "metrics", "config"],
         &["toml", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
-    Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"]),
+    // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
+    Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
     Room::new("bench", &["metrics"], &[]),
     Room::new("e2e", &[], &[]),
@@ -93,7 +102,11 @@ impl Room {
 
 /// Whether a source file lives where unsafe code is allowed.
 pub fn allows_unsafe(file: &Path) -> bool {
-    room_of(file).is_some_and(|room| room.unsafe_code == UnsafeCode::Allowed)
+    room_of(file).is_some_and(|room| match &room.unsafe_code {
+        UnsafeCode::Allowed => true,
+        UnsafeCode::Within(files) => files.iter().any(|allowed| file == Path::new(allowed)),
+        UnsafeCode::Forbidden | UnsafeCode::Generated => false,
+    })
 }
 
 fn room_of(file: &Path) -> Option<&'static Room> {
@@ -157,6 +170,13 @@ impl Workspace {
             let message = "this crate must forbid unsafe code: [lints] workspace = true";
             findings.push(Finding::error(file, 1, message));
         }
+        if matches!(room.unsafe_code, UnsafeCode::Within(_))
+            && !self.member_forbids_unsafe(table)
+            && !denies_unsafe(table)
+        {
+            let message = "this crate must deny unsafe code: [lints.rust] unsafe_code = \"deny\"";
+            findings.push(Finding::error(file, 1, message));
+        }
         findings
     }
 
@@ -193,12 +213,20 @@ fn dependencies(manifest: &DeTable<'_>) -> Vec<Dependency> {
 }
 
 fn forbids_unsafe(table: &DeTable<'_>) -> bool {
+    unsafe_code_is(table, "forbid")
+}
+
+fn denies_unsafe(table: &DeTable<'_>) -> bool {
+    unsafe_code_is(table, "deny")
+}
+
+fn unsafe_code_is(table: &DeTable<'_>, wanted: &str) -> bool {
     sub_table(table, "lints")
         .and_then(|lints| sub_table(lints, "rust"))
         .and_then(|rust| rust.get("unsafe_code"))
         .is_some_and(|level| match level.get_ref() {
-            DeValue::String(level) => level == "forbid",
-            DeValue::Table(level) => text_at(level, "level") == Some("forbid"),
+            DeValue::String(level) => level == wanted,
+            DeValue::Table(level) => text_at(level, "level") == Some(wanted),
             _ => false,
         })
 }
@@ -285,11 +313,17 @@ mod tests {
 
     #[test]
     fn a_crate_that_does_not_forbid_unsafe_code_is_found() {
-        let message = "crates/tls/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
-        assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
-        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), [message]);
-        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"forbid\"\n"), Vec::<String>::new());
+        let message = "crates/policy/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
+        assert_eq!(findings("crates/policy/Cargo.toml", ""), [message]);
+        assert_eq!(findings("crates/policy/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), [message]);
+        assert_eq!(
+            findings("crates/policy/Cargo.toml", "[lints.rust]\nunsafe_code = \"forbid\"\n"),
+            Vec::<String>::new()
+        );
         assert_eq!(findings("crates/sys/Cargo.toml", ""), Vec::<String>::new());
+        let message = "crates/tls/Cargo.toml:1: this crate must deny unsafe code: [lints.rust] unsafe_code = \"deny\"";
+        assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
+        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), Vec::<String>::new());
         assert!(Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n").check().is_some());
     }
 

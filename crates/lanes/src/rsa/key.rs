@@ -1,7 +1,7 @@
 //! A private key, checked and made ready: its numbers in limbs, and the constants of Montgomery's reduction.
 
 use super::natural::{self, LIMB_BITS, Limbs, WIDE_LIMBS_MAX};
-use crate::wipe::wipe;
+use crate::wipe::{wipe, wipe_stack};
 
 /// Limbs that a half of the longest modulus has.
 pub(super) const HALF_LIMBS_MAX: usize = WIDE_LIMBS_MAX / 2;
@@ -9,6 +9,8 @@ pub(super) const HALF_LIMBS_MAX: usize = WIDE_LIMBS_MAX / 2;
 pub(super) const EXPONENT_WORDS_MAX: usize = 32;
 /// Limbs that one pass of the reduction takes away.
 pub(super) const PASS_LIMBS: usize = 10;
+/// Stack that checking a key and making it ready uses at most, roughly twice.
+const BUILD_STACK_BYTES: usize = 64 << 10;
 /// The only public exponent that the check of a result knows.
 const PUBLIC_EXPONENT: u64 = 65537;
 
@@ -127,6 +129,14 @@ impl Key {
     /// Checks that the parts belong together and computes the constants, in constant time for a size: about a
     /// millisecond, so once per key. Whether p and q are primes is not checked.
     pub fn new(parts: &Parts<'_>) -> Result<Key, Unsuitable> {
+        let key = Key::build(parts);
+        // Values are moved while a key is put together, and leave copies behind.
+        wipe_stack::<BUILD_STACK_BYTES>();
+        key
+    }
+
+    #[inline(never)]
+    fn build(parts: &Parts<'_>) -> Result<Key, Unsuitable> {
         let size = modulus_size(parts.n)?;
         let half = size.half_limbs();
         if value_if_small(parts.e) != Some(PUBLIC_EXPONENT) {

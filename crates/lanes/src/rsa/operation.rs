@@ -4,6 +4,7 @@ use super::blinding::{Blinding, Renewal, USES_MAX};
 use super::kernel::{self, BLOCK, Modulus, POWERS};
 use super::key::{EXPONENT_WORDS_MAX, Key, Prime, Size};
 use super::{Batch, Job, Lanes, Scratch, natural, scratch_lanes};
+use crate::wipe::wipe_registers;
 
 /// A window of the exponent.
 const WINDOW_BITS: usize = 4;
@@ -107,6 +108,7 @@ pub(super) unsafe fn private(space: &mut Space<'_>, jobs: &mut [Job<'_>], batch:
         gather(&mut job.blinding.factor, space.factor, lane);
         gather(&mut job.blinding.inverse, inverse, inverse_lane);
     }
+    wipe_registers();
     bad
 }
 
@@ -151,6 +153,7 @@ pub(super) unsafe fn renew(space: &mut Space<'_>, renewals: &mut [Renewal<'_>], 
         gather(&mut blinding.inverse, space.inverse, lane);
         (blinding.of, blinding.uses_left) = (Blinding::tag(key), USES_MAX);
     }
+    wipe_registers();
     bad
 }
 

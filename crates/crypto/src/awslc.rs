@@ -1,0 +1,176 @@
+//! What of AWS-LC its safe Rust door does not offer: the bare RSA private operation, ECDSA over a finished digest of any
+//! length, any encoding of a private key. All of this crate's unsafe code.
+
+use std::ffi::{c_long, c_uint};
+use std::ptr::{self, NonNull};
+
+use aws_lc_sys as c;
+use zeroize::Zeroizing;
+
+use crate::key::KeyKind;
+
+/// Owns one reference of an EVP_PKEY, which AWS-LC wipes when it frees it.
+pub(crate) struct Key(NonNull<c::EVP_PKEY>);
+
+// SAFETY: AWS-LC counts references atomically, and the private-key operations used here take a lock of their own where
+// they change shared state (RSA blinding); an EVP_PKEY that nobody assigns to may be used from several threads.
+unsafe impl Send for Key {}
+// SAFETY: as above.
+unsafe impl Sync for Key {}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // SAFETY: the reference is ours and this is its end.
+        unsafe { c::EVP_PKEY_free(self.0.as_ptr()) };
+    }
+}
+
+impl Key {
+    /// PKCS#8, PKCS#1 or SEC 1. None if it is neither, or something follows it.
+    pub fn from_der(der: &[u8]) -> Option<Key> {
+        let mut at = der.as_ptr();
+        let len = c_long::try_from(der.len()).ok()?;
+        // SAFETY: `at` points to `len` readable bytes; the function moves it within them.
+        let key = unsafe { c::d2i_AutoPrivateKey(ptr::null_mut(), &mut at, len) };
+        let key = NonNull::new(key).map(Key);
+        if key.is_none() {
+            clear_errors();
+        }
+        // SAFETY: `at` is within `der`, or one behind it.
+        let used = unsafe { at.offset_from(der.as_ptr()) };
+        key.filter(|_| usize::try_from(used).is_ok_and(|used| used == der.len()))
+    }
+
+    pub fn kind(&self) -> Option<KeyKind> {
+        // SAFETY: the key is live.
+        match unsafe { c::EVP_PKEY_id(self.0.as_ptr()) } {
+            c::EVP_PKEY_RSA => {
+                // SAFETY: the type has just been found to be RSA, so the key has one; lengths only are read.
+                let bits = unsafe { c::RSA_bits(self.rsa()?.as_ptr()) };
+                let whole = bits.is_multiple_of(8).then_some(bits / 8)?;
+                Some(KeyKind::Rsa { bytes: u16::try_from(whole).ok()? })
+            }
+            c::EVP_PKEY_EC => {
+                // SAFETY: the EC key is live, and AWS-LC gives every EC key of a parsed EVP_PKEY its group.
+                let curve = unsafe { c::EC_GROUP_get_curve_name(c::EC_KEY_get0_group(self.ec()?.as_ptr())) };
+                match curve {
+                    c::NID_X9_62_prime256v1 => Some(KeyKind::P256),
+                    c::NID_secp384r1 => Some(KeyKind::P384),
+                    c::NID_secp521r1 => Some(KeyKind::P521),
+                    _ => None,
+                }
+            }
+            c::EVP_PKEY_ED25519 => Some(KeyKind::Ed25519),
+            _ => None,
+        }
+    }
+
+    fn rsa(&self) -> Option<NonNull<c::RSA>> {
+        // SAFETY: the key is live; the answer is borrowed from it, or null.
+        NonNull::new(unsafe { c::EVP_PKEY_get0_RSA(self.0.as_ptr()) })
+    }
+
+    fn ec(&self) -> Option<NonNull<c::EC_KEY>> {
+        // SAFETY: the key is live; the answer is borrowed from it, or null.
+        NonNull::new(unsafe { c::EVP_PKEY_get0_EC_KEY(self.0.as_ptr()) })
+    }
+
+    pub fn rsa_is_consistent(&self) -> bool {
+        // SAFETY: the RSA key is live.
+        let consistent = self.rsa().is_some_and(|rsa| unsafe { c::RSA_check_key(rsa.as_ptr()) } == 1);
+        if !consistent {
+            clear_errors();
+        }
+        consistent
+    }
+
+    /// SubjectPublicKeyInfo, DER.
+    pub fn public_info(&self) -> Option<Box<[u8]>> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the key is live, and with a null to fill in the function allocates.
+        let len = unsafe { c::i2d_PUBKEY(self.0.as_ptr(), &mut out) };
+        let len = usize::try_from(len).ok().filter(|_| !out.is_null())?;
+        // SAFETY: the function has written `len` bytes there.
+        let info = unsafe { std::slice::from_raw_parts(out, len) }.into();
+        // SAFETY: allocated by AWS-LC, and not used after this.
+        unsafe { c::OPENSSL_free(out.cast()) };
+        Some(info)
+    }
+
+    /// c^d mod n on a block as long as the modulus, with blinding, and checked by AWS-LC before it is released.
+    pub fn rsa_raw(&self, block: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let rsa = self.rsa()?;
+        // SAFETY: the RSA key is live.
+        let size = unsafe { c::RSA_size(rsa.as_ptr()) } as usize;
+        let mut out = Zeroizing::new(vec![0; size]);
+        let mut len = 0;
+        // SAFETY: both buffers are as long as they are said to be.
+        let done = unsafe {
+            let (from, to) = (block.as_ptr(), out.as_mut_ptr());
+            c::RSA_sign_raw(rsa.as_ptr(), &mut len, to, size, from, block.len(), c::RSA_NO_PADDING)
+        };
+        finished(done == 1 && len == size, out)
+    }
+
+    /// DER.
+    pub fn ecdsa(&self, digest: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let key = self.ec()?;
+        // SAFETY: the EC key is live.
+        let mut out = Zeroizing::new(vec![0; unsafe { c::ECDSA_size(key.as_ptr()) }]);
+        let mut len: c_uint = 0;
+        // SAFETY: the output has the room that ECDSA_size asks for; the type is not looked at.
+        let done = unsafe {
+            c::ECDSA_sign(0, digest.as_ptr(), digest.len(), out.as_mut_ptr(), &mut len, key.as_ptr().cast_const())
+        };
+        out.truncate(len as usize);
+        finished(done == 1, out)
+    }
+
+    pub fn ed25519(&self, message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        const SIGNATURE_LEN: usize = 64;
+        let mut out = Zeroizing::new(vec![0; SIGNATURE_LEN]);
+        let mut len = SIGNATURE_LEN;
+        let mut context = Context::new()?;
+        // SAFETY: context and key are live, the buffers are as long as they are said to be; Ed25519 takes no digest.
+        let done = unsafe {
+            let context = context.as_mut_ptr();
+            c::EVP_DigestSignInit(context, ptr::null_mut(), ptr::null(), ptr::null_mut(), self.0.as_ptr()) == 1
+                && c::EVP_DigestSign(context, out.as_mut_ptr(), &mut len, message.as_ptr(), message.len()) == 1
+        };
+        finished(done && len == SIGNATURE_LEN, out)
+    }
+}
+
+fn finished(done: bool, out: Zeroizing<Vec<u8>>) -> Option<Zeroizing<Vec<u8>>> {
+    if done {
+        return Some(out);
+    }
+    clear_errors();
+    None
+}
+
+/// A failed call leaves its reasons in a queue of the thread; they would be taken for those of a later one.
+fn clear_errors() {
+    // SAFETY: touches the thread's own queue only.
+    unsafe { c::ERR_clear_error() };
+}
+
+struct Context(NonNull<c::EVP_MD_CTX>);
+
+impl Context {
+    fn new() -> Option<Context> {
+        // SAFETY: allocates, or answers null.
+        NonNull::new(unsafe { c::EVP_MD_CTX_new() }).map(Context)
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut c::EVP_MD_CTX {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: ours, and not used after this.
+        unsafe { c::EVP_MD_CTX_free(self.0.as_ptr()) };
+    }
+}

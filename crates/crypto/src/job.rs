@@ -1,0 +1,85 @@
+//! One piece of work, owning all it needs, and what comes of it.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::key::{PrivateKey, RemoteKey};
+use crate::scheme::Scheme;
+
+/// Work with a private key. To be done once; a job that is dropped is not done.
+pub enum Job {
+    /// The RSA private operation on an encoded block as long as the modulus.
+    Rsa { key: PrivateKey, block: Box<[u8]> },
+    /// A signature over a digest (of at most 64 bytes).
+    Ecdsa { key: PrivateKey, digest: Box<[u8]> },
+    /// A signature over a message.
+    Ed25519 { key: PrivateKey, message: Box<[u8]> },
+    /// An X25519 agreement of our ephemeral secret with the peer's share (RFC 7748 §6.1).
+    X25519 { secret: Zeroizing<[u8; 32]>, peer: [u8; 32] },
+    /// Any of the signatures by a key that is elsewhere; `input` as [`Scheme`] says.
+    Remote { key: RemoteKey, scheme: Scheme, input: Box<[u8]> },
+}
+
+/// A signature, a plaintext or a shared secret.
+pub type Outcome = Result<Zeroizing<Vec<u8>>, JobError>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobError {
+    /// The library, or the server, could not do it with this key and this input.
+    Refused,
+    /// The peer's share is one that gives away the secret (RFC 7748 §6.1), or is none.
+    BadShare,
+    /// No answer in time.
+    TimedOut,
+    /// There is no room for more work, or nobody to do it.
+    Unavailable,
+    /// Whoever asked is gone.
+    Cancelled,
+}
+
+impl Job {
+    /// Does the work on this thread. A remote key's can not be: `Unavailable`.
+    pub fn run(self) -> Outcome {
+        match self {
+            Job::Rsa { key, block } => key.rsa_raw(&block),
+            Job::Ecdsa { key, digest } => key.ecdsa(&digest),
+            Job::Ed25519 { key, message } => key.ed25519(&message),
+            Job::X25519 { secret, peer } => x25519(&secret, &peer),
+            Job::Remote { .. } => Err(JobError::Unavailable),
+        }
+    }
+}
+
+fn x25519(secret: &[u8; 32], peer: &[u8; 32]) -> Outcome {
+    use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
+    let secret = PrivateKey::from_private_key(&X25519, secret).map_err(|_| JobError::Refused)?;
+    let peer = UnparsedPublicKey::new(&X25519, peer);
+    agree(&secret, peer, JobError::BadShare, |shared| Ok(Zeroizing::new(shared.to_vec())))
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Job::Rsa { .. } => "Job::Rsa",
+            Job::Ecdsa { .. } => "Job::Ecdsa",
+            Job::Ed25519 { .. } => "Job::Ed25519",
+            Job::X25519 { .. } => "Job::X25519",
+            Job::Remote { .. } => "Job::Remote",
+        })
+    }
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            JobError::Refused => "the private-key operation was refused",
+            JobError::BadShare => "the peer's key share is not acceptable",
+            JobError::TimedOut => "the private-key operation took too long",
+            JobError::Unavailable => "nobody is there to do the private-key operation",
+            JobError::Cancelled => "the private-key operation was cancelled",
+        })
+    }
+}
+
+impl std::error::Error for JobError {}

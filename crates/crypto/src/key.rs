@@ -1,0 +1,334 @@
+//! Keys: those that are here, and those that are elsewhere.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use zeroize::Zeroizing;
+
+use crate::awslc;
+use crate::encoding;
+use crate::job::{Job, JobError, Outcome};
+use crate::scheme::Scheme;
+
+/// SHA-1 over the contents of the subjectPublicKey BIT STRING (RFC 5280 §4.2.1.2, method 1): how key servers name keys.
+pub type Ski = [u8; 20];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyKind {
+    P256,
+    P384,
+    P521,
+    Ed25519,
+    /// `bytes` of the modulus; its length in bits is eight times that.
+    Rsa {
+        bytes: u16,
+    },
+}
+
+/// A key to sign with, wherever it is.
+#[derive(Clone)]
+pub enum Key {
+    Local(PrivateKey),
+    Remote(RemoteKey),
+}
+
+/// A private key in this process. Clones are the same key; it is wiped with the last of them.
+#[derive(Clone)]
+pub struct PrivateKey(Arc<Inner>);
+
+struct Inner {
+    key: awslc::Key,
+    kind: KeyKind,
+    /// SubjectPublicKeyInfo, DER.
+    public: Box<[u8]>,
+    ski: Ski,
+}
+
+/// A private key that somebody else holds.
+#[derive(Clone, Debug)]
+pub struct RemoteKey {
+    /// Position of the signer in the configuration.
+    pub signer: u16,
+    pub ski: Ski,
+    pub kind: KeyKind,
+}
+
+/// Why there is no key, or no job for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// Not PKCS#8, PKCS#1 or SEC 1 in DER, or the numbers in it do not belong together.
+    Malformed,
+    /// A type, curve or size that is not supported.
+    Unsupported,
+    /// The scheme is none for this type of key.
+    WrongScheme,
+    /// The digest, or block, has another length than the scheme's.
+    WrongLength,
+}
+
+impl KeyKind {
+    pub const RSA_BYTES_MIN: u16 = 256;
+    pub const RSA_BYTES_MAX: u16 = 1024;
+
+    fn check(self, scheme: Scheme, input_len: usize) -> Result<(), KeyError> {
+        match (self, scheme) {
+            (KeyKind::Rsa { .. }, Scheme::RsaPkcs1(hash) | Scheme::RsaPss(hash)) if input_len != hash.digest_len() => {
+                Err(KeyError::WrongLength)
+            }
+            (KeyKind::Rsa { bytes }, Scheme::RsaRaw) if input_len > usize::from(bytes) => Err(KeyError::WrongLength),
+            (KeyKind::Rsa { .. }, Scheme::RsaPkcs1(_) | Scheme::RsaPss(_) | Scheme::RsaRaw)
+            | (KeyKind::P256 | KeyKind::P384 | KeyKind::P521, Scheme::Ecdsa(_))
+            | (KeyKind::Ed25519, Scheme::Ed25519) => Ok(()),
+            _ => Err(KeyError::WrongScheme),
+        }
+    }
+}
+
+impl Key {
+    #[must_use]
+    pub fn kind(&self) -> KeyKind {
+        match self {
+            Key::Local(key) => key.kind(),
+            Key::Remote(key) => key.kind,
+        }
+    }
+
+    /// What has to be done to sign `input`, which is what [`Scheme`] says.
+    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
+        match self {
+            Key::Local(key) => key.job(scheme, input),
+            Key::Remote(key) => {
+                key.kind.check(scheme, input.len())?;
+                Ok(Job::Remote { key: key.clone(), scheme, input: input.into() })
+            }
+        }
+    }
+}
+
+impl PrivateKey {
+    /// From PKCS#8, PKCS#1 or SEC 1 in DER. The numbers of an RSA key are checked against each other.
+    pub fn from_der(der: &[u8]) -> Result<PrivateKey, KeyError> {
+        let key = awslc::Key::from_der(der).ok_or(KeyError::Malformed)?;
+        let kind = key.kind().ok_or(KeyError::Unsupported)?;
+        if let KeyKind::Rsa { bytes } = kind {
+            if !(KeyKind::RSA_BYTES_MIN..=KeyKind::RSA_BYTES_MAX).contains(&bytes) {
+                return Err(KeyError::Unsupported);
+            }
+            if !key.rsa_is_consistent() {
+                return Err(KeyError::Malformed);
+            }
+        }
+        let public = key.public_info().ok_or(KeyError::Malformed)?;
+        let ski = ski_of(&public).ok_or(KeyError::Malformed)?;
+        Ok(PrivateKey(Arc::new(Inner { key, kind, public, ski })))
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> KeyKind {
+        self.0.kind
+    }
+
+    #[must_use]
+    pub fn ski(&self) -> Ski {
+        self.0.ski
+    }
+
+    /// SubjectPublicKeyInfo, DER.
+    #[must_use]
+    pub fn public_info(&self) -> &[u8] {
+        &self.0.public
+    }
+
+    /// See [`Key::job`].
+    pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
+        self.0.kind.check(scheme, input.len())?;
+        let key = self.clone();
+        let modulus_len = match self.0.kind {
+            KeyKind::Rsa { bytes } => usize::from(bytes),
+            _ => 0,
+        };
+        let encoded = |block: Option<Box<[u8]>>| block.ok_or(KeyError::WrongLength);
+        Ok(match scheme {
+            Scheme::RsaPkcs1(hash) => Job::Rsa { key, block: encoded(encoding::pkcs1(hash, input, modulus_len))? },
+            Scheme::RsaPss(hash) => Job::Rsa { key, block: encoded(encoding::pss(hash, input, modulus_len))? },
+            Scheme::RsaRaw => {
+                let mut block = vec![0; modulus_len].into_boxed_slice();
+                block[modulus_len - input.len()..].copy_from_slice(input);
+                Job::Rsa { key, block }
+            }
+            Scheme::Ecdsa(_) => Job::Ecdsa { key, digest: input[..input.len().min(DIGEST_BYTES_MAX)].into() },
+            Scheme::Ed25519 => Job::Ed25519 { key, message: input.into() },
+        })
+    }
+
+    pub(crate) fn rsa_raw(&self, block: &[u8]) -> Outcome {
+        // AWS-LC refuses zero, whose power is zero.
+        if block.iter().all(|byte| *byte == 0) {
+            return Ok(Zeroizing::new(block.to_vec()));
+        }
+        self.0.key.rsa_raw(block).ok_or(JobError::Refused)
+    }
+
+    pub(crate) fn ecdsa(&self, digest: &[u8]) -> Outcome {
+        self.0.key.ecdsa(digest).ok_or(JobError::Refused)
+    }
+
+    pub(crate) fn ed25519(&self, message: &[u8]) -> Outcome {
+        self.0.key.ed25519(message).ok_or(JobError::Refused)
+    }
+}
+
+/// Longer digests are cut by ECDSA anyway: no order is longer than 66 bytes.
+const DIGEST_BYTES_MAX: usize = 66;
+
+/// Skips to the contents of the BIT STRING in `SEQUENCE { AlgorithmIdentifier, BIT STRING }`.
+fn ski_of(info: &[u8]) -> Option<Ski> {
+    let (_, body, _) = element(info)?;
+    let (_, _, rest) = element(body)?;
+    let (_, bits, _) = element(rest)?;
+    digest(&SHA1_FOR_LEGACY_USE_ONLY, bits.get(1..)?).as_ref().try_into().ok()
+}
+
+/// One DER element: tag, contents, what follows.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&[tag, first], rest) = der.split_first_chunk::<2>()?;
+    let (len, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x83 => {
+            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)
+        }
+        _ => return None,
+    };
+    let (body, rest) = rest.split_at_checked(len)?;
+    Some((tag, body, rest))
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrivateKey").field("kind", &self.0.kind).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KeyError::Malformed => "the private key is damaged, or none",
+            KeyError::Unsupported => "the private key's type or size is not supported",
+            KeyError::WrongScheme => "this type of key does not do that",
+            KeyError::WrongLength => "the input has the wrong length",
+        })
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+#[cfg(test)]
+mod tests {
+    use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
+
+    use super::*;
+    use crate::scheme::Hash;
+
+    const MESSAGE: &[u8] = b"what is signed";
+
+    fn signed(key: &PrivateKey, scheme: Scheme, input: &[u8]) -> Vec<u8> {
+        key.job(scheme, input).expect("a job").run().expect("a signature").to_vec()
+    }
+
+    fn verify(algorithm: &'static dyn VerificationAlgorithm, key: &PrivateKey, signature: &[u8]) {
+        let parsed = signature::ParsedPublicKey::new(algorithm, key.public_info()).expect("a public key");
+        parsed.verify_sig(MESSAGE, signature).expect("the signature verifies");
+    }
+
+    fn generated(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
+        let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
+        PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read")
+    }
+
+    fn rsa() -> PrivateKey {
+        use aws_lc_rs::encoding::AsDer;
+        let pair = aws_lc_rs::rsa::KeyPair::generate(aws_lc_rs::rsa::KeySize::Rsa2048).expect("a key");
+        let der: aws_lc_rs::encoding::Pkcs8V1Der = pair.as_der().expect("PKCS#8");
+        PrivateKey::from_der(der.as_ref()).expect("a key that can be read")
+    }
+
+    fn digest(hash: Hash) -> aws_lc_rs::digest::Digest {
+        hash.digest(MESSAGE).expect("a hash that is computed here")
+    }
+
+    #[test]
+    fn signatures_of_every_kind_verify() {
+        let key = rsa();
+        assert_eq!(key.kind(), KeyKind::Rsa { bytes: 256 });
+        let pkcs1: [(_, &'static dyn VerificationAlgorithm); 3] = [
+            (Hash::Sha256, &signature::RSA_PKCS1_2048_8192_SHA256),
+            (Hash::Sha384, &signature::RSA_PKCS1_2048_8192_SHA384),
+            (Hash::Sha512, &signature::RSA_PKCS1_2048_8192_SHA512),
+        ];
+        for (hash, algorithm) in pkcs1 {
+            verify(algorithm, &key, &signed(&key, Scheme::RsaPkcs1(hash), digest(hash).as_ref()));
+        }
+        let pss: [(_, &'static dyn VerificationAlgorithm); 3] = [
+            (Hash::Sha256, &signature::RSA_PSS_2048_8192_SHA256),
+            (Hash::Sha384, &signature::RSA_PSS_2048_8192_SHA384),
+            (Hash::Sha512, &signature::RSA_PSS_2048_8192_SHA512),
+        ];
+        for (hash, algorithm) in pss {
+            verify(algorithm, &key, &signed(&key, Scheme::RsaPss(hash), digest(hash).as_ref()));
+        }
+        let curves: [(_, _, &'static dyn VerificationAlgorithm); 3] = [
+            (&rcgen::PKCS_ECDSA_P256_SHA256, Hash::Sha256, &signature::ECDSA_P256_SHA256_ASN1),
+            (&rcgen::PKCS_ECDSA_P384_SHA384, Hash::Sha384, &signature::ECDSA_P384_SHA384_ASN1),
+            (&rcgen::PKCS_ECDSA_P521_SHA512, Hash::Sha512, &signature::ECDSA_P521_SHA512_ASN1),
+        ];
+        for (algorithm, hash, verifier) in curves {
+            let key = generated(algorithm);
+            verify(verifier, &key, &signed(&key, Scheme::Ecdsa(hash), digest(hash).as_ref()));
+        }
+        let key = generated(&rcgen::PKCS_ED25519);
+        verify(&signature::ED25519, &key, &signed(&key, Scheme::Ed25519, MESSAGE));
+    }
+
+    #[test]
+    fn the_raw_operation_undoes_the_public_one() {
+        let key = rsa();
+        let signature = signed(&key, Scheme::RsaPkcs1(Hash::Sha256), digest(Hash::Sha256).as_ref());
+        let public = UnparsedPublicKey::new(&signature::RSA_PKCS1_2048_8192_SHA256, key.public_info());
+        public.verify(MESSAGE, &signature).expect("it verifies");
+        let block = encoding::pkcs1(Hash::Sha256, digest(Hash::Sha256).as_ref(), 256).expect("it fits");
+        assert_eq!(signed(&key, Scheme::RsaRaw, &block), signature);
+        let zero = key.job(Scheme::RsaRaw, &[]).expect("a job").run().expect("zero is a number");
+        assert_eq!(zero.as_slice(), [0; 256]);
+        let too_large = key.job(Scheme::RsaRaw, &[0xff; 256]).expect("a job");
+        assert_eq!(too_large.run().err(), Some(JobError::Refused));
+    }
+
+    #[test]
+    fn a_digest_of_any_length_is_signed_by_ecdsa_and_of_its_own_length_only_by_rsa() {
+        let key = generated(&rcgen::PKCS_ECDSA_P256_SHA256);
+        for len in [0, 1, 20, 32, 64, 100] {
+            assert!(!signed(&key, Scheme::Ecdsa(Hash::Sha256), &vec![7; len]).is_empty(), "{len} bytes");
+        }
+        assert_eq!(rsa().job(Scheme::RsaPkcs1(Hash::Sha256), &[7; 31]).err(), Some(KeyError::WrongLength));
+    }
+
+    #[test]
+    fn a_key_does_only_what_its_type_does() {
+        let key = generated(&rcgen::PKCS_ECDSA_P256_SHA256);
+        for scheme in [Scheme::RsaRaw, Scheme::Ed25519, Scheme::RsaPss(Hash::Sha256)] {
+            assert_eq!(key.job(scheme, &[7; 32]).err(), Some(KeyError::WrongScheme));
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_what_follows_a_key_as_well() {
+        assert_eq!(PrivateKey::from_der(b"").err(), Some(KeyError::Malformed));
+        assert_eq!(PrivateKey::from_der(&[0x30; 70]).err(), Some(KeyError::Malformed));
+        let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("a key");
+        let mut der = pair.serialized_der().to_vec();
+        der.push(0);
+        assert_eq!(PrivateKey::from_der(&der).err(), Some(KeyError::Malformed));
+    }
+}

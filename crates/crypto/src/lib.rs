@@ -1,0 +1,16 @@
+//! Private-key and key-agreement work as jobs: done now, gathered into batches, or sent far away.
+//!
+//! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns what is
+//! to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. Who else may do it, and
+//! when, is for the holder of the job.
+
+#[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
+mod awslc;
+mod encoding;
+mod job;
+mod key;
+mod scheme;
+
+pub use job::{Job, JobError, Outcome};
+pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
+pub use scheme::{Hash, Scheme};
