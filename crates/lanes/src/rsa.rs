@@ -8,6 +8,11 @@
 //! instructions, the Chinese remainder theorem (RFC 8017 §5.1.2), blinding by a pair r^e, 1/r (Kocher, 1996), and a check
 //! of every final result with the public exponent (Boneh, DeMillo and Lipton, 1997).
 
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "elsewhere keys are checked, and nothing is raised")
+)]
+
 mod blinding;
 mod der;
 #[cfg(target_arch = "x86_64")]
