@@ -8,6 +8,7 @@
 
 mod cpu;
 pub mod p256;
+pub mod rsa;
 #[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "each kernel takes what it needs")]
 mod wipe;
