@@ -85,7 +85,7 @@ impl Certificates {
                 Some(profile) if profile.same_as(&profiles[index]) => {}
                 Some(profile) => {
                     same = false;
-                    profiles[index] = Arc::new(profile);
+                    profiles[index] = Arc::new(profile.succeeding(&profiles[index]));
                 }
             }
         }

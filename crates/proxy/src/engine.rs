@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, Workers};
 use propylon_metrics::{Column, Store};
@@ -27,8 +27,6 @@ use crate::worker::{self, Assignment, Phase};
 const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address.
 const FILES_RESERVED: u64 = 64;
-/// How often ticket keys are replaced; three generations are kept.
-const TICKET_ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
@@ -242,8 +240,6 @@ impl Main {
         );
         let mut seconds = interval(Duration::from_secs(1));
         let mut log_failures_seen = 0;
-        let mut rotation = interval(TICKET_ROTATION);
-        rotation.tick().await;
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
@@ -252,9 +248,9 @@ impl Main {
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
+                    self.tend_tickets();
                     self.reload_changed_certificates();
                 }
-                _ = rotation.tick() => self.snapshot.tickets().rotate(),
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
                     break;
@@ -314,6 +310,17 @@ impl Main {
     /// This thread's own: the last.
     fn column(&self) -> Column {
         Store::column(&self.store, self.store.columns() - 1)
+    }
+
+    /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
+    fn tend_tickets(&self) {
+        let (changes, errors) = self.snapshot.tend_tickets(SystemTime::now());
+        let column = self.column();
+        column.add(self.telemetry.process.ticket_key_changes, changes);
+        column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
+        for error in errors {
+            log::error!("ticket keys: {error}; those in use stay in use");
+        }
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.

@@ -8,20 +8,27 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
-use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
+use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Finding, Profile, Tickets};
+use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
 use crate::telemetry::server_label;
+use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// The protocol at that place in the list; see `Facts::alpn`.
+pub fn alpn_name(position: u8) -> &'static str {
+    ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]
@@ -32,18 +39,18 @@ pub struct Snapshot {
     pub servers: Arc<Vec<Vec<Server>>>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
-    tickets: Arc<Tickets>,
+    tickets: Arc<TicketSets>,
 }
 
 /// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
 pub struct Publication {
     pub snapshot: Arc<Snapshot>,
     /// By worker.
-    acceptors: Vec<OnceLock<Acceptors>>,
+    parts: Vec<OnceLock<Parts>>,
 }
 
 /// One core's, by listener; none for plaintext.
-type Acceptors = Arc<[Option<Acceptor>]>;
+type Parts = Arc<[Option<AcceptorParts>]>;
 
 pub struct Server {
     pub address: SocketAddr,
@@ -62,6 +69,7 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let profiles = profiles.into_iter().map(Arc::new).collect();
@@ -79,8 +87,10 @@ impl Snapshot {
         }
     }
 
-    pub fn tickets(&self) -> &Arc<Tickets> {
-        &self.tickets
+    /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
+    pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
+        self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
+        self.tickets.tend(now)
     }
 }
 
@@ -142,40 +152,47 @@ fn rule(route: &propylon_config::Route) -> Rule {
 
 impl Publication {
     pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
-        Publication { snapshot, acceptors: (0..workers).map(|_| OnceLock::new()).collect() }
+        Publication { snapshot, parts: (0..workers).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Makes every core's acceptors here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
+    /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
     /// serves should not spend; one that only starts can make its own.
     pub fn prepare(&self) {
-        for worker in 0..self.acceptors.len() {
-            self.acceptors(worker);
+        for worker in 0..self.parts.len() {
+            self.parts(worker);
         }
     }
 
-    fn acceptors(&self, worker: usize) -> Acceptors {
-        Arc::clone(self.acceptors[worker].get_or_init(|| {
+    fn parts(&self, worker: usize) -> Parts {
+        Arc::clone(self.parts[worker].get_or_init(|| {
             let shared = &self.snapshot;
-            shared.config.listeners.iter().map(|listener| shared.acceptor(listener)).collect()
+            shared.config.listeners.iter().map(|listener| shared.acceptor_parts(listener)).collect()
         }))
+    }
+
+    /// By listener; none for plaintext. To be called on the worker's own core.
+    fn acceptors(&self, worker: usize, deferral: Deferral, parking: &Rc<Parking>) -> Vec<Option<Acceptor>> {
+        let acceptor = |parts: &Option<AcceptorParts>| Some(parts.as_ref()?.assemble().deferring(deferral, parking));
+        self.parts(worker).iter().map(acceptor).collect()
     }
 }
 
 impl Snapshot {
-    fn acceptor(&self, listener: &Listener) -> Option<Acceptor> {
-        let profile = &self.profiles[listener.tls?.0];
-        Some(match &listener.prefer {
-            Some(prefer) => profile.acceptor_preferring(prefer, &self.tickets),
-            None => profile.acceptor(&self.tickets),
-        })
+    fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
+        let profile = listener.tls?.0;
+        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile)))
     }
 }
 
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
-    pub acceptors: Acceptors,
+    /// By listener; none for plaintext.
+    pub acceptors: Vec<Option<Acceptor>>,
     pub backends: Rc<[CoreBackend]>,
+    /// Which work of handshakes is set aside, and where.
+    deferral: Deferral,
+    parking: Rc<Parking>,
 }
 
 /// What one core knows of a backend.
@@ -187,10 +204,16 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
+    pub fn new(
+        publication: &Publication,
+        worker: usize,
+        deferral: Deferral,
+        parking: &Rc<Parking>,
+    ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
         let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, worker as u64)).collect();
-        Rc::new(CoreSnapshot { acceptors: publication.acceptors(worker), backends, shared })
+        let acceptors = publication.acceptors(worker, deferral, parking);
+        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
@@ -199,8 +222,10 @@ impl CoreSnapshot {
         debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
         Rc::new(CoreSnapshot {
             shared: Arc::clone(&publication.snapshot),
-            acceptors: publication.acceptors(worker),
+            acceptors: publication.acceptors(worker, self.deferral, &self.parking),
             backends: Rc::clone(&self.backends),
+            deferral: self.deferral,
+            parking: Rc::clone(&self.parking),
         })
     }
 
@@ -208,10 +233,10 @@ impl CoreSnapshot {
         &self.shared.config.listeners[index]
     }
 
-    /// What to do with a request, or none when no route fits.
-    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Action> {
+    /// The route that a request takes, or none when no route fits.
+    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
-        Some(&self.shared.config.routes[index].action)
+        Some(&self.shared.config.routes[index])
     }
 }
 

@@ -6,18 +6,20 @@ pub(crate) mod folder;
 pub mod fuzz;
 mod ocsp;
 mod pem;
+mod trust;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use propylon_config::{At, Certificate, CertificateSource, TlsProfile};
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use propylon_crypto::PrivateKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::finding::{Finding, Severity};
 use crate::profile::Credential;
 use chain::Leaf;
+pub(crate) use trust::client_trust;
 
 /// What is wrong with a file, before it is said where the configuration names it.
 pub(crate) struct Trouble {
@@ -139,16 +141,13 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     }
     let key = only_key(keys, &key_path)?;
     let leaf = Leaf::inspect(&chain, &chain_path)?;
-    let Ok(signing_key) = any_supported_type(&key) else {
+    let Ok(parsed) = PrivateKey::from_der(key.secret_der()) else {
         // The usual reason shows in the certificate that is meant for it.
         leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
     };
-    let Some(public_key) = signing_key.public_key() else {
-        return Err(unsupported(&chain_path, "this key type"));
-    };
-    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &key_path)?;
+    let (chain, repaired) = chain::order(chain, &parsed.public_info().into(), &chain_path, &key_path)?;
     troubles.extend(repaired);
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;

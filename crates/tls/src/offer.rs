@@ -2,7 +2,9 @@
 
 use propylon_config::{KeyType, TlsCipher, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
 use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
-use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
+use rustls::{CipherSuite, SupportedCipherSuite, SupportedProtocolVersion, version};
+
+use crate::{exchange, suites};
 
 pub(crate) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVersion> {
     match policy {
@@ -22,45 +24,34 @@ pub(crate) fn versions(policy: &TlsPolicy) -> Vec<&'static SupportedProtocolVers
 /// What is offered. Of the suites our order decides, of the groups the client's: one that sends a share only of what it
 /// lists first is never sent round again for another.
 pub(crate) fn provider(policy: &TlsPolicy) -> CryptoProvider {
-    use aws_lc_rs::cipher_suite::*;
-    use aws_lc_rs::kx_group::*;
-    let mut provider = CryptoProvider {
-        cipher_suites: vec![
-            TLS13_AES_128_GCM_SHA256,
-            TLS13_AES_256_GCM_SHA384,
-            TLS13_CHACHA20_POLY1305_SHA256,
-            TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-            TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-            TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-            TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-            TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-            TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-        ],
-        kx_groups: vec![X25519MLKEM768, X25519, SECP256R1, SECP384R1],
-        ..aws_lc_rs::default_provider()
-    };
+    // Never the library's own suites and groups: what sessions live on is heard of through ours, and so is what is set
+    // aside.
+    let (mut cipher_suites, mut kx_groups) = (suites::all(), exchange::groups());
     if let TlsPolicy::Custom(custom) = policy {
         // The library takes a suite for a reason to offer its certificates, whether its version is spoken or not.
         let spoken = |suite: &SupportedCipherSuite| versions(policy).contains(&suite.version());
-        provider.cipher_suites = custom.suites.iter().map(|each| self::suite(*each)).filter(spoken).collect();
-        provider.kx_groups.retain(|offered| custom.groups.iter().any(|each| is_group(*offered, *each)));
+        let ours = |meant: &TlsSuite| {
+            let number = number(*meant);
+            cipher_suites.iter().find(|suite| suite.suite() == number).copied()
+        };
+        cipher_suites = custom.suites.iter().filter_map(ours).filter(spoken).collect();
+        kx_groups.retain(|offered| custom.groups.iter().any(|each| is_group(*offered, *each)));
     }
-    provider
+    CryptoProvider { cipher_suites, kx_groups, ..aws_lc_rs::default_provider() }
 }
 
-fn suite(suite: TlsSuite) -> SupportedCipherSuite {
+fn number(suite: TlsSuite) -> CipherSuite {
     use TlsCipher::*;
-    use aws_lc_rs::cipher_suite::*;
     match suite {
-        TlsSuite::Tls13(Aes128Gcm) => TLS13_AES_128_GCM_SHA256,
-        TlsSuite::Tls13(Aes256Gcm) => TLS13_AES_256_GCM_SHA384,
-        TlsSuite::Tls13(Chacha20Poly1305) => TLS13_CHACHA20_POLY1305_SHA256,
-        TlsSuite::Ecdsa(Aes128Gcm) => TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        TlsSuite::Ecdsa(Aes256Gcm) => TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-        TlsSuite::Ecdsa(Chacha20Poly1305) => TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-        TlsSuite::Rsa(Aes128Gcm) => TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-        TlsSuite::Rsa(Aes256Gcm) => TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-        TlsSuite::Rsa(Chacha20Poly1305) => TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        TlsSuite::Tls13(Aes128Gcm) => CipherSuite::TLS13_AES_128_GCM_SHA256,
+        TlsSuite::Tls13(Aes256Gcm) => CipherSuite::TLS13_AES_256_GCM_SHA384,
+        TlsSuite::Tls13(Chacha20Poly1305) => CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+        TlsSuite::Ecdsa(Aes128Gcm) => CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        TlsSuite::Ecdsa(Aes256Gcm) => CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        TlsSuite::Ecdsa(Chacha20Poly1305) => CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+        TlsSuite::Rsa(Aes128Gcm) => CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+        TlsSuite::Rsa(Aes256Gcm) => CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+        TlsSuite::Rsa(Chacha20Poly1305) => CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
     }
 }
 

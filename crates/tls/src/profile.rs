@@ -4,16 +4,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, AcceptorParts};
+use crate::client_auth::ClientTrust;
 use crate::compression::Compressed;
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::offer::{Use, use_of};
+use crate::sessions::Sessions;
 use crate::tickets::Tickets;
 
 /// Shared by all cores, which only make their acceptors of it.
@@ -27,6 +30,13 @@ pub struct Profile {
     /// In the order in which they were configured; at least one.
     pub(crate) credentials: Vec<Credential>,
     pub(crate) names: Arc<Names>,
+    /// Given after a full handshake; 0: none at all.
+    pub(crate) tickets: u8,
+    pub(crate) sessions: Arc<Sessions>,
+    /// Absent: clients are not asked who they are.
+    pub(crate) client_trust: Option<ClientTrust>,
+    /// Clients' fingerprints are computed.
+    pub(crate) ja4: bool,
 }
 
 impl Profile {
@@ -37,6 +47,11 @@ impl Profile {
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (mut credentials, mut findings) = load::credentials(profile);
         findings.extend(unusable(profile, &credentials));
+        let client_trust = profile.client_auth.as_ref().and_then(|auth| {
+            let (trust, more) = load::client_trust(auth);
+            findings.extend(more);
+            trust
+        });
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
@@ -52,6 +67,10 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
+            tickets: profile.resumption.tickets,
+            sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
+            client_trust,
+            ja4: profile.ja4,
         };
         Ok((profile, findings))
     }
@@ -75,20 +94,47 @@ impl Profile {
     /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
     pub fn same_as(&self, other: &Profile) -> bool {
         let pairs = self.credentials.iter().zip(&other.credentials);
-        self.credentials.len() == other.credentials.len() && pairs.into_iter().all(|(one, two)| one.same_as(two))
+        let trusts = match (&self.client_trust, &other.client_trust) {
+            (Some(one), Some(two)) => one.same_as(two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        trusts
+            && self.credentials.len() == other.credentials.len()
+            && pairs.into_iter().all(|(one, two)| one.same_as(two))
+    }
+
+    /// With the sessions kept by ID of the one that it takes the place of; both are of the same `[tls.NAME]`.
+    #[must_use]
+    pub fn succeeding(self, earlier: &Profile) -> Profile {
+        Profile { sessions: Arc::clone(&earlier.sessions), ..self }
+    }
+
+    /// For one core, which the caller of this is.
+    pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
+        self.acceptor_parts(None, tickets).assemble()
     }
 
     /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
-    /// `tickets`, which they only read.
-    pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        Acceptor::new(self, self.names.clone(), tickets)
+    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
+    pub fn acceptor_parts(&self, prefer: Option<&[KeyType]>, tickets: &Arc<Tickets>) -> AcceptorParts {
+        let own = |prefer| Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
+        AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), tickets)
     }
 
-    /// The same for a listener with an order of key types of its own.
-    pub fn acceptor_preferring(&self, prefer: &[KeyType], tickets: &Arc<Tickets>) -> Acceptor {
-        let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
-        Acceptor::new(self, names, tickets)
+    /// Forgets the sessions that are too old. For the main thread, now and then.
+    pub fn purge_sessions(&self, now: SystemTime) {
+        self.sessions.purge(now);
     }
+
+    /// What every ticket is bound to.
+    pub(crate) fn ticket_context(&self) -> Box<[u8]> {
+        ticket_context(&self.name)
+    }
+}
+
+/// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
+fn ticket_context(name: &str) -> Box<[u8]> {
+    [b"propylon ticket 1", name.as_bytes()].concat().into()
 }
 
 impl fmt::Debug for Profile {

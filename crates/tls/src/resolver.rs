@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use propylon_config::KeyType;
-use rustls::crypto::aws_lc_rs;
+use propylon_crypto::{Key, PrivateKey};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 use rustls_pki_types::UnixTime;
 
 use crate::compression::PerCore;
+use crate::facts::Scheme;
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
+use crate::signing::CertificateKey;
 
 /// One core's certificates and signing keys, and for which names they stand.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(crate) struct Resolver {
     names: Arc<Names>,
     /// Indexed as `names` says.
     keys: Vec<Entry>,
+    /// Whether some key signs elsewhere.
+    pub remote: bool,
 }
 
 #[derive(Debug)]
@@ -31,8 +35,8 @@ struct Entry {
 }
 
 impl Entry {
-    fn new(credential: &Credential) -> Entry {
-        let key = certified(credential);
+    fn new(credential: &Credential, key: Key) -> Entry {
+        let key = CertifiedKey::new(credential.chain.clone(), Arc::new(CertificateKey::new(key)));
         let stapled = credential.staple.as_ref().map(|staple| {
             let stapled = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
             (Arc::new(stapled), staple.until)
@@ -55,13 +59,16 @@ fn now() -> i64 {
 
 impl Resolver {
     pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
-        Resolver { names, keys: profile.credentials.iter().map(Entry::new).collect() }
+        let keys: Vec<Key> = profile.credentials.iter().map(key_of).collect();
+        let remote = keys.iter().any(|key| matches!(key, Key::Remote(_)));
+        let keys = profile.credentials.iter().zip(keys).map(|(credential, key)| Entry::new(credential, key)).collect();
+        Resolver { names, keys, remote }
     }
 }
 
-pub(crate) fn certified(credential: &Credential) -> CertifiedKey {
-    let key = aws_lc_rs::sign::any_supported_type(&credential.key).expect("parsed once when it was loaded");
-    CertifiedKey::new(credential.chain.clone(), key)
+/// This core's own handle on a credential's key.
+pub(crate) fn key_of(credential: &Credential) -> Key {
+    Key::Local(PrivateKey::from_der(credential.key.secret_der()).expect("parsed once when it was loaded"))
 }
 
 impl ResolvesServerCert for Resolver {
@@ -79,9 +86,11 @@ impl ResolvesServerCert for Resolver {
             return None;
         };
         let entry = &self.keys[*chosen];
+        let signer = entry.key.key.choose_scheme(hello.signature_schemes());
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
             heard.certificate = Some(entry.key_type);
+            heard.signature = signer.and_then(|signer| Scheme::of(signer.scheme()));
             heard.compressed = entry.compressed.clone();
         });
         Some(entry.current().clone())

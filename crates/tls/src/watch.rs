@@ -68,8 +68,7 @@ impl Look {
     }
 }
 
-/// Every file that loading the profile reads. Whoever makes it read more (authorities and revocation lists of clients) adds
-/// them here.
+/// Every file that loading the profile reads. Whoever makes it read more adds them here.
 fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for certificate in &profile.certificates {
@@ -86,6 +85,13 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
                 with_response(chain);
                 paths.push(key.clone());
             }
+        }
+    }
+    let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));
+    for trust in trusts {
+        match trust.path.is_dir() {
+            true => paths.extend(folder::pem_files(&trust.path, &mut Vec::new())),
+            false => paths.push(trust.path.clone()),
         }
     }
     paths
@@ -106,6 +112,9 @@ mod tests {
             strict_sni: false,
             watch: None,
             certificate_compression: false,
+            resumption: Default::default(),
+            client_auth: None,
+            ja4: false,
             at: At::default(),
         }
     }

@@ -49,7 +49,7 @@ fn ed25519_has_a_place_of_its_own_where_prefer_names_it_and_ecdsas_where_not() {
         let own = loaded.acceptor(&tickets);
         // A listener's own order replaces the profile's.
         profile.prefer = vec![Rsa, Ecdsa];
-        let listeners = load(&profile).acceptor_preferring(prefer, &tickets);
+        let listeners = load(&profile).acceptor_parts(Some(prefer), &tickets).assemble();
         for acceptor in [own, listeners] {
             for client in [Client::tls12, Client::tls13] {
                 assert_eq!(served(&acceptor, client(), NAME).0, Some(expected), "{prefer:?}");
@@ -61,22 +61,28 @@ fn ed25519_has_a_place_of_its_own_where_prefer_names_it_and_ecdsas_where_not() {
 }
 
 #[test]
-fn strict_sni_refuses_a_name_that_no_certificate_stands_for_with_unrecognized_name() {
-    const ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+fn strict_sni_refuses_a_name_that_no_certificate_stands_for_and_a_client_that_sends_none() {
+    const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+    const MISSING_EXTENSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 109];
     let directory = Directory::new();
     let one = directory.write("one.pem", ec(&[NAME]));
     let two = directory.write("two.pem", ec(&["*.wild.example"]));
     let mut profile = tls_profile(&[&one, &two]);
     profile.strict_sni = true;
     let acceptor = acceptor_of(&profile);
-    for client in [Client::tls12, Client::tls13] {
+    // RFC 8446 §9.2; TLS 1.2 has no such alert.
+    for (client, without_name) in
+        [(Client::tls12 as fn() -> Client, UNRECOGNIZED_NAME), (Client::tls13, MISSING_EXTENSION)]
+    {
         assert!(served(&acceptor, client(), NAME).0.is_some());
         assert!(served(&acceptor, client(), "a.wild.example").0.is_some());
-        // An address is no name: the client sends none.
-        for name in ["other.example", "wild.example", "a.b.wild.example", "192.0.2.1"] {
+        for name in ["other.example", "wild.example", "a.b.wild.example"] {
             let (failure, out) = refused(&acceptor, client(), name);
-            assert_eq!((failure.reason, out.as_slice()), ("no-certificate", &ALERT[..]), "{name}");
+            assert_eq!((failure.reason, out.as_slice()), ("no-certificate", &UNRECOGNIZED_NAME[..]), "{name}");
         }
+        // An address is no name: the client sends none.
+        let (failure, out) = refused(&acceptor, client(), "192.0.2.1");
+        assert_eq!((failure.reason, out.as_slice()), ("no-certificate", &without_name[..]));
     }
     let (failure, _) = refused(&acceptor, Client::new(), "other.example");
     assert!(failure.detail.contains("other.example"), "{failure}");

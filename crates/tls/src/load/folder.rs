@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use propylon_crypto::PrivateKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -64,8 +64,24 @@ pub(super) fn bundles(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<Bund
     bundles
 }
 
-/// By name; hidden files (`..data` of a mounted secret) are not looked at.
+/// All that may be part of a certificate.
 pub(crate) fn files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
+    named(directory, &EXTENSIONS, troubles)
+}
+
+/// The `*.pem` alone: where no keys belong, of authorities and revocation lists.
+pub(crate) fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
+    let before = troubles.len();
+    let files = named(directory, &["pem"], troubles);
+    if files.is_empty() && troubles.len() == before {
+        let fix = "put files in it, their names ending in .pem";
+        troubles.push(Trouble::error(directory, "the directory has no .pem file", fix));
+    }
+    files
+}
+
+/// By name; hidden files (`..data` of a mounted secret) are not looked at.
+fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
@@ -76,7 +92,7 @@ pub(crate) fn files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBu
     let is_meant = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        EXTENSIONS.iter().any(|known| known.eq_ignore_ascii_case(extension)) && !hidden && !path.is_dir()
+        extensions.iter().any(|known| known.eq_ignore_ascii_case(extension)) && !hidden && !path.is_dir()
     };
     let mut files: Vec<PathBuf> =
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_meant(path)).collect();
@@ -89,14 +105,13 @@ fn with_chain(file: Keys, chains: &mut [Chain], troubles: &mut Vec<Trouble>) -> 
     let Keys { path, keys } = file;
     let mut chain = None;
     if let [key] = keys.as_slice() {
-        let public_key = any_supported_type(key).ok().and_then(|key| Some(key.public_key()?.into_owned()));
-        let Some(public_key) = public_key else {
+        let Ok(key) = PrivateKey::from_der(key.secret_der()) else {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
             troubles.push(Trouble::error(&path, what, super::SUPPORTED_KEYS));
             return None;
         };
         for candidate in chains.iter_mut() {
-            if candidate.certificates.iter().any(|certificate| chain::is_for(certificate, &public_key)) {
+            if candidate.certificates.iter().any(|certificate| chain::is_for(certificate, &key.public_info().into())) {
                 candidate.claimed = true;
                 let longest: &mut Option<&Chain> = &mut chain;
                 if longest.is_none_or(|longest| candidate.certificates.len() > longest.certificates.len()) {

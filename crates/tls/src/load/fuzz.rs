@@ -31,7 +31,7 @@ fn used(credential: &Credential, response: &[u8], now: SystemTime) {
     );
     let staple = ocsp::read_response(response, credential, now).ok();
     Compressed::new(&credential.chain, staple.as_ref().map(|staple| staple.response.as_slice()));
-    crate::resolver::certified(credential);
+    crate::resolver::key_of(credential);
 }
 
 #[cfg(test)]

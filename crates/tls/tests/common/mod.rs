@@ -84,6 +84,9 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
         strict_sni: false,
         watch: None,
         certificate_compression: true,
+        resumption: Default::default(),
+        client_auth: None,
+        ja4: false,
         at: At { line: 99, column: 1, length: 1 },
     }
 }
@@ -285,6 +288,11 @@ impl Dialogue {
             self.client.write_tls(&mut bytes).unwrap();
         }
         bytes
+    }
+
+    /// The server name of the introduction.
+    pub fn asked_for(&self) -> Option<&str> {
+        self.session.introduction()?.server_name.as_deref()
     }
 
     pub fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {
