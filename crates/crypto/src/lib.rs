@@ -9,6 +9,7 @@ mod awslc;
 mod encoding;
 mod job;
 mod key;
+pub mod keyless;
 mod scheme;
 
 pub use job::{Job, JobError, Outcome};
