@@ -1,6 +1,7 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+pub(crate) mod keyserver;
 mod listener;
 mod process;
 mod route;
