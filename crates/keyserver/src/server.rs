@@ -6,7 +6,7 @@ use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -73,7 +73,8 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     }
     propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
     if config.sandbox.landlock {
-        sandbox::confine_files(&config).map(|what| log::info!("files: {what}")).map_err(Failure)?;
+        let what = sandbox::confine_files(&config).map_err(Failure)?;
+        log::info!("Landlock: {what}");
     }
 
     let (telemetry, store) = Telemetry::new(3 * count + 1);
@@ -81,7 +82,9 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let kernels = Kernels { precompute: config.precompute, batch: config.batch };
     log::debug!("{}", kernels.told());
     let columns = |kind| (0..count).map(|index| column(kind, index)).collect();
-    let (lines, _) = Lines::start(kernels, telemetry, columns(1), columns(2)).map_err(Failure::threads)?;
+    // Every thread says when it has what it needs, and this one when it may go on without asking for more.
+    let ready = Arc::new(Barrier::new(3 * count + 1));
+    let (lines, _) = Lines::start(kernels, telemetry, columns(1), columns(2), &ready).map_err(Failure::threads)?;
     log::info!("serves {} keys on {count} cores", keys.len());
     let main_column = column(3, 0);
     main_column.set(telemetry.keys, keys.len() as i64);
@@ -102,9 +105,10 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
             idle_timeout: config.server.idle_timeout,
             timeout: config.server.timeout,
         };
-        workers.push(start(worker).map_err(Failure::threads)?);
+        workers.push(start(worker, Arc::clone(&ready)).map_err(Failure::threads)?);
     }
     drop(lines);
+    ready.wait();
     let view = Rc::new(admin::View { store: Arc::clone(&store), is_draining: Cell::new(false) });
     let server = Server { config, shelf, links, shared, column: main_column, telemetry, doors, workers, view };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
@@ -161,9 +165,9 @@ fn bind(config: &KeyServer, workers: usize) -> Result<(Vec<Vec<TcpListener>>, Op
     Ok((sockets, admin.transpose()?))
 }
 
-fn start(worker: Worker) -> io::Result<JoinHandle<()>> {
+fn start(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name(format!("links-{}", worker.index)).spawn(move || {
-        if let Err(error) = worker.run() {
+        if let Err(error) = worker.run(&ready) {
             log::error!("a worker has ended: {error}");
         }
     })
@@ -177,6 +181,12 @@ impl Server {
         let mut hangup = install(SignalKind::hangup())?;
         if let Some(admin) = admin {
             admin::start(admin, Rc::clone(&self.view)).map_err(Failure::threads)?;
+        }
+        if self.config.sandbox.seccomp {
+            match sandbox::confine_calls().map_err(Failure)? {
+                true => log::info!("seccomp: enforced"),
+                false => log::warn!("seccomp: not enforced: no filter is known for this processor"),
+            }
         }
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

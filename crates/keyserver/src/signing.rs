@@ -3,6 +3,7 @@
 //! it would make them wait.
 
 use std::io;
+use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -122,12 +123,14 @@ pub fn error_code(error: JobError) -> ErrorCode {
 }
 
 impl Lines {
-    /// Starts as many threads of each kind as there are columns for them. They end when the last `Lines` is dropped.
+    /// Starts as many threads of each kind as there are columns for them; each waits for `ready` when it has what it
+    /// needs. They end when the last `Lines` is dropped.
     pub fn start(
         kernels: Kernels,
         telemetry: &'static Telemetry,
         curves_columns: Vec<Column>,
         rsa_columns: Vec<Column>,
+        ready: &Arc<Barrier>,
     ) -> io::Result<(Lines, Vec<JoinHandle<()>>)> {
         let (curves, curves_tasks) = bounded(QUEUE_TASKS_MAX);
         let (rsa, rsa_tasks) = bounded(QUEUE_TASKS_MAX);
@@ -137,7 +140,8 @@ impl Lines {
         let mut threads = Vec::new();
         for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
             let name = format!("{}-{index}", hand.line.name());
-            threads.push(thread::Builder::new().name(name).spawn(move || hand.work())?);
+            let ready = Arc::clone(ready);
+            threads.push(thread::Builder::new().name(name).spawn(move || hand.work(&ready))?);
         }
         Ok((Lines { curves, rsa }, threads))
     }
@@ -165,10 +169,11 @@ struct Hand {
 }
 
 impl Hand {
-    fn work(self) {
+    fn work(self, ready: &Barrier) {
         if let Err(error) = propylon_sys::lower_priority(self.line.niceness()) {
             log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.line.name());
         }
+        ready.wait();
         let mut batch = Vec::with_capacity(RSA_KERNEL_LANES);
         let mut outcomes = Vec::with_capacity(RSA_KERNEL_LANES);
         while let Ok(task) = self.tasks.recv() {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::TcpListener;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -117,13 +117,17 @@ pub fn door() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
 }
 
 impl Worker {
-    /// Serves until it is told to drain and the last connection has ended.
-    pub fn run(self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        LocalSet::new().block_on(&runtime, self.serve())
+    /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
+    pub fn run(self, ready: &Barrier) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else {
+            ready.wait();
+            return runtime.map(drop);
+        };
+        LocalSet::new().block_on(&runtime, self.serve(ready))
     }
 
-    async fn serve(mut self) -> io::Result<()> {
+    async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
         let desk = Rc::new(Desk {
             shared: self.shared,
             lines: self.lines,
@@ -139,7 +143,10 @@ impl Worker {
             last: Notify::new(),
         });
         let accepting = self.listeners.into_iter().map(|listener| desk.listen(listener));
-        let accepting: Vec<JoinHandle<()>> = accepting.collect::<io::Result<_>>()?;
+        let accepting: io::Result<Vec<JoinHandle<()>>> = accepting.collect();
+        // Blocks this thread, which has nothing else to do before all others are as far.
+        ready.wait();
+        let accepting = accepting?;
         let mut serial = 0;
         while let Some(order) = self.orders.recv().await {
             match order {
