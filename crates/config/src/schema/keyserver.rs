@@ -267,3 +267,97 @@ fn sandbox(section: Option<Section<'_, '_>>) -> Sandbox {
     section.close();
     sandbox
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Problem, Source, parse_keyserver};
+
+    const SERVER: &str = "[server]\nbind = \"0.0.0.0:2407\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\n";
+    const KEYS: &str = "[keys]\npaths = [\"keys/\"]\n";
+
+    fn parsed(name: &str, text: &str) -> Result<KeyServer, Vec<String>> {
+        let source = Source { name: name.into(), base: "/etc/propylon".into(), text: text.into() };
+        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+        parse_keyserver(&source).map(|(config, _)| config).map_err(told)
+    }
+
+    fn toml(text: &str) -> Result<KeyServer, Vec<String>> {
+        parsed("k.toml", text)
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let config = toml(&format!("{SERVER}{KEYS}")).expect("a configuration");
+        assert_eq!(config.server.identity.path, Path::new("/etc/propylon/server.pem"));
+        assert_eq!(config.server.identity.at, At { line: 3, column: 12, length: 12 });
+        assert_eq!((config.server.idle_timeout, config.server.timeout), (seconds(60), seconds(5)));
+        assert_eq!((config.server.connections_max, config.server.workers), (1024, Workers::Auto));
+        assert!(config.keys.watch && config.precompute && config.batch && config.clients.is_empty());
+        assert_eq!(config.sandbox, Sandbox { seccomp: true, landlock: true, lock_memory: true });
+        assert!(config.admin.is_none());
+    }
+
+    #[test]
+    fn json_says_the_same_as_toml() {
+        let text = format!(
+            "{SERVER}idle_timeout = \"30s\"\nworkers = 2\n{KEYS}watch = false\n[admin]\nbind = \"127.0.0.1:9901\"\n\
+             [rsa]\nbatch = false\n[sandbox]\nseccomp = false\n\
+             [[client]]\ncommon_name = \"e\"\nkeys = [\"{0}\", \"keys/shop.pem\"]\n[[client]]\nfingerprint = \"{0}{0:.24}\"\n",
+            "ab".repeat(20)
+        );
+        let twin = format!(
+            r#"{{"server":{{"bind":["0.0.0.0:2407"],"identity":"server.pem","ca":"ca.pem","idle_timeout":"30s","workers":2}},
+            "keys":{{"paths":["keys/"],"watch":false}},"admin":{{"bind":"127.0.0.1:9901"}},"rsa":{{"batch":false}},
+            "sandbox":{{"seccomp":false}},
+            "client":[{{"common_name":"e","keys":["{0}","keys/shop.pem"]}},{{"fingerprint":"{0}{0:.24}"}}]}}"#,
+            "ab".repeat(20)
+        );
+        let (a, b) = (toml(&text).expect("TOML"), parsed("k.json", &twin).expect("JSON"));
+        let plain = |config: &KeyServer| words(&format!("{config:?}"));
+        assert_eq!(plain(&a), plain(&b));
+        let keys = a.clients[0].keys.as_ref().expect("keys");
+        assert_eq!(keys[0], KeyReference::Ski([0xab; 20]));
+        assert!(matches!(&keys[1], KeyReference::Path(named) if named.path.ends_with("keys/shop.pem")));
+        assert_eq!(a.clients[1].fingerprint, Some([0xab; 32]));
+    }
+
+    /// The words of a text without numbers, which positions are made of.
+    fn words(text: &str) -> Vec<String> {
+        let words = text.split(|character: char| !character.is_ascii_alphabetic());
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once_and_where_they_are() {
+        let text = "[server]\nbind = [\"0.0.0.0:2407\", \"0.0.0.0:2407\", \"x\"]\nidentiy = \"a\"\nca = 7\n\
+            idle_timeout = \"29s\"\n[keys]\npaths = []\n[[client]]\nfingerprint = \"12\"\n[[client]]\n[rsa]\nbatsch = true\n\
+            [serfer]\n";
+        let problems = toml(text).expect_err("problems");
+        for part in [
+            "k.toml:2:25: 0.0.0.0:2407 is listed already",
+            "k.toml:2:41: ",
+            "k.toml:3:1: unknown key `identiy` in [server]; did you mean `identity`?",
+            "k.toml:4:6: `ca`: expected a string, found an integer",
+            "k.toml:5:16: `idle_timeout` is too small; use \"30s\" or more",
+            "k.toml:7:9: `paths` is empty",
+            "k.toml:9:15: `fingerprint`: \"12\" is not the SHA-256 of a certificate",
+            "k.toml:10:1: nothing says which certificates this client has",
+            "k.toml:12:1: unknown key `batsch` in [rsa]; did you mean `batch`?",
+            "k.toml:13:2: unknown section `serfer`; did you mean `server`?",
+        ] {
+            assert!(problems.iter().any(|problem| problem.starts_with(part)), "no {part} in {problems:#?}");
+        }
+        assert_eq!(problems.len(), 10, "{problems:#?}");
+    }
+
+    #[test]
+    fn sections_that_must_be_there_are_asked_for() {
+        assert!(toml("").expect_err("empty")[0].contains("the file is empty; add a section [server]"));
+        assert!(
+            toml(SERVER).expect_err("no keys")[0].contains("there is no [keys]; add a section [keys] with `paths`")
+        );
+        let clash = format!("{SERVER}{KEYS}[admin]\nbind = \"0.0.0.0:2407\"\n");
+        assert!(toml(&clash).expect_err("a clash")[0].contains("is also in `bind` of [server], in line 2"));
+    }
+}
