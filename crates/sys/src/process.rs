@@ -43,7 +43,7 @@ pub fn no_core_dumps() -> io::Result<()> {
 /// that is mapped later would be refused, and a process that dies when it is busiest keeps no secrets better.
 pub fn lock_memory() -> io::Result<bool> {
     let unlimited = Rlimit { current: None, maximum: None };
-    let _ = setrlimit(Resource::Memlock, unlimited.clone());
+    let _ = setrlimit(Resource::Memlock, unlimited);
     if getrlimit(Resource::Memlock) != unlimited {
         return Ok(false);
     }
