@@ -333,6 +333,19 @@ fn check_and_keys_tell_what_is_there_and_what_is_wrong() {
 }
 
 #[test]
+fn the_example_is_content_with_the_files_it_names() {
+    let server = KeyServer::start("");
+    let copy = |from: &str, to: &str| fs::copy(server.scratch.join(from), server.scratch.join(to)).expect("a copy");
+    copy("server.pem", "keyserver.pem");
+    copy("ca.pem", "engines-ca.pem");
+    copy("keys/ec.pem", "keys/shop.ec.pem");
+    copy("keys/rsa.pem", "keys/shop.rsa.pem");
+    server.scratch.write("keyserver.toml", include_str!("../../examples/keyserver.toml"));
+    let said = server.command("check", &[]).ok();
+    assert!(said.text().trim_end().ends_with("keyserver.toml: ok"), "{}{}", said.text(), said.stderr);
+}
+
+#[test]
 fn the_admin_address_tells_numbers_and_health() {
     let server = KeyServer::start("");
     assert!(server.admin("/health").ends_with("\r\n\r\nok\n"));

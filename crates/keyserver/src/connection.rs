@@ -122,14 +122,13 @@ impl Connection {
         let was_told = self.hear(cx);
         let has_read = self.may_read() && self.read(cx)?;
         let has_answered = self.answer();
+        // Also where the next frame is none: what came before it is answered.
         let has_written = self.write(cx)?;
-        if let Err(end) = has_answered {
-            return Err(end);
-        }
+        let has_answered = has_answered?;
         if let Some(end) = self.is_done() {
             return Err(end);
         }
-        Ok(was_told || has_read || has_answered? || has_written)
+        Ok(was_told || has_read || has_answered || has_written)
     }
 
     /// Results of other threads become replies.

@@ -24,7 +24,7 @@ use crate::identity;
 use crate::keys::Keys;
 use crate::sandbox;
 use crate::shelf::{self, Change, Shelf, Watched};
-use crate::signing::{Kernels, Line, Lines};
+use crate::signing::{Kernels, Lines};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Order, Shared, Worker};
 
@@ -32,6 +32,8 @@ use crate::worker::{self, Order, Shared, Worker};
 const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the end of the workers is looked for while draining.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// Links, curves, RSA; each has a column of the metrics.
+const THREADS_PER_CORE: usize = 3;
 
 /// Why the server could not start; what to do about it is said as well.
 #[derive(Debug)]
@@ -45,78 +47,93 @@ struct Server {
     shared: Arc<Shared>,
     column: Column,
     telemetry: &'static Telemetry,
+    crew: Crew,
+    view: Rc<admin::View>,
+}
+
+/// The threads of the links, and where each is told things.
+struct Crew {
     doors: Vec<mpsc::Sender<Order>>,
     workers: Vec<JoinHandle<()>>,
-    view: Rc<admin::View>,
 }
 
 /// Serves until a signal ends it.
 pub fn run(config: KeyServer) -> Result<(), Failure> {
-    harden(&config)?;
+    harden(&config);
     let tls = identity::load(&config.server).map_err(|fault| Failure(fault.to_string()))?;
     let links = Watched::new([config.server.identity.path.clone(), config.server.ca.path.clone()]);
     let mut shelf = Shelf::new(config.keys.paths.clone());
     // At the start nothing is in service yet that a bad file could not displace: all must be good.
-    for fault in shelf.look().faults {
-        return Err(Failure(format!("{}: {}; {}", fault.path.display(), fault.what, fault.what.fix())));
+    if let Some(fault) = shelf.look().faults.first() {
+        return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
     }
     let rules = Rules::new(config.clients.clone());
     let keys = Keys::new(shelf.keys(), &rules.references());
     let count = worker_count(config.server.workers);
-    let (mut sockets, admin) = bind(&config, count)?;
-    if let Some(user) = &config.server.user {
-        let account = propylon_sys::drop_privileges(user).map_err(|error| Failure(error.to_string()))?;
-        log::info!("runs as {}", account.user);
-    }
-    if let Err(error) = propylon_sys::no_core_dumps() {
-        log::warn!("core dumps cannot be turned off: {error}");
-    }
-    propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
-    if config.sandbox.landlock {
-        let what = sandbox::confine_files(&config).map_err(Failure)?;
-        log::info!("Landlock: {what}");
-    }
+    let (sockets, admin) = bind(&config, count)?;
+    confine(&config)?;
 
-    let (telemetry, store) = Telemetry::new(3 * count + 1);
-    let column = |kind: usize, index: usize| Store::column(&store, kind * count + index);
-    let kernels = Kernels { precompute: config.precompute, batch: config.batch };
-    log::debug!("{}", kernels.told());
-    let columns = |kind| (0..count).map(|index| column(kind, index)).collect();
-    // Every thread says when it has what it needs, and this one when it may go on without asking for more.
-    let ready = Arc::new(Barrier::new(3 * count + 1));
-    let (lines, _) = Lines::start(kernels, telemetry, columns(1), columns(2), &ready).map_err(Failure::threads)?;
     log::info!("serves {} keys on {count} cores", keys.len());
-    let main_column = column(3, 0);
-    main_column.set(telemetry.keys, keys.len() as i64);
+    let (telemetry, store) = Telemetry::new(THREADS_PER_CORE * count + 1);
+    let column = Store::column(&store, THREADS_PER_CORE * count);
+    column.set(telemetry.keys, keys.len() as i64);
     let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
-    let (doors, orders): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::door()).unzip();
-    let mut workers = Vec::new();
-    for (index, orders) in orders.into_iter().enumerate() {
-        let worker = Worker {
-            index,
-            shared: Arc::clone(&shared),
-            listeners: std::mem::take(&mut sockets[index]),
-            orders,
-            doors: doors.clone(),
-            lines: lines.clone(),
-            kernels,
-            column: column(0, index),
-            telemetry,
-            idle_timeout: config.server.idle_timeout,
-            timeout: config.server.timeout,
-        };
-        workers.push(start(worker, Arc::clone(&ready)).map_err(Failure::threads)?);
-    }
-    drop(lines);
-    ready.wait();
-    let view = Rc::new(admin::View { store: Arc::clone(&store), is_draining: Cell::new(false) });
-    let server = Server { config, shelf, links, shared, column: main_column, telemetry, doors, workers, view };
+    let crew = start(&config, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
+    let view = Rc::new(admin::View { store, is_draining: Cell::new(false) });
+    let server = Server { config, shelf, links, shared, column, telemetry, crew, view };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
     LocalSet::new().block_on(&runtime, server.life(admin))
 }
 
+/// Starts all threads, and returns when each has what it needs.
+fn start(
+    config: &KeyServer,
+    shared: &Arc<Shared>,
+    sockets: Vec<Vec<TcpListener>>,
+    telemetry: &'static Telemetry,
+    store: &Arc<Store>,
+) -> io::Result<Crew> {
+    let count = sockets.len();
+    let kernels = Kernels { precompute: config.precompute, batch: config.batch };
+    log::debug!("{}", kernels.told());
+    let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
+    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
+    let lines = Lines::start(kernels, telemetry, columns(1), columns(2), &ready)?;
+    let (doors, orders): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::door()).unzip();
+    let mut workers = Vec::new();
+    let of_each = sockets.into_iter().zip(orders).zip(columns(0)).enumerate();
+    for (index, ((listeners, orders), column)) in of_each {
+        let worker = Worker {
+            index,
+            shared: Arc::clone(shared),
+            listeners,
+            orders,
+            doors: doors.clone(),
+            lines: lines.clone(),
+            kernels,
+            column,
+            telemetry,
+            idle_timeout: config.server.idle_timeout,
+            timeout: config.server.timeout,
+        };
+        workers.push(start_worker(worker, Arc::clone(&ready))?);
+    }
+    ready.wait();
+    Ok(Crew { doors, workers })
+}
+
+fn start_worker(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(format!("links-{}", worker.index)).spawn(move || {
+        if let Err(error) = worker.run(&ready) {
+            // Connections would still be given to it.
+            log::error!("a worker cannot start: {error}; the process ends");
+            std::process::exit(1);
+        }
+    })
+}
+
 /// What must be so before a key is read.
-fn harden(config: &KeyServer) -> Result<(), Failure> {
+fn harden(config: &KeyServer) {
     if let Err(error) = propylon_sys::no_core_dumps() {
         log::warn!("core dumps cannot be turned off: {error}");
     }
@@ -128,6 +145,23 @@ fn harden(config: &KeyServer) -> Result<(), Failure> {
         }
     }
     propylon_sys::raise_files_limit();
+}
+
+/// What is not needed any more is given up: the account, files, further rights.
+fn confine(config: &KeyServer) -> Result<(), Failure> {
+    if let Some(user) = &config.server.user {
+        let account = propylon_sys::drop_privileges(user).map_err(|error| Failure(error.to_string()))?;
+        log::info!("runs as {}", account.user);
+        // A change of account sets the flag again.
+        if let Err(error) = propylon_sys::no_core_dumps() {
+            log::warn!("core dumps cannot be turned off: {error}");
+        }
+    }
+    propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
+    if config.sandbox.landlock {
+        let what = sandbox::confine_files(config).map_err(Failure)?;
+        log::info!("Landlock: {what}");
+    }
     Ok(())
 }
 
@@ -163,14 +197,6 @@ fn bind(config: &KeyServer, workers: usize) -> Result<(Vec<Vec<TcpListener>>, Op
         Ok(socket)
     });
     Ok((sockets, admin.transpose()?))
-}
-
-fn start(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().name(format!("links-{}", worker.index)).spawn(move || {
-        if let Err(error) = worker.run(&ready) {
-            log::error!("a worker has ended: {error}");
-        }
-    })
 }
 
 impl Server {
@@ -239,10 +265,10 @@ impl Server {
         self.view.is_draining.set(true);
         self.column.set(self.telemetry.draining, 1);
         let deadline = Instant::now() + self.config.server.drain_timeout;
-        for door in &self.doors {
+        for door in &self.crew.doors {
             let _ = door.try_send(Order::Drain);
         }
-        while self.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < deadline {
+        while self.crew.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < deadline {
             sleep(DRAIN_LOOK).await;
         }
         log::info!("ends");
@@ -267,5 +293,3 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-const _: () = assert!(Line::ALL.len() == 2, "a column of the metrics for each thread");

@@ -3,8 +3,9 @@
 //! it would make them wait.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
@@ -131,19 +132,18 @@ impl Lines {
         curves_columns: Vec<Column>,
         rsa_columns: Vec<Column>,
         ready: &Arc<Barrier>,
-    ) -> io::Result<(Lines, Vec<JoinHandle<()>>)> {
+    ) -> io::Result<Lines> {
         let (curves, curves_tasks) = bounded(QUEUE_TASKS_MAX);
         let (rsa, rsa_tasks) = bounded(QUEUE_TASKS_MAX);
         let of = |line, tasks: &Receiver<Task>, column| Hand { line, kernels, tasks: tasks.clone(), column, telemetry };
         let curves_hands = curves_columns.into_iter().map(|column| of(Line::Curves, &curves_tasks, column));
         let rsa_hands = rsa_columns.into_iter().map(|column| of(Line::Rsa, &rsa_tasks, column));
-        let mut threads = Vec::new();
         for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
             let name = format!("{}-{index}", hand.line.name());
             let ready = Arc::clone(ready);
-            threads.push(thread::Builder::new().name(name).spawn(move || hand.work(&ready))?);
+            thread::Builder::new().name(name).spawn(move || hand.work_or_die(&ready))?;
         }
-        Ok((Lines { curves, rsa }, threads))
+        Ok(Lines { curves, rsa })
     }
 
     /// Puts a task into its line. None if the line is full.
@@ -169,6 +169,15 @@ struct Hand {
 }
 
 impl Hand {
+    /// A line with nobody at it would swallow what is put into it: then a restart is better.
+    fn work_or_die(self, ready: &Barrier) {
+        let name = self.line.name();
+        if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
+            log::error!("a thread for {name} has failed by a bug in Propylon: please report it; the process ends");
+            std::process::abort();
+        }
+    }
+
     fn work(self, ready: &Barrier) {
         if let Err(error) = propylon_sys::lower_priority(self.line.niceness()) {
             log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.line.name());
@@ -224,5 +233,72 @@ impl Line {
             Line::Curves => CURVES_NICENESS,
             Line::Rsa => RSA_NICENESS,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use propylon_crypto::{Hash, PrivateKey, Scheme};
+    use propylon_metrics::Store;
+
+    use super::*;
+
+    const KERNELS: Kernels = Kernels { precompute: true, batch: true };
+
+    fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
+        let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
+        PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read")
+    }
+
+    fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<Note>) -> Task {
+        let job = key(&rcgen::PKCS_ECDSA_P384_SHA384).job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+        Task { id, job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
+    }
+
+    fn results(notes: &mut mpsc::Receiver<Note>) -> Vec<(u32, Option<ErrorCode>)> {
+        let mut results = Vec::new();
+        while let Ok(Note::Done { id, result }) = notes.try_recv() {
+            results.push((id, result.err()));
+        }
+        results
+    }
+
+    #[test]
+    fn what_is_done_on_the_spot_is_cheap() {
+        let place_of = |algorithm, scheme, input: &[u8]| place(&key(algorithm).job(scheme, input).expect("a job"));
+        let digest = Scheme::Ecdsa(Hash::Sha256);
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P256_SHA256, digest, &[7; 32]), Place::Here);
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 100]), Place::Here);
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::There(Line::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::There(Line::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::There(Line::Rsa));
+    }
+
+    #[test]
+    fn an_operation_whose_time_is_up_is_refused_and_one_whose_client_is_gone_is_not_done() {
+        let (telemetry, store) = Telemetry::new(1);
+        let column = Store::column(&store, 0);
+        let (_lines, tasks) = bounded(1);
+        let hand = Hand { line: Line::Curves, kernels: KERNELS, tasks, column, telemetry };
+        let (reply_to, mut notes) = mpsc::channel(8);
+        let (gone, _) = mpsc::channel(8);
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+        let mut batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
+        hand.finish(&mut batch, &mut Vec::new());
+        assert_eq!(results(&mut notes), [(1, Some(ErrorCode::Internal)), (2, None)]);
+        let numbers = &telemetry.lines[Line::Curves as usize];
+        assert_eq!((store.count(numbers.expired), store.distribution(numbers.wait).count), (1, 3));
+    }
+
+    #[test]
+    fn a_line_that_is_full_takes_no_more() {
+        let ((curves, _curves), (rsa, _rsa)) = (bounded(2), bounded(2));
+        let lines = Lines { curves, rsa };
+        let (reply_to, _notes) = mpsc::channel(8);
+        let taken = (0..3).map(|id| lines.push(Line::Rsa, task(id, Instant::now(), &reply_to)).is_some());
+        assert_eq!(taken.collect::<Vec<_>>(), [true, true, false]);
+        assert!(lines.push(Line::Curves, task(4, Instant::now(), &reply_to)).is_some());
     }
 }
