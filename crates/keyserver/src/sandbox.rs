@@ -200,4 +200,42 @@ mod tests {
         program(deadly, SeccompAction::Allow, SeccompAction::KillProcess, arch).expect("a program");
         program(allowed, SeccompAction::Errno(1), SeccompAction::Allow, arch).expect("a program");
     }
+    /// In a thread of its own, which is the only one that the kernel then holds to it.
+    fn confined<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(work).join().expect("no panic")
+    }
+
+    #[test]
+    fn only_what_is_named_can_be_read_where_the_kernel_has_landlock() {
+        let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let (own, other) = (here.join("Cargo.toml"), here.join("../../Cargo.toml"));
+        let result = confined(move || {
+            let status = restrict(&BTreeSet::from([here.join("src"), own.clone()])).expect("a ruleset");
+            let read = |path: &Path| std::fs::read(path).map(drop).map_err(|error| error.kind());
+            let append = |path: &Path| {
+                let opened = std::fs::OpenOptions::new().append(true).open(path);
+                opened.map(drop).map_err(|error| error.kind())
+            };
+            (status, read(&own), read(&other), append(&own))
+        });
+        let denied = Err(std::io::ErrorKind::PermissionDenied);
+        if result.0.starts_with("enforced") {
+            assert_eq!((result.1, result.2, result.3), (Ok(()), denied, denied));
+        }
+    }
+
+    #[test]
+    fn other_calls_than_those_of_serving_fail_and_those_go_through() {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
+        let (read, write) = confined(move || {
+            let calls = allowed().expect("conditions that are valid");
+            let errno = SeccompAction::Errno(libc::EPERM as u32);
+            let program = program(calls, errno, SeccompAction::Allow, arch).expect("a program");
+            seccompiler::apply_filter(&program).expect("a filter");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+            (std::fs::read(&path), std::fs::OpenOptions::new().append(true).open(&path))
+        });
+        assert!(read.is_ok());
+        assert_eq!(write.expect_err("it is for reading").raw_os_error(), Some(libc::EPERM));
+    }
 }
