@@ -5,19 +5,21 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::tidy;
+use crate::{lanes, tidy};
 
 enum Step {
     Cargo(&'static [&'static str]),
     Tidy,
+    Lanes,
 }
 
 /// The tests start the binaries of the dev profile, so those are what is built; optimised ones belong to the demo and
-/// the bench, and would double the time this takes.
-const STEPS: [(&str, Step); 5] = [
+/// the bench, and would double the time this takes. The kernels alone are built optimised, which takes seconds.
+const STEPS: [(&str, Step); 6] = [
     ("format", Step::Cargo(&["fmt", "--all", "--check"])),
     ("clippy", Step::Cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("tidy", Step::Tidy),
+    ("lanes", Step::Lanes),
     ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
     ("test", Step::Cargo(&["test", "--locked", "--workspace"])),
 ];
@@ -31,6 +33,7 @@ pub fn run(root: &Path) -> bool {
         let passed = match step {
             Step::Cargo(arguments) => cargo(root, arguments),
             Step::Tidy => tidy::run(root),
+            Step::Lanes => lanes::run(root, None),
         };
         let seconds = step_start.elapsed().as_secs_f64();
         println!("== {name}: {} after {seconds:.1} s", if passed { "passed" } else { "FAILED" });

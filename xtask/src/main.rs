@@ -1,6 +1,7 @@
-//! Chores in the project's own language: `cargo xtask tidy` and `cargo xtask ci`.
+//! Chores in the project's own language: `cargo xtask tidy`, `cargo xtask lanes` and `cargo xtask ci`.
 
 mod ci;
+mod lanes;
 mod tidy;
 
 use std::env;
@@ -12,13 +13,18 @@ cargo xtask <command>
 
   tidy   hold the house rules that no compiler knows: arrows between crates, unsafe code,
          leftovers, paths and links in the documentation
-  ci     everything a change must pass: format, clippy, tidy, build, tests; stops at the first failure
+  lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
+         or builds the crate in release
+  ci     everything a change must pass: format, clippy, tidy, lanes, build,
+         tests; stops at the first failure
 ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let passed = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["tidy"] => tidy::run(&root()),
+        ["lanes"] => lanes::run(&root(), None),
+        ["lanes", binary] => lanes::run(&root(), Some(binary)),
         ["ci"] => ci::run(&root()),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");

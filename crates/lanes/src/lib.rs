@@ -7,5 +7,9 @@
 #![cfg_attr(not(test), no_std)]
 
 mod cpu;
+#[cfg(target_arch = "x86_64")]
+#[allow(dead_code, reason = "each kernel takes what it needs")]
+mod wipe;
+pub mod x25519;
 
 pub use cpu::Ifma;

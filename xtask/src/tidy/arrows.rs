@@ -170,6 +170,13 @@ impl Workspace {
             let message = "this crate must forbid unsafe code: [lints] workspace = true";
             findings.push(Finding::error(file, 1, message));
         }
+        if matches!(room.unsafe_code, UnsafeCode::Within(_))
+            && !self.member_forbids_unsafe(table)
+            && !denies_unsafe(table)
+        {
+            let message = "this crate must deny unsafe code: [lints.rust] unsafe_code = \"deny\"";
+            findings.push(Finding::error(file, 1, message));
+        }
         findings
     }
 
@@ -206,12 +213,20 @@ fn dependencies(manifest: &DeTable<'_>) -> Vec<Dependency> {
 }
 
 fn forbids_unsafe(table: &DeTable<'_>) -> bool {
+    unsafe_code_is(table, "forbid")
+}
+
+fn denies_unsafe(table: &DeTable<'_>) -> bool {
+    unsafe_code_is(table, "deny")
+}
+
+fn unsafe_code_is(table: &DeTable<'_>, wanted: &str) -> bool {
     sub_table(table, "lints")
         .and_then(|lints| sub_table(lints, "rust"))
         .and_then(|rust| rust.get("unsafe_code"))
         .is_some_and(|level| match level.get_ref() {
-            DeValue::String(level) => level == "forbid",
-            DeValue::Table(level) => text_at(level, "level") == Some("forbid"),
+            DeValue::String(level) => level == wanted,
+            DeValue::Table(level) => text_at(level, "level") == Some(wanted),
             _ => false,
         })
 }
@@ -298,11 +313,17 @@ mod tests {
 
     #[test]
     fn a_crate_that_does_not_forbid_unsafe_code_is_found() {
-        let message = "crates/tls/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
-        assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
-        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), [message]);
-        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"forbid\"\n"), Vec::<String>::new());
+        let message = "crates/policy/Cargo.toml:1: this crate must forbid unsafe code: [lints] workspace = true";
+        assert_eq!(findings("crates/policy/Cargo.toml", ""), [message]);
+        assert_eq!(findings("crates/policy/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), [message]);
+        assert_eq!(
+            findings("crates/policy/Cargo.toml", "[lints.rust]\nunsafe_code = \"forbid\"\n"),
+            Vec::<String>::new()
+        );
         assert_eq!(findings("crates/sys/Cargo.toml", ""), Vec::<String>::new());
+        let message = "crates/tls/Cargo.toml:1: this crate must deny unsafe code: [lints.rust] unsafe_code = \"deny\"";
+        assert_eq!(findings("crates/tls/Cargo.toml", ""), [message]);
+        assert_eq!(findings("crates/tls/Cargo.toml", "[lints.rust]\nunsafe_code = \"deny\"\n"), Vec::<String>::new());
         assert!(Workspace::parse("[workspace.lints.rust]\nunsafe_code = \"deny\"\n").check().is_some());
     }
 

@@ -160,13 +160,15 @@ backend origin
     )
 }
 
-pub fn nginx(site: &Site, stream_module: Option<&Path>) -> String {
+/// `with_commands`: its TLS library is OpenSSL, whose own settings nginx hands on; AWS-LC and BoringSSL have none, and the
+/// same order of TLS 1.3 suites by themselves.
+pub fn nginx(site: &Site, stream_module: Option<&Path>, with_commands: bool) -> String {
     let (pid, workers) = (site.file("nginx.pid"), site.workers);
     // Started by root it would become another user, who may not write to our directory.
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let module = stream_module.filter(|_| site.is_relay);
     let module = module.map(|path| format!("load_module {};", path.display())).unwrap_or_default();
-    let service = if site.is_relay { nginx_stream(site) } else { nginx_http(site) };
+    let service = if site.is_relay { nginx_stream(site) } else { nginx_http(site, with_commands) };
     format!(
         "{user}
 {module}
@@ -203,10 +205,10 @@ fn nginx_stream(site: &Site) -> String {
     )
 }
 
-fn nginx_http(site: &Site) -> String {
+fn nginx_http(site: &Site, with_commands: bool) -> String {
     let origin = site.origin;
     let temp = site.file("nginx-temp");
-    let server = nginx_server(site);
+    let server = nginx_server(site, with_commands);
     // As many as there may be requests at once: each stream has a connection to the origin while it is answered.
     let idle_max = if site.is_http2 { CONNECTIONS_MAX } else { 128 };
     format!(
@@ -233,7 +235,11 @@ fn nginx_http(site: &Site) -> String {
     )
 }
 
-fn nginx_server(site: &Site) -> String {
+fn nginx_server(site: &Site, with_commands: bool) -> String {
+    let suites = match with_commands {
+        true => format!("ssl_conf_command Ciphersuites {CIPHERS_13};"),
+        false => String::new(),
+    };
     let (plain, tls, curves) = (site.plain, site.tls, site.curves);
     let listen = nginx_listen(site);
     let http2 = if site.is_http2 { "http2 " } else { "" };
@@ -249,7 +255,7 @@ fn nginx_server(site: &Site) -> String {
         {certificates}
         ssl_protocols TLSv1.2 TLSv1.3;
         ssl_ciphers {CIPHERS_12};
-        ssl_conf_command Ciphersuites {CIPHERS_13};
+        {suites}
         ssl_prefer_server_ciphers on;
         ssl_ecdh_curve {curves};
         ssl_session_tickets on;
@@ -455,6 +461,24 @@ mod tests {
             assert!(written(peer, |site| site.is_http2 = true).contains(part), "{part}");
             assert!(!written(peer, |_| {}).contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn nginx_on_another_library_than_openssl_gets_no_openssl_commands() {
+        let with = |library: Option<&str>| {
+            let site = Site::at(Path::new("/x"), "127.0.0.1:9".parse().unwrap()).unwrap();
+            let tls_library = library.map(str::to_owned);
+            let program = Program {
+                peer: Peer::Nginx,
+                path: "x".into(),
+                version: String::new(),
+                tls_library,
+                stream_module: None,
+            };
+            program.config(&site).contains("ssl_conf_command")
+        };
+        assert!(with(Some("OpenSSL 3.0.19 27 Jan 2026")) && with(None));
+        assert!(!with(Some("AWS-LC 5.12.0")) && !with(Some("BoringSSL")));
     }
 
     #[test]

@@ -178,7 +178,11 @@ impl Program {
         match self.peer {
             Peer::Propylon => configs::propylon(site),
             Peer::Haproxy => configs::haproxy(site),
-            Peer::Nginx => configs::nginx(site, self.stream_module.as_deref()),
+            Peer::Nginx => {
+                let library = self.tls_library.as_deref();
+                let with_commands = library.is_none_or(|library| library.contains("OpenSSL"));
+                configs::nginx(site, self.stream_module.as_deref(), with_commands)
+            }
             Peer::Envoy => configs::envoy(site),
         }
     }
