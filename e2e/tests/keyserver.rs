@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -309,6 +310,11 @@ fn check_and_keys_tell_what_is_there_and_what_is_wrong() {
     assert!(said.text().trim_end().ends_with("keyserver.toml: ok"), "{}", said.text());
     let said = server.command("keys", &[]).ok();
     assert_eq!(said.text().lines().filter(|line| line.contains("  loaded  ")).count(), 4, "{}", said.text());
+    let mode = |mode| fs::set_permissions(server.scratch.join("keys/ed.pem"), fs::Permissions::from_mode(mode));
+    mode(0o644).expect("a mode");
+    let said = server.command("check", &[]).ok();
+    assert!(said.stderr.contains("ed.pem: every account of this machine may read or change it"), "{}", said.stderr);
+    mode(0o640).expect("a mode");
     server.scratch.write("keys/bad.pem", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
     let said = server.command("keys", &["--json"]);
     assert_eq!(said.status.code(), Some(1));

@@ -67,6 +67,9 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     if let Some(fault) = shelf.look().faults.first() {
         return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
     }
+    for (path, _) in shelf.open_to_all() {
+        log::warn!("{}: every account of this machine may read or change it; chmod o= it", path.display());
+    }
     let rules = Rules::new(config.clients.clone());
     let keys = Keys::new(shelf.keys(), &rules.references());
     let count = worker_count(config.server.workers);

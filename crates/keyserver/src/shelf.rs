@@ -151,6 +151,12 @@ impl Shelf {
         }
     }
 
+    /// Files with keys that every account of the machine may read, each with the index of the path that led to it.
+    pub fn open_to_all(&self) -> impl Iterator<Item = (&PathBuf, usize)> {
+        let with_keys = self.files.iter().filter(|(_, known)| !known.keys.is_empty());
+        with_keys.filter(|(path, _)| is_open_to_all(path)).map(|(path, known)| (path, known.source))
+    }
+
     /// Every key with its file, in the order of the files' names.
     pub fn keys(&self) -> impl Iterator<Item = (&PrivateKey, &PathBuf)> {
         self.files.iter().flat_map(|(path, known)| known.keys.iter().map(move |key| (key, path)))
@@ -162,6 +168,12 @@ impl Stamp {
         let changed = (metadata.mtime(), metadata.mtime_nsec());
         Stamp { inode: metadata.ino(), bytes: metadata.len(), changed }
     }
+}
+
+/// Whether its mode lets every account read it, or write to it.
+pub fn is_open_to_all(path: &Path) -> bool {
+    const OTHERS: u32 = 0o006;
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & OTHERS != 0)
 }
 
 /// Files of which it matters only whether any has changed.

@@ -8,7 +8,7 @@ use propylon_config::{Problem, Severity, Source, inspect_keyserver, render, to_j
 
 use crate::identity;
 use crate::server::told;
-use crate::shelf::Shelf;
+use crate::shelf::{self, Shelf};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -67,6 +67,13 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         && let Some(first) = config.keys.paths.first()
     {
         problems.push(Problem::warning(name, Some(first.at), "no private key is there", "add one, or check `paths`"));
+    }
+    let open = shelf.open_to_all().map(|(path, source)| (path.clone(), config.keys.paths[source].at));
+    let identity = &config.server.identity;
+    let identity = shelf::is_open_to_all(&identity.path).then(|| (identity.path.clone(), identity.at));
+    for (path, at) in open.chain(identity) {
+        let what = format!("{}: every account of this machine may read or change it", path.display());
+        problems.push(Problem::warning(name, Some(at), what, "chmod o= it"));
     }
     for client in &config.clients {
         for reference in client.keys.iter().flatten() {
