@@ -127,6 +127,8 @@ pub struct Listener {
     pub monitor_path: Option<String>,
     /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
+    /// Fields that servers get with every request, in place of any that the client sent by these names.
+    pub request_headers: Vec<RequestHeader>,
     /// Patience with clients.
     pub timeouts: ClientTimeouts,
     /// Bounds on what a client may send.
@@ -161,6 +163,72 @@ pub enum Forwarded {
     Append,
     /// All of them are dropped and none is set.
     Remove,
+}
+
+/// A field for servers, made of facts about the client's connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Letters, digits and `-`; none of the names that Propylon itself gives a meaning to.
+    pub name: String,
+    /// Not empty, printable. Where a fact in it is not known the field is not sent.
+    pub value: Vec<Piece>,
+}
+
+/// A part of a [`RequestHeader`]'s value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// As it is.
+    Text(String),
+    /// What it is for this connection.
+    Fact(Fact),
+}
+
+/// What can be told of a client's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the names in `Fact::ALL` and the manual say it
+pub enum Fact {
+    TlsVersion,
+    TlsSuite,
+    TlsGroup,
+    TlsSignature,
+    TlsCertificate,
+    TlsServerName,
+    TlsAlpn,
+    TlsResumed,
+    TlsJa4,
+    ClientSubject,
+    ClientIssuer,
+    ClientSerial,
+    ClientSha256,
+}
+
+impl Fact {
+    /// Every fact by the name that stands in braces.
+    pub const ALL: &'static [(&'static str, Fact)] = &[
+        ("tls.version", Fact::TlsVersion),
+        ("tls.suite", Fact::TlsSuite),
+        ("tls.group", Fact::TlsGroup),
+        ("tls.signature", Fact::TlsSignature),
+        ("tls.certificate", Fact::TlsCertificate),
+        ("tls.server_name", Fact::TlsServerName),
+        ("tls.alpn", Fact::TlsAlpn),
+        ("tls.resumed", Fact::TlsResumed),
+        ("tls.ja4", Fact::TlsJa4),
+        ("client.subject", Fact::ClientSubject),
+        ("client.issuer", Fact::ClientIssuer),
+        ("client.serial", Fact::ClientSerial),
+        ("client.sha256", Fact::ClientSha256),
+    ];
+
+    /// As it stands in braces.
+    pub fn name(self) -> &'static str {
+        Fact::ALL.iter().find(|(_, fact)| *fact == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether it comes from the client's certificate.
+    pub fn is_identity(self) -> bool {
+        matches!(self, Fact::ClientSubject | Fact::ClientIssuer | Fact::ClientSerial | Fact::ClientSha256)
+    }
 }
 
 /// Patience with clients.
@@ -200,8 +268,49 @@ pub struct TlsProfile {
     pub policy: TlsPolicy,
     /// Key types in the order in which they are offered to a client that can do several. Default ecdsa, rsa.
     pub prefer: Vec<KeyType>,
+    /// How clients come back to a session.
+    pub resumption: Resumption,
+    /// Clients are asked for a certificate. Default: they are not.
+    pub client_auth: Option<ClientAuth>,
+    /// Every client's JA4 fingerprint is computed. Default no.
+    pub ja4: bool,
     /// Where the name is written.
     pub at: At,
+}
+
+/// How clients come back to a session without a full handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resumption {
+    /// Tickets that a TLS 1.3 client gets after a full handshake; after a resumed one it gets one at most. 0: no tickets
+    /// at all, with TLS 1.2 neither. Default 2, at most 8.
+    pub tickets: u8,
+    /// Where the keys of tickets come from. Default memory.
+    pub ticket_keys: TicketKeys,
+    /// Sessions kept in memory for TLS 1.2 clients that take no tickets; 0: none. Default 16384.
+    pub session_ids: usize,
+}
+
+impl Default for Resumption {
+    fn default() -> Resumption {
+        Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 }
+    }
+}
+
+/// Where the keys come from that session tickets are sealed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TicketKeys {
+    /// Made at start, replaced every six hours, known to this process alone.
+    Memory,
+    /// Shared with other engines through a file.
+    File {
+        /// Joined to the configuration's folder.
+        path: PathBuf,
+        /// How often this engine sees to a new key, and that it makes the file if there is none. Absent: somebody else
+        /// writes the file, and it is only read.
+        rotate: Option<Duration>,
+        /// Where the path is written.
+        at: At,
+    },
 }
 
 /// A certificate chain with its key.
@@ -234,6 +343,78 @@ pub enum TlsPolicy {
     Modern,
     /// TLS 1.2 and 1.3.
     Intermediate,
+}
+
+/// Who clients have to be, and what servers are told of it.
+#[derive(Clone, Debug)]
+pub struct ClientAuth {
+    /// Whether a client may come without a certificate. Default required.
+    pub mode: ClientAuthMode,
+    /// PEM files, or folders of such files, with the authorities that clients' certificates must lead to; at least one.
+    pub ca: Vec<Trust>,
+    /// Files with revocation lists, PEM or DER. None: revocation is not looked at.
+    pub crl: Vec<Trust>,
+    /// Which certificates the lists are asked about. Default chain.
+    pub crl_scope: CrlScope,
+    /// A certificate that no list speaks of. Default refuse.
+    pub crl_missing: Leniency,
+    /// A list whose next update is overdue. Default refuse.
+    pub crl_expired: Leniency,
+    /// Certificates that a client may send beside its own. Default 6, at most 8.
+    pub depth: usize,
+    /// Clients are told the names of the authorities. Default yes.
+    pub send_ca_names: bool,
+    /// What servers are told. Default leaf.
+    pub forward: ForwardIdentity,
+    /// Where the key is written.
+    pub at: At,
+}
+
+/// A file or folder that trust or distrust comes from.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// As certificates' paths are.
+    pub path: PathBuf,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Whether a client may come without a certificate. One that comes with a wrong one is always refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientAuthMode {
+    /// It may not.
+    Required,
+    /// It may, and routes can refuse it.
+    Optional,
+}
+
+/// Which certificates revocation lists are asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrlScope {
+    /// The client's own.
+    Leaf,
+    /// The client's own and all intermediates.
+    Chain,
+}
+
+/// What becomes of a doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leniency {
+    /// The client is refused.
+    Refuse,
+    /// The client is let in.
+    Allow,
+}
+
+/// Which of a client's certificates go to servers (RFC 9440).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForwardIdentity {
+    /// None.
+    Nothing,
+    /// Its own, as Client-Cert.
+    Leaf,
+    /// The others as well, as Client-Cert-Chain.
+    Chain,
 }
 
 /// Kind of a certificate's key.
@@ -333,6 +514,8 @@ pub struct Route {
     pub path: PathPattern,
     /// What is done with the request.
     pub action: Action,
+    /// Clients without a verified certificate get 403. Default no.
+    pub require_client_certificate: bool,
     /// Where it is written.
     pub at: At,
 }

@@ -1,5 +1,5 @@
 //! What of AWS-LC its safe Rust door does not offer: the bare RSA private operation, ECDSA over a finished digest of any
-//! length, any encoding of a private key. All of this crate's unsafe code.
+//! length, any encoding of a private key, X25519 on bare numbers. All of this crate's unsafe code.
 
 use std::ffi::{c_long, c_uint};
 use std::ptr::{self, NonNull};
@@ -139,6 +139,20 @@ impl Key {
         };
         finished(done && len == SIGNATURE_LEN, out)
     }
+}
+
+/// A secret and the share that goes with it (RFC 7748 §6.1).
+pub(crate) fn x25519_pair(secret: &mut [u8; 32], public: &mut [u8; 32]) {
+    // SAFETY: the function writes 32 bytes to each.
+    unsafe { c::X25519_keypair(public.as_mut_ptr(), secret.as_mut_ptr()) };
+}
+
+/// None if the agreement gives nothing but zeros, which the peer could have known (RFC 7748 §6.1).
+pub(crate) fn x25519(secret: &[u8; 32], peer: &[u8; 32]) -> Option<Zeroizing<Vec<u8>>> {
+    let mut out = Zeroizing::new(vec![0; 32]);
+    // SAFETY: the function reads 32 bytes of each number and writes as many.
+    let done = unsafe { c::X25519(out.as_mut_ptr(), secret.as_ptr(), peer.as_ptr()) };
+    finished(done == 1, out)
 }
 
 fn finished(done: bool, out: Zeroizing<Vec<u8>>) -> Option<Zeroizing<Vec<u8>>> {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::awslc;
 use crate::key::{PrivateKey, RemoteKey};
 use crate::scheme::Scheme;
 
@@ -24,6 +25,16 @@ pub enum Job {
 /// A signature, a plaintext or a shared secret.
 pub type Outcome = Result<Zeroizing<Vec<u8>>, JobError>;
 
+/// What sort of work a job is; the order is that of [`JobKind::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JobKind {
+    Rsa,
+    Ecdsa,
+    Ed25519,
+    X25519,
+    Remote,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobError {
     /// The library, or the server, could not do it with this key and this input.
@@ -38,24 +49,43 @@ pub enum JobError {
     Cancelled,
 }
 
+impl JobKind {
+    pub const ALL: [JobKind; 5] = [JobKind::Rsa, JobKind::Ecdsa, JobKind::Ed25519, JobKind::X25519, JobKind::Remote];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            JobKind::Rsa => "rsa",
+            JobKind::Ecdsa => "ecdsa",
+            JobKind::Ed25519 => "ed25519",
+            JobKind::X25519 => "x25519",
+            JobKind::Remote => "remote",
+        }
+    }
+}
+
 impl Job {
+    #[must_use]
+    pub fn kind(&self) -> JobKind {
+        match self {
+            Job::Rsa { .. } => JobKind::Rsa,
+            Job::Ecdsa { .. } => JobKind::Ecdsa,
+            Job::Ed25519 { .. } => JobKind::Ed25519,
+            Job::X25519 { .. } => JobKind::X25519,
+            Job::Remote { .. } => JobKind::Remote,
+        }
+    }
+
     /// Does the work on this thread. A remote key's can not be: `Unavailable`.
     pub fn run(self) -> Outcome {
         match self {
             Job::Rsa { key, block } => key.rsa_raw(&block),
             Job::Ecdsa { key, digest } => key.ecdsa(&digest),
             Job::Ed25519 { key, message } => key.ed25519(&message),
-            Job::X25519 { secret, peer } => x25519(&secret, &peer),
+            Job::X25519 { secret, peer } => awslc::x25519(&secret, &peer).ok_or(JobError::BadShare),
             Job::Remote { .. } => Err(JobError::Unavailable),
         }
     }
-}
-
-fn x25519(secret: &[u8; 32], peer: &[u8; 32]) -> Outcome {
-    use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
-    let secret = PrivateKey::from_private_key(&X25519, secret).map_err(|_| JobError::Refused)?;
-    let peer = UnparsedPublicKey::new(&X25519, peer);
-    agree(&secret, peer, JobError::BadShare, |shared| Ok(Zeroizing::new(shared.to_vec())))
 }
 
 impl fmt::Debug for Job {

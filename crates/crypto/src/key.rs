@@ -27,7 +27,7 @@ pub enum KeyKind {
 }
 
 /// A key to sign with, wherever it is.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Key {
     Local(PrivateKey),
     Remote(RemoteKey),

@@ -2,16 +2,20 @@
 //!
 //! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns what is
 //! to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. Who else may do it, and
-//! when, is for the holder of the job.
+//! when, is for the holder of the job. [`Desk`] is where one core's jobs gather.
 
 #[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
 mod awslc;
+mod desk;
 mod encoding;
 mod job;
 mod key;
 pub mod keyless;
+mod pair;
 mod scheme;
 
-pub use job::{Job, JobError, Outcome};
+pub use desk::{Desk, DeskCounts, Pending};
+pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
+pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};

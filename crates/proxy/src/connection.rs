@@ -3,11 +3,14 @@
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpStream};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_tls::{Facts, Failure, Session, Step, Version};
+use propylon_config::Listener;
+use propylon_crypto::{Outcome, Pending};
+use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
 use crate::client::{ClientStream, Fill, ReadError};
@@ -17,6 +20,7 @@ use crate::exchange::{self, Request};
 use crate::http1::{self, Parsed, Reject};
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
+use crate::told::is_told_again;
 
 /// How long, and for how many bytes, a client that was refused is listened to before the socket is closed, so that our
 /// answer is not destroyed by a reset (RFC 9112 §9.6).
@@ -269,8 +273,9 @@ impl Connection {
         let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
         core.stock.equip(&mut self.inbox);
+        let mut work = None;
         let result = poll_fn(|context| {
-            if let Poll::Ready(result) = self.poll_handshake(context) {
+            if let Poll::Ready(result) = self.poll_handshake(context, &mut work) {
                 return Poll::Ready(result);
             }
             if core.timers.now() >= due {
@@ -286,6 +291,7 @@ impl Connection {
                 true
             }
             Err(unfinished) => {
+                self.log_failed_handshake(&unfinished, started);
                 self.handshake_failed(&unfinished);
                 if self.wire.is_empty() {
                     self.give_buffers_back();
@@ -297,38 +303,50 @@ impl Connection {
         }
     }
 
-    fn poll_handshake(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Unfinished>> {
+    /// `work` is what the handshake is parked for, if it is.
+    fn poll_handshake(
+        &mut self,
+        context: &mut Context<'_>,
+        work: &mut Option<Pending>,
+    ) -> Poll<Result<(), Unfinished>> {
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
-            if self.inbox.sealed_len() > 0 {
-                let result = advance(session, &mut self.inbox, &mut answer);
-                if !answer.is_empty() {
-                    self.core.stock.equip(&mut self.wire);
-                    self.wire.extend(&answer);
-                    answer.clear();
-                }
-                match result {
-                    Ok(Step::Done) => {
-                        let facts = session.facts();
-                        self.facts = Some(facts);
-                        // In TLS 1.2 the client waits for our Finished before it sends its request.
-                        if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
-                            let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
-                        }
-                        return Poll::Ready(Ok(()));
+            let progress = progress(context, session, &mut self.inbox, work, &mut answer);
+            if !answer.is_empty() {
+                self.core.stock.equip(&mut self.wire);
+                self.wire.extend(&answer);
+                answer.clear();
+            }
+            match progress {
+                Some(Ok(Step::Done)) => {
+                    let facts = session.facts();
+                    self.facts = Some(facts);
+                    // In TLS 1.2 the client waits for our Finished before it sends its request.
+                    if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
+                        let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
                     }
-                    Ok(_) => {}
-                    Err(failure) => return Poll::Ready(Err(Unfinished::Failed(failure))),
+                    return Poll::Ready(Ok(()));
                 }
+                Some(Ok(Step::Work)) => {
+                    *work = session.take_job().map(|job| self.core.submit(job));
+                    continue;
+                }
+                Some(Ok(_)) | None => {}
+                Some(Err(failure)) => return Poll::Ready(Err(Unfinished::Failed(failure))),
             }
             if let Poll::Ready(Err(_)) = self.stream.poll_flush(context, &self.core.stock, &mut self.wire) {
                 return Poll::Ready(Err(Unfinished::Closed));
             }
-            if self.inbox.sealed_len() >= Session::WANT_MAX {
-                return Poll::Ready(Err(Unfinished::Closed));
-            }
-            let room = if self.inbox.capacity() - self.inbox.sealed_len() < 1024 { SMALL_BYTES } else { 1024 };
+            let spare = self.inbox.capacity() - self.inbox.sealed_len();
+            let room = match work {
+                // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
+                Some(_) if spare == 0 => return Poll::Pending,
+                Some(_) => 1,
+                None if self.inbox.sealed_len() >= Session::WANT_MAX => return Poll::Ready(Err(Unfinished::Closed)),
+                None if spare < 1024 => SMALL_BYTES,
+                None => 1024,
+            };
             match self.stream.socket.poll_read(context, self.inbox.sealed_spare(room)) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Unfinished::Closed)),
@@ -347,10 +365,52 @@ impl Connection {
         if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
             self.core.metrics.increment(counter);
         }
-        if let Some(session) = &mut self.stream.tls {
-            // Routing goes by the Host field; the name has served its purpose.
-            drop(session.take_server_name());
+        metrics.resumption.count(&self.core.metrics, &facts.resumption);
+        // Routing goes by the Host field: of the server name there is only the log to be told.
+        if !self.core.log.borrow().is_on() {
+            let core = Rc::clone(&self.core);
+            self.forget_introduction(core.snapshot().listener(self.listener));
         }
+    }
+
+    /// What the client has said of itself in its handshake, as far as it is still of use.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.stream.tls.as_ref()?.introduction()
+    }
+
+    /// The client has shown a certificate, and it was verified.
+    pub fn is_identified(&self) -> bool {
+        self.introduction().is_some_and(|introduction| introduction.identity.is_some())
+    }
+
+    /// Gives up what no later request will need of the introduction.
+    pub fn forget_introduction(&mut self, listener: &Listener) {
+        if let Some(session) = &mut self.stream.tls
+            && session.introduction().is_some_and(|introduction| !is_told_again(introduction, listener))
+        {
+            session.forget_introduction();
+        }
+    }
+
+    /// One line, unless strangers cause too many of them. A client that goes away without a word is not worth one.
+    fn log_failed_handshake(&self, unfinished: &Unfinished, started: Instant) {
+        let (reason, detail) = match unfinished {
+            Unfinished::Closed => return,
+            Unfinished::TimedOut => ("timeout", "the client took too long"),
+            Unfinished::Failed(failure) => (failure.reason, failure.detail.as_str()),
+        };
+        let Some(withheld) = self.core.failures_logged.borrow_mut().admit(self.core.timers.now()) else { return };
+        let snapshot = self.core.snapshot();
+        let (peer, listener) = (self.peer, &snapshot.listener(self.listener).name);
+        let micros = started.elapsed().as_micros();
+        let introduction = self.introduction();
+        let name = introduction.and_then(|known| known.server_name.as_deref()).unwrap_or("-");
+        let ja4 = introduction.and_then(|known| known.ja4.as_ref()).map_or("-", propylon_tls::Ja4::as_str);
+        let others = if withheld > 0 { format!(" ({withheld} more were not logged)") } else { String::new() };
+        log::info!(
+            "TLS handshake failed: client={peer} listener={listener} server_name={name} ja4={ja4} \
+             reason={reason} duration_us={micros} detail={detail:?}{others}"
+        );
     }
 
     fn handshake_failed(&mut self, unfinished: &Unfinished) {
@@ -470,6 +530,33 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH "].iter().any(|m| text.starts_with(m))
 }
 
+/// Takes the handshake on, with the outcome of its work or with what the client sent; none if neither is there.
+fn progress(
+    context: &mut Context<'_>,
+    session: &mut Session,
+    inbox: &mut Buffer,
+    work: &mut Option<Pending>,
+    answer: &mut Vec<u8>,
+) -> Option<Result<Step, Failure>> {
+    match work {
+        Some(pending) => match Pin::new(pending).poll(context) {
+            Poll::Ready(outcome) => {
+                *work = None;
+                Some(resume(session, outcome, inbox, answer))
+            }
+            Poll::Pending => None,
+        },
+        None => (inbox.sealed_len() > 0).then(|| advance(session, inbox, answer)),
+    }
+}
+
+fn resume(session: &mut Session, outcome: Outcome, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
+    let (window, sealed) = inbox.sealed_window();
+    let (consumed, step) = session.resume(outcome, &mut window[sealed], answer)?;
+    inbox.opened(consumed, 0);
+    Ok(step)
+}
+
 fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
     let (window, sealed) = inbox.sealed_window();
     let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
@@ -483,6 +570,9 @@ pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
         propylon_config::KeyType::Rsa => "rsa",
     }
 }
+
+#[cfg(test)]
+mod parked_tests;
 
 #[cfg(test)]
 mod tests {

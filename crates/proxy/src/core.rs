@@ -1,11 +1,14 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
 use propylon_metrics::Column;
+use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
 use crate::access_log::Sheet;
@@ -14,6 +17,7 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
+use crate::throttle::Throttle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
@@ -26,8 +30,14 @@ pub struct Core {
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<Sheet>,
     pub random: RefCell<fastrand::Rng>,
+    /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
+    pub desk: Desk,
+    parking: Rc<Parking>,
+    parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
+    /// For handshakes that fail.
+    pub failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -51,6 +61,7 @@ struct Date {
 impl Core {
     pub fn new(
         snapshot: Rc<CoreSnapshot>,
+        parking: Rc<Parking>,
         metrics: Column,
         telemetry: Arc<Telemetry>,
         log: Sheet,
@@ -63,7 +74,11 @@ impl Core {
             telemetry,
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
+            desk: Desk::new(),
+            parking,
+            parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
+            failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),
@@ -77,6 +92,24 @@ impl Core {
     /// The configuration that a request beginning now is served by.
     pub fn snapshot(&self) -> Rc<CoreSnapshot> {
         Rc::clone(&self.snapshot.borrow())
+    }
+
+    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
+    /// connections, of which there are none yet.
+    pub fn submit(&self, job: Job) -> Pending {
+        match job.kind() {
+            JobKind::Remote => Pending::answered(Err(JobError::Unavailable)),
+            _ => self.desk.submit(job),
+        }
+    }
+
+    /// The desk's departures: a task that is woken by the first job of a turn, and so has its own turn behind all that
+    /// were ready with that one. Whoever waits for what leaves is woken, and the next turn begins.
+    pub async fn leave_desk(self: Rc<Core>) {
+        loop {
+            poll_fn(|context| self.desk.poll_gathered(context)).await;
+            self.desk.leave();
+        }
     }
 
     /// Memory for a request, used before or new.
@@ -112,10 +145,29 @@ impl Core {
             self.metrics.add(self.telemetry.process.access_log_dropped, dropped);
         }
         drop(log);
+        self.report_parking();
         if sweep {
             self.stock.trim();
             self.sweep_pools();
         }
+    }
+
+    fn report_parking(&self) {
+        let now = self.parking.counts();
+        let seen = self.parking_seen.replace(now);
+        if now == seen {
+            return;
+        }
+        let metrics = &self.telemetry.parking;
+        self.metrics.set(metrics.parked, (now.local + now.remote) as i64);
+        self.metrics.set(metrics.stacks, now.stacks as i64);
+        for ((counter, now), seen) in metrics.parked_total.iter().zip(now.parked).zip(seen.parked) {
+            self.metrics.add(*counter, now - seen);
+        }
+        self.metrics.add(metrics.done_on_the_spot, now.done_on_the_spot - seen.done_on_the_spot);
+        self.metrics.add(metrics.refused, now.refused - seen.refused);
+        self.metrics.add(self.telemetry.process.panics, now.panics - seen.panics);
+        self.metrics.add(metrics.cancelled, now.cancelled - seen.cancelled);
     }
 
     fn sweep_pools(&self) {

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, Workers};
 use propylon_metrics::Store;
@@ -26,8 +26,6 @@ use crate::worker::{self, Assignment, Phase};
 const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address.
 const FILES_RESERVED: u64 = 64;
-/// How often ticket keys are replaced; three generations are kept.
-const TICKET_ROTATION: Duration = Duration::from_secs(6 * 60 * 60);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
@@ -228,16 +226,16 @@ impl Main {
         let mut user = signal(SignalKind::user_defined1())?;
         let mut seconds = interval(Duration::from_secs(1));
         let mut log_failures_seen = 0;
-        let mut rotation = interval(TICKET_ROTATION);
-        rotation.tick().await;
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
                 // Without a handler either would end the process.
                 _ = hangup.recv() => log::warn!("SIGHUP: reloading is not supported yet; restart to apply a change"),
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
-                _ = seconds.tick() => log_failures_seen = self.count_log_failures(log_failures_seen),
-                _ = rotation.tick() => self.snapshot.tickets().rotate(),
+                _ = seconds.tick() => {
+                    log_failures_seen = self.count_log_failures(log_failures_seen);
+                    self.tend_tickets();
+                }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
                     break;
@@ -245,6 +243,17 @@ impl Main {
             }
         }
         Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+    }
+
+    /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
+    fn tend_tickets(&self) {
+        let (changes, errors) = self.snapshot.tend_tickets(SystemTime::now());
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        column.add(self.telemetry.process.ticket_key_changes, changes);
+        column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
+        for error in errors {
+            log::error!("ticket keys: {error}; those in use stay in use");
+        }
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.

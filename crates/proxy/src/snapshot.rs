@@ -8,20 +8,27 @@ use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use propylon_config::{Action, At, Backend, Config, HostPattern, Listener, PathPattern, ServerAddress, TlsProfile};
+use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Finding, Profile, Tickets};
+use propylon_tls::{Acceptor, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
 use crate::telemetry::server_label;
+use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// The protocol at that place in the list; see `Facts::alpn`.
+pub fn alpn_name(position: u8) -> &'static str {
+    ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 pub struct Snapshot {
@@ -30,7 +37,7 @@ pub struct Snapshot {
     /// By backend, then by server.
     pub servers: Vec<Vec<Server>>,
     profiles: Vec<Profile>,
-    tickets: Arc<Tickets>,
+    tickets: TicketSets,
 }
 
 pub struct Server {
@@ -50,13 +57,16 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
         let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
         let router = Router::new(config.routes.iter().map(rule).collect());
         Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
     }
 
-    pub fn tickets(&self) -> &Arc<Tickets> {
-        &self.tickets
+    /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
+    pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
+        self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
+        self.tickets.tend(now)
     }
 }
 
@@ -128,8 +138,11 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(shared: Arc<Snapshot>, seed: u64) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| listener.tls.map(|id| shared.profiles[id.0].acceptor(&shared.tickets));
+    pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
+        let acceptor = |listener: &Listener| {
+            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
+            acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
+        };
         let acceptors = shared.config.listeners.iter().map(acceptor).collect();
         let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
         Rc::new(CoreSnapshot { acceptors, backends, shared })
@@ -139,10 +152,10 @@ impl CoreSnapshot {
         &self.shared.config.listeners[index]
     }
 
-    /// What to do with a request, or none when no route fits.
-    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Action> {
+    /// The route that a request takes, or none when no route fits.
+    pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
-        Some(&self.shared.config.routes[index].action)
+        Some(&self.shared.config.routes[index])
     }
 }
 

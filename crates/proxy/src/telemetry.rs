@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use propylon_config::Config;
-use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+use propylon_crypto::JobKind;
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_tls::{IdUse, Resumption, Unopened};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
@@ -67,6 +69,18 @@ pub struct Telemetry {
     pub listeners: Vec<ListenerMetrics>,
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
+    pub parking: ParkingMetrics,
+}
+
+/// Handshakes that are set aside while their private-key work is done.
+pub struct ParkingMetrics {
+    pub parked: Gauge,
+    pub stacks: Gauge,
+    /// In the order of `JobKind::ALL`.
+    pub parked_total: Vec<Counter>,
+    pub done_on_the_spot: Counter,
+    pub refused: Counter,
+    pub cancelled: Counter,
 }
 
 pub struct ProcessMetrics {
@@ -75,6 +89,8 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub ticket_key_changes: Counter,
+    pub ticket_key_errors: Counter,
     pub draining: Gauge,
 }
 
@@ -93,6 +109,7 @@ pub struct ListenerMetrics {
     pub handshakes: Handshakes,
     pub handshake_failures: ByReason,
     pub handshake_duration: Histogram,
+    pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
 }
 
@@ -127,6 +144,43 @@ impl Handshakes {
         }
         let certificate = certificate?;
         self.full.iter().find(|(v, c, _)| *v == version && *c == certificate).map(|(_, _, counter)| *counter)
+    }
+}
+
+/// What became of session tickets and session IDs.
+pub struct ResumptionMetrics {
+    pub issued: Counter,
+    /// In the order of `Unopened::ALL`.
+    refused: [Counter; 3],
+    /// In the order of `IdUse::ALL`.
+    session_ids: [Counter; 3],
+}
+
+impl ResumptionMetrics {
+    fn new(r: &mut Registry, listener: &str) -> ResumptionMetrics {
+        let label = ("listener", listener);
+        ResumptionMetrics {
+            issued: r.counter("propylon_tls_tickets_issued_total", "Session tickets given to clients.", &[label]),
+            refused: Unopened::ALL.map(|why| {
+                let help = "TLS handshakes whose session ticket was of no use.";
+                r.counter("propylon_tls_tickets_refused_total", help, &[label, ("reason", why.name())])
+            }),
+            session_ids: IdUse::ALL.map(|what| {
+                let help = "TLS 1.2 handshakes by what a session ID did in them: kept for later, found, missed.";
+                r.counter("propylon_tls_session_ids_total", help, &[label, ("outcome", what.name())])
+            }),
+        }
+    }
+
+    /// Counts one handshake.
+    pub fn count(&self, column: &Column, resumption: &Resumption) {
+        column.add(self.issued, resumption.issued.into());
+        if let Some(why) = resumption.refused {
+            column.increment(self.refused[why as usize]);
+        }
+        if let Some(what) = resumption.session_id {
+            column.increment(self.session_ids[what as usize]);
+        }
     }
 }
 
@@ -233,9 +287,10 @@ impl Telemetry {
         let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
+        let parking = parking_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process }, store)
+        (Telemetry { listeners, backends, process, parking }, store)
     }
 }
 
@@ -258,7 +313,41 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
+        ticket_key_changes: r.counter(
+            "propylon_tls_ticket_key_changes_total",
+            "Times that keys of session tickets came or went.",
+            &[],
+        ),
+        ticket_key_errors: r.counter(
+            "propylon_tls_ticket_key_errors_total",
+            "Files of ticket keys that could not be read, or not be rotated.",
+            &[],
+        ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
+    }
+}
+
+fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
+    let mut full = |outcome: &str| {
+        let help = "Work of handshakes that could not be parked because as many as may be were.";
+        r.counter("propylon_tls_parking_full_total", help, &[("outcome", outcome)])
+    };
+    let (done_on_the_spot, refused) = (full("done-on-the-spot"), full("refused"));
+    let kinds = JobKind::ALL.iter().map(|kind| {
+        let help = "Times that a handshake was parked, by the private-key work it waited for.";
+        r.counter("propylon_tls_parked_total", help, &[("work", kind.name())])
+    });
+    ParkingMetrics {
+        parked_total: kinds.collect(),
+        done_on_the_spot,
+        refused,
+        parked: r.gauge("propylon_tls_parked_handshakes", "Handshakes that are parked now.", &[]),
+        stacks: r.gauge("propylon_tls_parking_stacks", "Stacks of 32 KiB kept for parked handshakes.", &[]),
+        cancelled: r.counter(
+            "propylon_tls_parked_cancelled_total",
+            "Handshakes given up while they were parked: the client went away, or the time was over.",
+            &[],
+        ),
     }
 }
 
@@ -319,6 +408,7 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
+        resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
     }
 }

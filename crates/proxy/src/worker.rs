@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use propylon_metrics::Column;
+use propylon_tls::{Deferral, Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -74,13 +75,16 @@ fn run(assignment: Assignment) -> io::Result<()> {
 async fn work(assignment: Assignment) -> io::Result<()> {
     let Assignment { index, listeners, snapshot, column, telemetry, log, connections_max, mut phase, .. } = assignment;
     let seed = fastrand::u64(..);
-    let snapshot = CoreSnapshot::new(snapshot, index as u64);
-    let core = Core::new(snapshot, column, telemetry, log, seed);
+    let parking = Parking::new(ParkingLimits::default());
+    // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
+    let snapshot = CoreSnapshot::new(snapshot, index as u64, Deferral::default(), &parking);
+    let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
     }
     spawn_local(tick(Rc::clone(&core)));
+    spawn_local(Rc::clone(&core).leave_desk());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);

@@ -2,19 +2,30 @@
 
 use std::sync::Arc;
 
+use propylon_config::ForwardIdentity;
+use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
 
-use crate::facts::{Facts, Group, Suite, Version};
+use crate::deferral::Way;
+use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
-use crate::overheard::{self, Overheard};
+use crate::identity::Identity;
+use crate::introduction::{Introduction, Watch};
+use crate::overheard::{self, Fault, Overheard};
 use crate::session::Step;
 
 pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
     config: Arc<ServerConfig>,
     pub heard: Overheard,
+    /// Absent where no work is set aside.
+    pub way: Option<Way>,
+    /// What of the client's certificate is for servers.
+    forward: ForwardIdentity,
+    /// Absent where nobody asks for a fingerprint.
+    watch: Option<Box<Watch>>,
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
@@ -27,15 +38,19 @@ pub(crate) struct Handshake {
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
 const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
+pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 impl Handshake {
-    pub fn new(config: &Arc<ServerConfig>) -> Handshake {
+    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>, forward: ForwardIdentity, ja4: bool) -> Handshake {
         let connection =
             UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
             connection,
             config: config.clone(),
             heard: Overheard::default(),
+            way,
+            forward,
+            watch: ja4.then(Box::default),
             shown: 0,
             plausible: false,
             spoken: false,
@@ -45,6 +60,9 @@ impl Handshake {
     /// See `Session::handshake`.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         self.check_start(buffer, out)?;
+        if let Some(watch) = &mut self.watch {
+            watch.look(buffer);
+        }
         let before = out.len();
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
@@ -66,10 +84,30 @@ impl Handshake {
         Ok((consumed, step))
     }
 
+    /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all whole
+    /// records, at most as many as a buffer has to hold.
+    pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
+        if self.way.is_none() || self.has_its_keys() {
+            return None;
+        }
+        let mut end = self.shown;
+        while let Some(record) = record_len(buffer.get(end..)?) {
+            end += record;
+        }
+        (end > self.shown).then_some(end)
+    }
+
+    /// Nothing more is agreed on or signed.
+    fn has_its_keys(&self) -> bool {
+        let connection = &self.connection;
+        connection.negotiated_key_exchange_group().is_some()
+            || connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
     /// A client that speaks something else is told apart at its first byte, not after five, and gets no alert: it could
     /// not read one, and the driver may know an answer that it can. One that speaks an older TLS is told so; the library
     /// would miss an extension in its hello first, and say that.
-    fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+    pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
         const HANDSHAKE: u8 = 22;
         const CLIENT_HELLO: u8 = 1;
@@ -104,8 +142,9 @@ impl Handshake {
     fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
         let mut discarded = 0;
         loop {
+            let resumption = self.resumption();
             let connection = &mut self.connection;
-            let (progress, heard) = overheard::listen(|| turn(connection, &mut records[discarded..], out));
+            let (progress, heard) = overheard::listen(resumption, || turn(connection, &mut records[discarded..], out));
             self.heard.merge(heard);
             match progress {
                 Ok((discard, more)) => {
@@ -115,14 +154,49 @@ impl Handshake {
                     }
                 }
                 Err(failure) => {
+                    if let Some(failure) = self.heard.fault.and_then(failure_of) {
+                        // What the library wanted to send cannot be followed up, and what it says of this is the
+                        // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
+                        out.extend_from_slice(&INTERNAL_ERROR);
+                        return Err(failure);
+                    }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    say_it_in_tls12(&failure, out);
                     if out.len() == before && !self.spoken && failure.owes_alert() {
                         out.extend_from_slice(&DECODE_ERROR);
                     }
                     return Err(failure);
                 }
             }
+        }
+    }
+
+    /// What the callbacks of the next call go by.
+    fn resumption(&self) -> overheard::Resumption {
+        let heard = self.heard.resumption;
+        let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
+        let born = heard.born.filter(|_| resumed);
+        overheard::Resumption { resumed, born, kept: None, ..heard }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn introduction(&mut self) -> Introduction {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        Introduction {
+            server_name: self.heard.server_name.take(),
+            ja4: self.watch.as_ref().and_then(|watch| watch.ja4),
+            identity: Identity::new(chain, self.forward),
+        }
+    }
+
+    /// Once `advance` has failed; `buffer` is what it was shown then.
+    pub fn introduction_of_failed(&mut self, buffer: &[u8]) -> Introduction {
+        match self.heard.server_name {
+            // A certificate that was shown in a handshake that failed proves nothing.
+            Some(_) => Introduction { identity: None, ..self.introduction() },
+            None => Introduction::of_failed(buffer, self.watch.is_some()),
         }
     }
 
@@ -143,9 +217,28 @@ impl Handshake {
             suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
             certificate: if resumed { None } else { self.heard.certificate },
+            resumption: Resumption {
+                issued: self.heard.resumption.issued,
+                refused: self.heard.resumption.refused,
+                session_id: self.heard.resumption.session_id,
+            },
+            signature: if resumed { None } else { self.heard.signature },
             resumed,
             alpn,
         }
+    }
+}
+
+/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
+/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
+fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
+    const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
+    const HANDSHAKE_FAILURE: u8 = 40;
+    if failure.reason == "client-certificate-missing"
+        && out.ends_with(&CERTIFICATE_REQUIRED)
+        && let Some(description) = out.last_mut()
+    {
+        *description = HANDSHAKE_FAILURE;
     }
 }
 
@@ -215,6 +308,19 @@ pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
 pub(crate) const HEADER_LEN: usize = 5;
 /// RFC 5246 §6.2.3; TLS 1.3 allows less.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
+
+/// None where the library has the right word itself.
+fn failure_of(fault: Fault) -> Option<Failure> {
+    let (reason, detail) = match fault {
+        Fault::Busy => ("busy", "as many handshakes wait for the signer as may".into()),
+        Fault::Job(JobError::BadShare) => return None,
+        Fault::Job(error @ JobError::Refused) => ("internal", error.to_string()),
+        Fault::Job(error @ JobError::TimedOut) => ("signer-timeout", error.to_string()),
+        Fault::Job(error @ JobError::Unavailable) => ("signer-unavailable", error.to_string()),
+        Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
+    };
+    Some(Failure::new(reason, detail))
+}
 
 fn old_version(minor: u8) -> &'static str {
     match minor {

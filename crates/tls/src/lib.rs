@@ -4,27 +4,50 @@
 //! which shares no reference count, cache or lock with another core's, and the acceptor makes a [`Session`] for each
 //! connection. A session owns neither a socket nor a buffer: the driver lends it both directions' bytes.
 //!
+//! Private-key operations and key agreement are jobs of `propylon-crypto`. An acceptor that is told to defer some has its
+//! handshakes parked until whoever drives them brings the outcome; otherwise they are done on the spot.
+//!
 //! The library underneath does not show in this interface, so that it can be replaced.
 
 mod acceptor;
+mod client_auth;
+mod deferral;
+mod exchange;
 mod facts;
 mod failure;
 mod finding;
 mod handshake;
+pub mod hello;
+mod identity;
+mod introduction;
+mod ja4;
+mod key_schedule;
 mod load;
 mod offer;
 mod overheard;
+#[allow(unsafe_code, reason = "stacks and switching between them")]
+mod park;
+mod parked;
 mod profile;
 mod protection;
 mod records;
 mod resolver;
 mod session;
+mod sessions;
+mod signing;
+mod suites;
 mod tickets;
 
 pub use acceptor::Acceptor;
-pub use facts::{Facts, Group, Suite, Version};
+pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
+pub use exchange::KeyPairs;
+pub use facts::{Facts, Group, Resumption, Scheme, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
+pub use identity::Identity;
+pub use introduction::Introduction;
+pub use ja4::Ja4;
 pub use profile::Profile;
 pub use session::{Opened, Session, Step};
-pub use tickets::Tickets;
+pub use sessions::IdUse;
+pub use tickets::{KeyFileError, Tickets, Unopened};

@@ -2,6 +2,7 @@
 
 mod chain;
 mod pem;
+mod trust;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use zeroize::Zeroizing;
 use crate::finding::{Finding, Severity};
 use crate::profile::Credential;
 use chain::Leaf;
+pub(crate) use trust::client_trust;
 
 /// What is wrong with a file, before it is said where the configuration names it.
 pub(crate) struct Trouble {

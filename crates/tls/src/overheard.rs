@@ -1,17 +1,22 @@
 //! What the TLS library tells its callbacks during one call, and does not tell the caller of that call.
 //!
 //! The certificate resolver sees the server name and picks a key type; the key log sees the secrets from which a TLS
-//! 1.3 session's later keys follow. None of them can be asked of the connection afterwards. A call into the library runs to its end on one thread, so a thread-local carries both from the callback
-//! to the session that made the call. It is empty whenever no call is in progress. Should a call ever be set aside
-//! half-way, what was heard so far must be set aside with it.
+//! 1.3 session's later keys follow; the cipher suites see the keys of the records. None of them can be asked of the
+//! connection afterwards, or only at a price. A call into the library runs to its end on one thread, so a thread-local
+//! carries them from the callback to the session that made the call. It is empty whenever no call is in progress; when a
+//! call is set aside half-way, what was heard so far is set aside with it.
 
 use std::cell::RefCell;
 
 use propylon_config::KeyType;
+use propylon_crypto::JobError;
 use rustls::KeyLog;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
+use crate::facts::Scheme;
 use crate::protection::Secret;
+use crate::sessions::{IdUse, SessionId};
+use crate::tickets::Unopened;
 
 #[derive(Default)]
 pub(crate) struct Overheard {
@@ -19,7 +24,84 @@ pub(crate) struct Overheard {
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
+    /// What its key would sign with.
+    pub signature: Option<Scheme>,
     pub secrets: TrafficSecrets,
+    /// Why a job of ours came to nothing, which the library has no words for. The first of several.
+    pub fault: Option<Fault>,
+    pub keys: RecordKeys,
+    pub resumption: Resumption,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// As many handshakes as may be are parked for a remote signer.
+    Busy,
+    Job(JobError),
+}
+
+/// The keys in use for records, each the last that the library was given.
+#[derive(Default)]
+pub(crate) struct RecordKeys {
+    /// For what we send.
+    pub sealing: RecordKey,
+    /// For what the client sends.
+    pub opening: RecordKey,
+}
+
+#[derive(Default)]
+pub(crate) struct RecordKey {
+    /// Absent where no key was heard of. How many bytes count is for the suite to say.
+    pub key: Option<Zeroizing<[u8; 32]>>,
+    /// Of TLS 1.2 with AES-GCM, only the first four bytes count for what the client sends.
+    pub iv: [u8; 12],
+    /// Number of the next record, if one has passed.
+    pub sequence: Option<u64>,
+}
+
+impl RecordKey {
+    pub fn new(key: &[u8], iv: &[u8]) -> RecordKey {
+        let mut heard = RecordKey { key: Some(Zeroizing::new([0; 32])), ..RecordKey::default() };
+        let key_len = key.len().min(32);
+        if let Some(room) = &mut heard.key {
+            room[..key_len].copy_from_slice(&key[..key_len]);
+        }
+        let iv_len = iv.len().min(12);
+        heard.iv[..iv_len].copy_from_slice(&iv[..iv_len]);
+        heard
+    }
+
+    fn merge(&mut self, later: RecordKey) {
+        if later.key.is_some() {
+            *self = later;
+        } else if later.sequence.is_some() {
+            self.sequence = later.sequence;
+        }
+    }
+}
+
+impl Drop for RecordKey {
+    fn drop(&mut self) {
+        self.iv.zeroize();
+    }
+}
+
+/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later calls:
+/// what a client gets depends on what it came with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Resumption {
+    /// When the session that the client came back to began, in Unix seconds.
+    pub born: Option<u64>,
+    /// It was resumed.
+    pub resumed: bool,
+    /// Tickets looked at.
+    pub tried: u8,
+    /// Tickets given.
+    pub issued: u8,
+    pub refused: Option<Unopened>,
+    pub session_id: Option<IdUse>,
+    /// Kept under this ID during this call.
+    pub kept: Option<SessionId>,
 }
 
 /// The first generation of application traffic secrets; absent with TLS 1.2.
@@ -33,16 +115,31 @@ thread_local! {
     static OVERHEARD: RefCell<Overheard> = RefCell::new(Overheard::default());
 }
 
-/// Runs a call into the library and returns what its callbacks heard meanwhile.
-pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
-    OVERHEARD.take();
+/// Runs a call into the library and returns what its callbacks heard meanwhile. They know of `resumption`.
+pub(crate) fn listen<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, Overheard) {
+    OVERHEARD.set(Overheard { resumption, ..Overheard::default() });
     let answer = call();
     (answer, OVERHEARD.take())
+}
+
+/// What the call in progress has heard so far, when it is suspended.
+pub(crate) fn set_aside() -> Overheard {
+    OVERHEARD.take()
+}
+
+/// When it goes on.
+pub(crate) fn put_back(heard: Overheard) {
+    OVERHEARD.set(heard);
 }
 
 /// For the callbacks.
 pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
+}
+
+/// For the callbacks.
+pub(crate) fn resumption() -> Resumption {
+    OVERHEARD.with_borrow(|heard| heard.resumption)
 }
 
 impl Overheard {
@@ -53,10 +150,15 @@ impl Overheard {
         }
         if later.certificate.is_some() {
             self.certificate = later.certificate;
+            self.signature = later.signature;
         }
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }
+        self.fault = self.fault.or(later.fault);
+        self.keys.sealing.merge(later.keys.sealing);
+        self.keys.opening.merge(later.keys.opening);
+        self.resumption = later.resumption;
     }
 }
 

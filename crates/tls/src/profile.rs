@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::acceptor::Acceptor;
+use crate::client_auth::ClientTrust;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::sessions::Sessions;
 use crate::tickets::Tickets;
 
 /// Shared by all cores, which only make their acceptors of it.
@@ -22,6 +25,13 @@ pub struct Profile {
     /// In the order in which they were configured; at least one.
     pub(crate) credentials: Vec<Credential>,
     pub(crate) names: Arc<Names>,
+    /// Given after a full handshake; 0: none at all.
+    pub(crate) tickets: u8,
+    pub(crate) sessions: Arc<Sessions>,
+    /// Absent: clients are not asked who they are.
+    pub(crate) client_trust: Option<ClientTrust>,
+    /// Clients' fingerprints are computed.
+    pub(crate) ja4: bool,
 }
 
 impl Profile {
@@ -30,7 +40,12 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, findings) = load::credentials(profile);
+        let (credentials, mut findings) = load::credentials(profile);
+        let client_trust = profile.client_auth.as_ref().and_then(|auth| {
+            let (trust, more) = load::client_trust(auth);
+            findings.extend(more);
+            trust
+        });
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
@@ -41,6 +56,10 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
+            tickets: profile.resumption.tickets,
+            sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
+            client_trust,
+            ja4: profile.ja4,
         };
         Ok((profile, findings))
     }
@@ -50,6 +69,21 @@ impl Profile {
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
         Acceptor::new(self, tickets)
     }
+
+    /// Forgets the sessions that are too old. For the main thread, now and then.
+    pub fn purge_sessions(&self, now: SystemTime) {
+        self.sessions.purge(now);
+    }
+
+    /// What every ticket is bound to.
+    pub(crate) fn ticket_context(&self) -> Box<[u8]> {
+        ticket_context(&self.name)
+    }
+}
+
+/// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
+fn ticket_context(name: &str) -> Box<[u8]> {
+    [b"propylon ticket 1", name.as_bytes()].concat().into()
 }
 
 impl fmt::Debug for Profile {

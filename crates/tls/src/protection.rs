@@ -6,11 +6,11 @@ use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
 };
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
-use rustls::ConnectionTrafficSecrets;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::facts::{Suite, Version};
 use crate::handshake::HEADER_LEN;
+use crate::overheard::RecordKey;
 
 pub(crate) const APPLICATION_DATA: u8 = 23;
 pub(crate) const PLAIN_MAX: usize = 1 << 14;
@@ -48,31 +48,17 @@ pub(crate) enum Damage {
 }
 
 impl Protection {
-    /// The library's keys are of the suite that it says was agreed on.
-    pub fn new(
-        version: Version,
-        suite: Suite,
-        secret: Option<Secret>,
-        (sequence, keys): (u64, ConnectionTrafficSecrets),
-    ) -> Option<Protection> {
-        let (ConnectionTrafficSecrets::Aes128Gcm { key, iv }
-        | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
-        | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv }) = keys
-        else {
-            return None;
-        };
-        let mut protection = Protection {
+    /// The key is of the suite that was agreed on. None if there is none.
+    pub fn new(version: Version, suite: Suite, secret: Option<Secret>, mut key: RecordKey) -> Option<Protection> {
+        Some(Protection {
             version,
             suite,
             secret: secret.unwrap_or_else(|| Secret::new([0; 48])),
-            key: Zeroizing::default(),
-            iv: iv.as_ref().try_into().ok()?,
-            sequence,
+            key: key.key.take()?,
+            iv: key.iv,
+            sequence: key.sequence.unwrap_or(0),
             cipher: None,
-        };
-        let len = algorithm(suite).key_len();
-        protection.key.get_mut(..len)?.copy_from_slice(key.as_ref().get(..len)?);
-        Some(protection)
+        })
     }
 
     /// Forgets what can be remade.

@@ -5,12 +5,10 @@
 
 use std::ops::Range;
 
-use rustls::server::UnbufferedServerConnection;
-
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::handshake::{HEADER_LEN, PAYLOAD_MAX};
-use crate::overheard::TrafficSecrets;
+use crate::overheard::{RecordKeys, TrafficSecrets};
 use crate::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection};
 use crate::session::Opened;
 use crate::{Suite, Version};
@@ -94,16 +92,10 @@ impl From<Damage> for Broken {
 
 impl Records {
     /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
-    pub fn new(
-        connection: UnbufferedServerConnection,
-        secrets: TrafficSecrets,
-        facts: &Facts,
-    ) -> Result<Records, Failure> {
-        // What else it returns would derive further keys, at a kilobyte per session; see `Protection::update`.
-        let (keys, _) = connection.dangerous_into_kernel_connection()?;
+    pub fn new(secrets: TrafficSecrets, keys: RecordKeys, facts: &Facts) -> Result<Records, Failure> {
         let Facts { version, suite, .. } = *facts;
-        let sealing = Protection::new(version, suite, secrets.server, keys.tx);
-        let opening = Protection::new(version, suite, secrets.client, keys.rx);
+        let sealing = Protection::new(version, suite, secrets.server, keys.sealing);
+        let opening = Protection::new(version, suite, secrets.client, keys.opening);
         let (Some(sealing), Some(opening)) = (sealing, opening) else {
             return Err(Failure::new("internal", "keys of an unknown suite"));
         };

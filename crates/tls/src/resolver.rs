@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use propylon_config::KeyType;
-use rustls::crypto::aws_lc_rs;
+use propylon_crypto::{Key, PrivateKey};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
 
+use crate::facts::Scheme;
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
+use crate::signing::CertificateKey;
 
 /// One core's certificates and signing keys, and for which names they stand.
 #[derive(Debug)]
@@ -17,24 +19,26 @@ pub(crate) struct Resolver {
     names: Arc<Names>,
     /// Indexed as `names` says.
     keys: Vec<(KeyType, Arc<CertifiedKey>)>,
+    /// Whether some key signs elsewhere.
+    pub remote: bool,
 }
 
 impl Resolver {
     pub fn new(profile: &Profile) -> Resolver {
-        Resolver {
-            names: profile.names.clone(),
-            keys: profile
-                .credentials
-                .iter()
-                .map(|credential| (credential.kind.key_type(), Arc::new(certified(credential))))
-                .collect(),
-        }
+        let keys: Vec<Key> = profile.credentials.iter().map(key_of).collect();
+        let remote = keys.iter().any(|key| matches!(key, Key::Remote(_)));
+        let certified = |(credential, key): (&Credential, Key)| {
+            let key = CertifiedKey::new(credential.chain.clone(), Arc::new(CertificateKey::new(key)));
+            (credential.kind.key_type(), Arc::new(key))
+        };
+        let keys = profile.credentials.iter().zip(keys).map(certified).collect();
+        Resolver { names: profile.names.clone(), keys, remote }
     }
 }
 
-fn certified(credential: &Credential) -> CertifiedKey {
-    let key = aws_lc_rs::sign::any_supported_type(&credential.key).expect("parsed once when it was loaded");
-    CertifiedKey::new(credential.chain.clone(), key)
+/// This core's own handle on a credential's key.
+fn key_of(credential: &Credential) -> Key {
+    Key::Local(PrivateKey::from_der(credential.key.secret_der()).expect("parsed once when it was loaded"))
 }
 
 impl ResolvesServerCert for Resolver {
@@ -46,9 +50,11 @@ impl ResolvesServerCert for Resolver {
         let mut candidates = self.names.candidates(name);
         let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
         let (key_type, key) = &self.keys[*chosen];
+        let signer = key.key.choose_scheme(hello.signature_schemes());
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
             heard.certificate = Some(*key_type);
+            heard.signature = signer.and_then(|signer| Scheme::of(signer.scheme()));
         });
         Some(key.clone())
     }

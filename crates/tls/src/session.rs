@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
+use propylon_crypto::{Job, Outcome};
+
 use crate::facts::Facts;
 use crate::failure::Failure;
-use crate::handshake::{HEADER_LEN, Handshake, PAYLOAD_MAX};
+use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
+use crate::introduction::Introduction;
+use crate::parked::{Parked, Pause};
 use crate::records::Records;
 
 /// What a handshake waits for.
@@ -15,6 +19,9 @@ pub enum Step {
     Read,
     /// `out` has something for the client; send it, then read.
     Write,
+    /// A job, which is to be had from [`Session::take_job`] and whose outcome goes to [`Session::resume`]. Meanwhile
+    /// nothing is consumed, nothing is to be sent, and what the client sends waits in the buffer.
+    Work,
     /// The handshake is over. `out` may still hold its end, which may be sent together with the first response.
     Done,
 }
@@ -32,11 +39,13 @@ pub struct Opened {
 
 pub struct Session {
     state: State,
-    server_name: Option<Box<str>>,
+    introduction: Option<Box<Introduction>>,
 }
 
 enum State {
     Handshake(Box<Handshake>),
+    /// Set aside until its job is done.
+    Parked(Box<Parked>),
     Established(Box<Established>),
     /// Failed; nothing more can be done.
     Over,
@@ -56,7 +65,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session { state: State::Handshake(Box::new(handshake)), server_name: None }
+        Session { state: State::Handshake(Box::new(handshake)), introduction: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -69,27 +78,120 @@ impl Session {
         let State::Handshake(handshake) = &mut self.state else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
-        match handshake.advance(buffer, out) {
+        let progress = match handshake.may_park(buffer) {
+            None => handshake.advance(buffer, out),
+            Some(shown) => return self.handshake_aside(shown, buffer, out),
+        };
+        self.conclude(progress, buffer)
+    }
+
+    /// The job that the handshake waits for, once for each [`Step::Work`].
+    pub fn take_job(&mut self) -> Option<Job> {
+        match &mut self.state {
+            State::Parked(parked) => parked.take_job(),
+            _ => None,
+        }
+    }
+
+    /// Goes on with a handshake that waits for its job. `buffer` begins with what it began with when the step was `Work`,
+    /// and may have grown. All else is as with [`Session::handshake`].
+    pub fn resume(&mut self, outcome: Outcome, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
+        let parked = match std::mem::replace(&mut self.state, State::Over) {
+            State::Parked(parked) => parked,
+            other => {
+                self.state = other;
+                return Err(Failure::new("over", "no handshake is parked"));
+            }
+        };
+        let before = out.len();
+        let shown = parked.shown;
+        let (consumed, step) = self.follow(parked.resume(outcome), shown, buffer, out)?;
+        if matches!(step, Step::Done | Step::Work) {
+            return Ok((consumed, step));
+        }
+        // Whole records may have come meanwhile, and nothing else need ever come that would have them looked at.
+        let (more, next) = self.handshake(&mut buffer[consumed..], out)?;
+        let step = if next == Step::Read && out.len() > before { Step::Write } else { next };
+        Ok((consumed + more, step))
+    }
+
+    /// Takes the handshake on where it can be set aside, with a copy of the records that are shown to it.
+    fn handshake_aside(
+        &mut self,
+        shown: usize,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), Failure> {
+        let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
+            return Err(Failure::new("over", "no handshake is in progress"));
+        };
+        let Some(way) = handshake.way.clone() else {
+            return Err(Failure::new("internal", "a handshake without a way aside"));
+        };
+        // It looks at more than whole records.
+        handshake.check_start(buffer, out)?;
+        let pause = Parked::begin(&way, handshake, buffer[..shown].to_vec());
+        self.follow(pause, shown, buffer, out)
+    }
+
+    fn follow(
+        &mut self,
+        pause: Pause,
+        shown: usize,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Step), Failure> {
+        match pause {
+            Pause::Parked(parked) => {
+                self.state = State::Parked(parked);
+                Ok((0, Step::Work))
+            }
+            Pause::Finished(end) => {
+                out.extend_from_slice(&end.out);
+                // The library moves the parts of a message together in front of it, and expects to find them there.
+                let Some(front) = buffer.get_mut(..shown) else {
+                    return Err(Failure::new("internal", "the buffer has shrunk while the handshake was parked"));
+                };
+                front.copy_from_slice(&end.records);
+                self.state = State::Handshake(end.handshake);
+                self.conclude(end.progress, buffer)
+            }
+            Pause::Panicked(message) => {
+                out.extend_from_slice(&INTERNAL_ERROR);
+                Err(Failure::new("internal", message))
+            }
+        }
+    }
+
+    fn conclude(&mut self, progress: Result<(usize, Step), Failure>, buffer: &[u8]) -> Result<(usize, Step), Failure> {
+        match progress {
             Ok((consumed, Step::Done)) => {
                 self.establish()?;
                 Ok((consumed, Step::Done))
             }
             Ok(progress) => Ok(progress),
             Err(failure) => {
-                self.state = State::Over;
+                if let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) {
+                    self.introduce(handshake.introduction_of_failed(buffer));
+                }
                 Err(failure)
             }
         }
+    }
+
+    fn introduce(&mut self, introduction: Introduction) {
+        self.introduction = (!introduction.is_empty()).then(|| Box::new(introduction));
     }
 
     fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        self.server_name = handshake.heard.server_name.take();
+        self.introduce(handshake.introduction());
         let facts = handshake.facts();
         let secrets = std::mem::take(&mut handshake.heard.secrets);
-        let records = Records::new(handshake.connection, secrets, &facts)?;
+        let keys = std::mem::take(&mut handshake.heard.keys);
+        let records = Records::new(secrets, keys, &facts)?;
         self.state = State::Established(Box::new(Established { records, facts }));
         Ok(())
     }
@@ -155,8 +257,23 @@ impl Session {
         }
     }
 
-    /// The name that the client asked for, in lower case, once: it is not needed here after the handshake.
-    pub fn take_server_name(&mut self) -> Option<Box<str>> {
-        self.server_name.take()
+    /// What the client has said of itself, once the handshake is over or has failed.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.introduction.as_deref()
+    }
+
+    /// Gives up what nobody will ask for again.
+    pub fn forget_introduction(&mut self) {
+        self.introduction = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_a_client_who_is_nobody_in_particular_is_three_words() {
+        assert_eq!(size_of::<Session>(), 24);
     }
 }

@@ -15,8 +15,9 @@ use propylon_tls::{Acceptor, Session, Step, Tickets};
 fn serve() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let acceptor = profile().acceptor(&Arc::new(Tickets::new()));
+    let profile = profile();
     thread::spawn(move || {
+        let acceptor = profile.acceptor(&Arc::new(Tickets::new()));
         for stream in listener.incoming().flatten() {
             // One after another; a client that goes away is no business of the next.
             let _ = converse(&acceptor, stream);

@@ -24,6 +24,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     }
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
+    let request_headers = super::headers::request_headers(&mut section);
     let timeouts = timeouts(section.table("timeouts"));
     let limits = limits(section.table("limits"));
     section.close();
@@ -35,6 +36,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         tls,
         monitor_path,
         forwarded,
+        request_headers,
         timeouts,
         limits,
         at,

@@ -1,6 +1,8 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod client_auth;
+mod headers;
 pub(crate) mod keyserver;
 mod listener;
 mod process;

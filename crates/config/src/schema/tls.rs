@@ -1,12 +1,19 @@
 //! `[tls.NAME]`
 
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
-use super::{Context, file, required_file};
-use crate::model::{Certificate, CertificateSource, KeyType, TlsPolicy, TlsProfile};
+use super::{Context, client_auth, file, required_file, seconds};
+use crate::model::{Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch};
 
+/// A second is for tests. A client may use a ticket for two rotations, and TLS 1.3 allows it seven days (RFC 8446 §4.6.1).
+const ROTATE: RangeInclusive<Duration> = seconds(1)..=seconds(72 * 3600);
+const TICKETS: RangeInclusive<i128> = 0..=8;
+const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;
+const TICKET_KEYS_FORM: &str = "a path or { file = \"...\", rotate = \"6h\" }";
 const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
@@ -16,10 +23,14 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
     let policy = section.choice("policy", &policies).map_or(TlsPolicy::Intermediate, |found| found.value);
     let prefer = section.list("prefer").map(|found| prefer(&section, found));
     let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
+    let resumption = resumption(context, &mut section);
     signer(context, &mut section);
-    client_auth(context, &mut section);
+    let client_auth = client_auth::client_auth(context, &mut section);
+    let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
+    never_here(&mut section);
     section.close();
-    TlsProfile { name: name.to_string(), certificates, policy, prefer, at: context.report.at(span) }
+    let at = context.report.at(span);
+    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, client_auth, ja4, at }
 }
 
 fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
@@ -88,6 +99,42 @@ fn prefer(section: &Section<'_, '_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
     prefer
 }
 
+fn resumption(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Resumption {
+    let default = Resumption::default();
+    let early_data = section.entry("early_data");
+    if let (Some(entry), Some(found)) = (early_data, section.choice("early_data", &[("off", false), ("safe", true)]))
+        && found.value
+    {
+        context.report.unsupported(entry.key_span, "early_data", "and clients wait for the handshake's end");
+    }
+    Resumption {
+        tickets: section.integer("tickets", TICKETS).map_or(default.tickets, |found| found.value),
+        session_ids: section.integer("session_ids", SESSION_IDS).map_or(default.session_ids, |found| found.value),
+        ticket_keys: ticket_keys(context, section).unwrap_or(default.ticket_keys),
+    }
+}
+
+fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<TicketKeys> {
+    let report = context.report;
+    let node = section.node("ticket_keys")?;
+    let at = report.at(node.span);
+    match &node.value {
+        Value::String(text) => {
+            let found = Found { value: text.as_ref(), span: node.span };
+            let path = file(report, "ticket_keys", found, context.base)?;
+            Some(TicketKeys::File { path, rotate: None, at })
+        }
+        Value::Table(_) => {
+            let mut table = Section::of(report, node, "`ticket_keys`", node.span)?;
+            let path = required_file(&mut table, "file", context.base, "add the path of the file of keys");
+            let rotate = table.duration("rotate", ROTATE).map(|found| found.value);
+            table.close();
+            Some(TicketKeys::File { path: path?, rotate, at })
+        }
+        _ => mismatch(report, "ticket_keys", TICKET_KEYS_FORM, node),
+    }
+}
+
 fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
     let Some(entry) = section.entry("signer") else {
         return;
@@ -100,12 +147,18 @@ fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
     }
 }
 
-fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("client_auth") else {
-        return;
-    };
-    context.report.unsupported(table.span, "client_auth", "and have the servers check who the client is");
-    required_file(&mut table, "ca", context.base, "add the PEM file of the authorities that sign client certificates");
-    table.choice("mode", &[("required", ()), ("optional", ())]);
-    table.close();
+/// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
+fn never_here(section: &mut Section<'_, '_>) {
+    const REASONS: [(&str, &str); 2] = [
+        (
+            "ech",
+            "the TLS library has Encrypted Client Hello for clients only; ECH clients fall back to their outer name",
+        ),
+        ("delegated_credentials", "the TLS library cannot serve them; keep keys off this machine with a `signer`"),
+    ];
+    for (key, reason) in REASONS {
+        if let Some(entry) = section.entry(key) {
+            section.report.unsupported(entry.key_span, key, &format!("because {reason}"));
+        }
+    }
 }

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, CertificateSource, Config, Forwarded, HostPattern, KeyType, Level, Listener,
-    PathPattern, Protocol, Redirect, Reuse, Route, TlsPolicy, TlsProfile, Workers,
+    AccessLog, Action, Backend, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope, ForwardIdentity,
+    Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse, Route,
+    TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -100,6 +101,10 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
+    if !listener.request_headers.is_empty() {
+        let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
+        value["request_headers"] = fields.collect::<Map<String, Value>>().into();
+    }
     if let Some(path) = &listener.monitor_path {
         value["monitor_path"] = json!(path);
     }
@@ -115,14 +120,69 @@ fn tls(profile: &TlsProfile) -> Value {
         KeyType::Ecdsa => "ecdsa",
         KeyType::Rsa => "rsa",
     };
-    json!({
+    let mut value = json!({
         "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
         "policy": match profile.policy {
             TlsPolicy::Modern => "modern",
             TlsPolicy::Intermediate => "intermediate",
         },
         "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
-    })
+        "tickets": profile.resumption.tickets,
+        "session_ids": profile.resumption.session_ids,
+        "ja4": profile.ja4,
+    });
+    match &profile.resumption.ticket_keys {
+        TicketKeys::Memory => {}
+        TicketKeys::File { path: file, rotate: None, .. } => value["ticket_keys"] = json!(path(file)),
+        TicketKeys::File { path: file, rotate: Some(rotate), .. } => {
+            value["ticket_keys"] = json!({ "file": path(file), "rotate": duration(*rotate) });
+        }
+    }
+    if let Some(auth) = &profile.client_auth {
+        value["client_auth"] = client_auth(auth);
+    }
+    value
+}
+
+fn client_auth(auth: &ClientAuth) -> Value {
+    let paths = |trusts: &[Trust]| trusts.iter().map(|trust| path(&trust.path)).collect::<Vec<Value>>();
+    let leniency = |leniency: Leniency| match leniency {
+        Leniency::Refuse => "refuse",
+        Leniency::Allow => "allow",
+    };
+    let mut value = json!({
+        "ca": paths(&auth.ca),
+        "mode": match auth.mode {
+            ClientAuthMode::Required => "required",
+            ClientAuthMode::Optional => "optional",
+        },
+        "depth": auth.depth,
+        "send_ca_names": auth.send_ca_names,
+        "forward": match auth.forward {
+            ForwardIdentity::Nothing => "nothing",
+            ForwardIdentity::Leaf => "leaf",
+            ForwardIdentity::Chain => "chain",
+        },
+    });
+    if !auth.crl.is_empty() {
+        value["crl"] = json!(paths(&auth.crl));
+        value["crl_scope"] = json!(match auth.crl_scope {
+            CrlScope::Leaf => "leaf",
+            CrlScope::Chain => "chain",
+        });
+        value["crl_missing"] = json!(leniency(auth.crl_missing));
+        value["crl_expired"] = json!(leniency(auth.crl_expired));
+    }
+    value
+}
+
+/// As it was written.
+fn template(pieces: &[Piece]) -> String {
+    let text = |piece: &Piece| match piece {
+        Piece::Text(text) => text.clone(),
+        Piece::Fact(fact) => format!("{{{}}}", fact.name()),
+    };
+    pieces.iter().map(text).collect()
 }
 
 fn backend(backend: &Backend) -> Value {
@@ -153,6 +213,9 @@ fn route(config: &Config, route: &Route) -> Value {
             PathPattern::Exact(path) => json!({ "exact": path }),
         },
     });
+    if route.require_client_certificate {
+        value["require_client_certificate"] = json!(true);
+    }
     if let Some(id) = route.listener {
         value["listener"] = json!(config.listeners[id.0].name);
     }
@@ -225,6 +288,7 @@ mod tests {
         tls = "public"
         monitor_path = "/up"
         forwarded = "append"
+        request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
         timeouts = { idle = "2m", tunnel_idle = "3h" }
         limits = { head_bytes = "8KiB", headers = 7, body_rate_min = 0 }
         [listener.plain]
@@ -234,6 +298,14 @@ mod tests {
         certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
         policy = "modern"
         prefer = ["rsa"]
+        tickets = 1
+        ticket_keys = { file = "keys", rotate = "90m" }
+        session_ids = 9
+        ja4 = true
+        client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
+        [tls.spare]
+        certificates = ["b.pem"]
+        ticket_keys = "keys"
         [backend.app]
         balance = "random"
         servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
@@ -245,6 +317,7 @@ mod tests {
         listener = "web"
         host = "*.shop.example"
         path = { exact = "/x" }
+        require_client_certificate = true
         backend = "app"
         [[route]]
         host = "shop.example"
@@ -277,6 +350,8 @@ mod tests {
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
         assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
+        assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
+        assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
         assert_eq!(shown["route"][1]["redirect"]["port"], 444);
         assert_eq!(shown["route"][2]["respond"]["status"], 418);

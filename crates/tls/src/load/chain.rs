@@ -127,7 +127,7 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
 
 const SHA1_SIGNATURES: [&str; 3] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1", "1.3.14.3.2.29"];
 
-fn days(span: Duration) -> String {
+pub(super) fn days(span: Duration) -> String {
     match span.whole_days() {
         0 => "less than a day".into(),
         1 => "1 day".into(),

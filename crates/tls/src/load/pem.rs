@@ -61,6 +61,18 @@ fn private_key(kind: SectionKind, mut der: Vec<u8>) -> Option<Zeroizing<PrivateK
     Some(Zeroizing::new(key))
 }
 
+/// A file that holds nothing secret.
+pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(max + 1).read_to_end(&mut bytes));
+    read.map_err(|error| unreadable(path, &error))?;
+    if bytes.len() as u64 > max {
+        let what = format!("this file is longer than {} MiB", max >> 20);
+        return Err(Trouble::error(path, what, "name a file with one revocation list"));
+    }
+    Ok(bytes)
+}
+
 fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
     let metadata = fs::metadata(path)?;
     // Room for all of it at once: a buffer that grows leaves copies of the key behind.

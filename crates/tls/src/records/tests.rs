@@ -1,9 +1,7 @@
 //! Records as no library would send them. The client here is the other pair of keys.
 
-use rustls::ConnectionTrafficSecrets;
-use rustls::crypto::cipher::{AeadKey, Iv};
-
 use super::*;
+use crate::overheard::RecordKey;
 use crate::protection::Secret;
 
 const ALL: [(Version, Suite); 6] = [
@@ -25,10 +23,8 @@ struct Pair {
 }
 
 fn protection((version, suite): (Version, Suite), seed: u8) -> Protection {
-    let (key, iv) = (AeadKey::from([seed; 32]), Iv::copy(&[seed; 12]));
-    let keys = ConnectionTrafficSecrets::Aes128Gcm { key, iv };
     let secret = Some(Secret::new([seed; 48]));
-    let mut protection = Protection::new(version, suite, secret, (0, keys)).unwrap();
+    let mut protection = Protection::new(version, suite, secret, RecordKey::new(&[seed; 32], &[seed; 12])).unwrap();
     if version == Version::Tls13 {
         protection.update();
     }

@@ -77,6 +77,9 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
             .collect(),
         policy: TlsPolicy::Intermediate,
         prefer: vec![KeyType::Ecdsa, KeyType::Rsa],
+        resumption: Default::default(),
+        client_auth: None,
+        ja4: false,
         at: At { line: 99, column: 1, length: 1 },
     }
 }
@@ -228,6 +231,11 @@ impl Dialogue {
             self.client.write_tls(&mut bytes).unwrap();
         }
         bytes
+    }
+
+    /// The server name of the introduction.
+    pub fn asked_for(&self) -> Option<&str> {
+        self.session.introduction()?.server_name.as_deref()
     }
 
     pub fn deliver(&mut self, mut bytes: &[u8]) -> Result<(), rustls::Error> {

@@ -1,0 +1,444 @@
+//! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
+//!
+//! Nothing waits for company: who drives the desk calls [`Desk::leave`] when everything that was ready has had its turn,
+//! and a kind of work that fills its lanes leaves at once. For now what leaves is done one after the other, by
+//! [`Job::run`]; whoever does better does it in [`Desk::leave`], and nobody outside will notice.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use crate::job::{Job, JobError, JobKind, Outcome};
+
+/// Cheap to clone; clones are the same desk. Belongs to one thread.
+#[derive(Clone)]
+pub struct Desk(Rc<RefCell<Inner>>);
+
+/// A job that was handed in. It is a future of what comes of it; dropped, it takes its job back.
+pub struct Pending(Hold);
+
+enum Hold {
+    At(Desk, usize),
+    /// Answered without waiting.
+    Answered(Option<Outcome>),
+}
+
+/// Since the desk was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeskCounts {
+    pub submitted: u64,
+    /// Done, well or not.
+    pub done: u64,
+    /// Taken back before they were done.
+    pub cancelled: u64,
+    /// Not taken: [`Desk::JOBS_MAX`] were there.
+    pub refused: u64,
+    /// Departures; `done` over these is how much company a job had.
+    pub departures: u64,
+    /// Those among them that did not wait for the turn's end.
+    pub full: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// By kind: slots whose jobs have not left, in the order in which they came. Some may have been taken back.
+    gathered: [Vec<usize>; JobKind::ALL.len()],
+    waiting: usize,
+    /// Who is to call `leave`.
+    leaver: Option<Waker>,
+    counts: DeskCounts,
+}
+
+enum Slot {
+    Free,
+    Gathered(Job, Option<Waker>),
+    /// Taken back, but still named in `gathered`.
+    TakenBack,
+    /// Somebody is at it.
+    Leaving(Option<Waker>),
+    /// As above, and nobody waits any more.
+    Abandoned,
+    Done(Outcome),
+}
+
+impl Desk {
+    /// Jobs at a desk at once, those that are done and not looked at among them: as many as handshakes may be parked.
+    pub const JOBS_MAX: usize = 4096 + 256;
+    /// Jobs of a kind that fill the lanes.
+    const LANES: usize = 8;
+
+    #[must_use]
+    pub fn new() -> Desk {
+        Desk(Rc::default())
+    }
+
+    /// Hands a job in. When there is no room the answer, `Unavailable`, is there at once.
+    #[must_use]
+    pub fn submit(&self, job: Job) -> Pending {
+        let mut inner = self.0.borrow_mut();
+        if inner.slots.len() - inner.free.len() >= Self::JOBS_MAX {
+            inner.counts.refused += 1;
+            return Pending::answered(Err(JobError::Unavailable));
+        }
+        let kind = job.kind() as usize;
+        let slot = inner.place(Slot::Gathered(job, None));
+        inner.gathered[kind].push(slot);
+        inner.waiting += 1;
+        inner.counts.submitted += 1;
+        let full = inner.gathered[kind].len() >= Self::LANES;
+        let leaver = if full { None } else { inner.leaver.take() };
+        drop(inner);
+        if let Some(leaver) = leaver {
+            leaver.wake();
+        }
+        if full {
+            self.depart(kind);
+            self.0.borrow_mut().counts.full += 1;
+        }
+        Pending(Hold::At(self.clone(), slot))
+    }
+
+    /// Jobs that have not left.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.0.borrow().waiting
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> DeskCounts {
+        self.0.borrow().counts
+    }
+
+    /// For whoever calls [`Desk::leave`]: ready when there is something to leave, and woken by the first to come.
+    pub fn poll_gathered(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.0.borrow_mut();
+        if inner.waiting > 0 {
+            return Poll::Ready(());
+        }
+        inner.leaver = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Does all that has gathered, and wakes those who wait for it. Returns how many jobs there were.
+    pub fn leave(&self) -> usize {
+        (0..JobKind::ALL.len()).map(|kind| self.depart(kind)).sum()
+    }
+
+    /// The jobs of one kind. The desk is not borrowed while they are done or anybody is woken: either may come back to it.
+    fn depart(&self, kind: usize) -> usize {
+        let mut inner = self.0.borrow_mut();
+        let slots = std::mem::take(&mut inner.gathered[kind]);
+        let jobs: Vec<(usize, Job)> = slots.into_iter().filter_map(|slot| Some((slot, inner.take(slot)?))).collect();
+        inner.waiting -= jobs.len();
+        inner.counts.departures += u64::from(!jobs.is_empty());
+        drop(inner);
+        let count = jobs.len();
+        for (slot, job) in jobs {
+            let outcome = job.run();
+            let waker = self.0.borrow_mut().finish(slot, outcome);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        count
+    }
+
+    fn poll(&self, slot: usize, context: &Context<'_>) -> Poll<Outcome> {
+        let mut inner = self.0.borrow_mut();
+        match &mut inner.slots[slot] {
+            Slot::Gathered(_, waker) | Slot::Leaving(waker) => {
+                let known = waker.as_ref().is_some_and(|known| known.will_wake(context.waker()));
+                // Dropped when the desk is no longer borrowed: a waker may be the last hold on a task.
+                let replaced = if known { None } else { waker.replace(context.waker().clone()) };
+                drop(inner);
+                drop(replaced);
+                Poll::Pending
+            }
+            Slot::Done(outcome) => {
+                // The slot is cleared when its holder lets go.
+                Poll::Ready(std::mem::replace(outcome, Err(JobError::Cancelled)))
+            }
+            Slot::Free | Slot::TakenBack | Slot::Abandoned => unreachable!("a slot belongs to one holder at a time"),
+        }
+    }
+
+    fn take_back(&self, slot: usize) {
+        let mut inner = self.0.borrow_mut();
+        let next = match &inner.slots[slot] {
+            Slot::Gathered(..) => Slot::TakenBack,
+            Slot::Leaving(_) => Slot::Abandoned,
+            _ => return inner.clear(slot),
+        };
+        // The job and the waker are dropped when the desk is no longer borrowed.
+        let before = std::mem::replace(&mut inner.slots[slot], next);
+        inner.waiting -= usize::from(matches!(before, Slot::Gathered(..)));
+        inner.counts.cancelled += 1;
+        drop(inner);
+        drop(before);
+    }
+}
+
+impl Default for Desk {
+    fn default() -> Desk {
+        Desk::new()
+    }
+}
+
+impl Inner {
+    fn place(&mut self, content: Slot) -> usize {
+        match self.free.pop() {
+            Some(slot) => {
+                self.slots[slot] = content;
+                slot
+            }
+            None => {
+                self.slots.push(content);
+                self.slots.len() - 1
+            }
+        }
+    }
+
+    fn clear(&mut self, slot: usize) {
+        self.slots[slot] = Slot::Free;
+        self.free.push(slot);
+    }
+
+    fn take(&mut self, slot: usize) -> Option<Job> {
+        match std::mem::replace(&mut self.slots[slot], Slot::Free) {
+            Slot::Gathered(job, waker) => {
+                self.slots[slot] = Slot::Leaving(waker);
+                Some(job)
+            }
+            _ => {
+                self.free.push(slot);
+                None
+            }
+        }
+    }
+
+    fn finish(&mut self, slot: usize, outcome: Outcome) -> Option<Waker> {
+        self.counts.done += 1;
+        match std::mem::replace(&mut self.slots[slot], Slot::Done(outcome)) {
+            Slot::Leaving(waker) => waker,
+            _ => {
+                self.clear(slot);
+                None
+            }
+        }
+    }
+}
+
+impl Pending {
+    /// For those who know the answer already.
+    #[must_use]
+    pub fn answered(outcome: Outcome) -> Pending {
+        Pending(Hold::Answered(Some(outcome)))
+    }
+}
+
+impl Future for Pending {
+    type Output = Outcome;
+
+    /// # Panics
+    /// When it has answered before.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.0 {
+            Hold::At(desk, slot) => match desk.poll(*slot, context) {
+                Poll::Ready(outcome) => {
+                    self.0 = Hold::Answered(None);
+                    Poll::Ready(outcome)
+                }
+                Poll::Pending => Poll::Pending,
+            },
+            Hold::Answered(outcome) => Poll::Ready(outcome.take().expect("asked again after it had answered")),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Hold::At(desk, slot) = self {
+            desk.take_back(*slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::pair::X25519Pair;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counter() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        (Arc::clone(&count), Waker::from(count))
+    }
+
+    /// A job and what it comes to.
+    fn agreement() -> (Job, Vec<u8>) {
+        let (ours, theirs) = (X25519Pair::generate(), X25519Pair::generate());
+        let (our_share, their_share) = (*ours.share(), *theirs.share());
+        let expected = theirs.agree(our_share).run().expect("an agreement").to_vec();
+        (ours.agree(their_share), expected)
+    }
+
+    fn poll(pending: &mut Pending, waker: &Waker) -> Poll<Outcome> {
+        Pin::new(pending).poll(&mut Context::from_waker(waker))
+    }
+
+    fn answer(pending: &mut Pending) -> Outcome {
+        match poll(pending, Waker::noop()) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => panic!("no answer yet"),
+        }
+    }
+
+    #[test]
+    fn jobs_wait_for_the_departure_and_each_is_answered_with_its_own_outcome() {
+        let desk = Desk::new();
+        let (woken, waker) = counter();
+        let (jobs, expected): (Vec<_>, Vec<_>) = (0..5).map(|_| agreement()).unzip();
+        let mut pending: Vec<Pending> = jobs.into_iter().map(|job| desk.submit(job)).collect();
+        assert!(pending.iter_mut().all(|pending| poll(pending, &waker).is_pending()));
+        assert_eq!(desk.leave(), 5);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 5);
+        for (pending, expected) in pending.iter_mut().zip(expected).rev() {
+            assert_eq!(*answer(pending).expect("an agreement"), expected);
+        }
+        drop(pending);
+        let counts = desk.counts();
+        assert_eq!(counts, DeskCounts { submitted: 5, done: 5, departures: 1, ..DeskCounts::default() });
+        assert_eq!(desk.leave(), 0);
+    }
+
+    #[test]
+    fn the_first_job_wakes_the_leaver_and_the_next_does_not() {
+        let desk = Desk::new();
+        let (woken, waker) = counter();
+        let mut context = Context::from_waker(&waker);
+        assert!(desk.poll_gathered(&mut context).is_pending());
+        let _first = desk.submit(agreement().0);
+        let _second = desk.submit(agreement().0);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(desk.poll_gathered(&mut context).is_ready());
+        desk.leave();
+        assert!(desk.poll_gathered(&mut context).is_pending());
+    }
+
+    #[test]
+    fn full_lanes_leave_at_once() {
+        let desk = Desk::new();
+        let mut pending: Vec<Pending> = (0..Desk::LANES).map(|_| desk.submit(agreement().0)).collect();
+        assert_eq!((desk.waiting(), desk.counts().full), (0, 1));
+        assert!(pending.iter_mut().all(|pending| answer(pending).is_ok()));
+    }
+
+    #[test]
+    fn a_job_that_nobody_waits_for_any_more_is_not_done() {
+        let desk = Desk::new();
+        let kept = desk.submit(agreement().0);
+        drop(desk.submit(agreement().0));
+        assert_eq!(desk.waiting(), 1);
+        assert_eq!(desk.leave(), 1);
+        drop(kept);
+        assert_eq!(desk.counts().cancelled, 1);
+        // Its place is free again, and so is that of the one whose answer was not looked at.
+        let inner = desk.0.borrow();
+        assert_eq!(inner.free.len(), inner.slots.len());
+    }
+
+    #[test]
+    fn a_full_desk_says_so_at_once() {
+        let desk = Desk::new();
+        let answered: Vec<Pending> = (0..Desk::JOBS_MAX).map(|_| desk.submit(bad_agreement())).collect();
+        assert_eq!(answer(&mut desk.submit(bad_agreement())).err(), Some(JobError::Unavailable));
+        assert_eq!(desk.counts().refused, 1);
+        drop(answered);
+        desk.leave();
+        let mut again = desk.submit(bad_agreement());
+        desk.leave();
+        assert_eq!(answer(&mut again).err(), Some(JobError::BadShare));
+    }
+
+    /// Costs nothing to make.
+    fn bad_agreement() -> Job {
+        Job::X25519 { secret: zeroize::Zeroizing::new([7; 32]), peer: [0; 32] }
+    }
+
+    /// Comes back to the desk as it is woken.
+    struct Busybody(std::sync::Mutex<Option<usize>>);
+
+    thread_local! {
+        static DESK: Desk = Desk::new();
+    }
+
+    impl Wake for Busybody {
+        fn wake(self: Arc<Self>) {
+            let waiting = DESK.with(|desk| {
+                drop(desk.submit(bad_agreement()));
+                desk.waiting()
+            });
+            *self.0.lock().expect("nobody panics with it") = Some(waiting);
+        }
+    }
+
+    #[test]
+    fn whoever_is_woken_may_come_back_to_the_desk() {
+        let busybody = Arc::new(Busybody(std::sync::Mutex::new(None)));
+        let waker = Waker::from(Arc::clone(&busybody));
+        DESK.with(|desk| {
+            let mut pending = desk.submit(bad_agreement());
+            assert!(poll(&mut pending, &waker).is_pending());
+            desk.leave();
+            assert!(busybody.0.lock().expect("nobody panics with it").is_some());
+        });
+    }
+
+    #[test]
+    fn any_order_of_submitting_leaving_and_going_away_answers_everybody_who_stays() {
+        let seed = 3;
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let desk = Desk::new();
+        let mut pending: Vec<(Pending, Vec<u8>)> = Vec::new();
+        for _ in 0..5000 {
+            match random.u8(..10) {
+                0..4 => {
+                    let (job, expected) = agreement();
+                    pending.push((desk.submit(job), expected));
+                }
+                4..6 if !pending.is_empty() => drop(pending.swap_remove(random.usize(..pending.len()))),
+                6..9 if !pending.is_empty() => {
+                    let index = random.usize(..pending.len());
+                    if let Poll::Ready(outcome) = poll(&mut pending[index].0, Waker::noop()) {
+                        assert_eq!(*outcome.expect("an agreement"), pending.swap_remove(index).1);
+                    }
+                }
+                _ => drop(desk.leave()),
+            }
+        }
+        desk.leave();
+        for (mut pending, expected) in pending.drain(..) {
+            assert_eq!(*answer(&mut pending).expect("an agreement"), expected);
+        }
+        let (counts, inner) = (desk.counts(), desk.0.borrow());
+        assert_eq!(inner.free.len(), inner.slots.len());
+        assert_eq!(inner.waiting, 0);
+        assert!(counts.cancelled > 100 && counts.done + counts.cancelled >= counts.submitted, "{counts:?}");
+    }
+}

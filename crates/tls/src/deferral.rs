@@ -1,0 +1,202 @@
+//! Which work of a handshake is set aside for somebody else to do, and how much of it at once.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use propylon_crypto::{Job, JobError, JobKind, Outcome};
+
+use crate::overheard::{self, Fault};
+use crate::park::{self, Stacks};
+
+/// The kinds of work that an acceptor's handshakes set aside. What a remote key does always is: there is no other way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deferral {
+    pub rsa: bool,
+    pub ecdsa: bool,
+    pub ed25519: bool,
+    pub x25519: bool,
+}
+
+impl Deferral {
+    pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true };
+
+    fn takes(self, kind: JobKind) -> bool {
+        match kind {
+            JobKind::Rsa => self.rsa,
+            JobKind::Ecdsa => self.ecdsa,
+            JobKind::Ed25519 => self.ed25519,
+            JobKind::X25519 => self.x25519,
+            JobKind::Remote => true,
+        }
+    }
+}
+
+/// How many handshakes a core may have parked at once, by what they wait for. A parked handshake holds some 20 KB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParkingLimits {
+    /// For a batch on this core, which takes microseconds. Beyond it the work is done on the spot.
+    pub local: usize,
+    /// For a signer elsewhere, which takes a round trip. Beyond it handshakes fail with the reason `busy`.
+    pub remote: usize,
+}
+
+impl Default for ParkingLimits {
+    fn default() -> ParkingLimits {
+        ParkingLimits { local: 256, remote: 4096 }
+    }
+}
+
+/// One core's room for handshakes that are set aside; all acceptors of a core share it.
+pub struct Parking {
+    pub(crate) stacks: Rc<Stacks>,
+    limits: ParkingLimits,
+    local: Cell<usize>,
+    remote: Cell<usize>,
+    counts: Cell<ParkingCounts>,
+}
+
+/// Since the parking was made, unless it says now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParkingCounts {
+    /// Now.
+    pub local: usize,
+    /// Now.
+    pub remote: usize,
+    /// Suspensions by kind of work, in the order of [`JobKind::ALL`].
+    pub parked: [u64; JobKind::ALL.len()],
+    /// Local work that was done on the spot because there was no room.
+    pub done_on_the_spot: u64,
+    /// Remote work that was refused because there was no room.
+    pub refused: u64,
+    /// Handshakes that were dropped while they were parked.
+    pub cancelled: u64,
+    /// Handshakes that ended by a panic, contained: defects.
+    pub panics: u64,
+    /// Stacks that have been opened. They are kept.
+    pub stacks: usize,
+    /// Those among them that nobody uses now.
+    pub stacks_idle: usize,
+    /// The most that any handshake has used of its stack.
+    pub stack_high_water_bytes: usize,
+}
+
+impl Parking {
+    #[must_use]
+    pub fn new(limits: ParkingLimits) -> Rc<Parking> {
+        Rc::new(Parking {
+            // One handshake may be running on top of those that are parked.
+            stacks: Stacks::new(limits.local + limits.remote + 1),
+            limits,
+            local: Cell::new(0),
+            remote: Cell::new(0),
+            counts: Cell::default(),
+        })
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> ParkingCounts {
+        let (stacks, stacks_idle) = self.stacks.counts();
+        ParkingCounts {
+            local: self.local.get(),
+            remote: self.remote.get(),
+            stacks,
+            stacks_idle,
+            stack_high_water_bytes: self.stacks.high_water_bytes(),
+            ..self.counts.get()
+        }
+    }
+
+    fn has_room(&self, kind: JobKind) -> bool {
+        match kind {
+            JobKind::Remote => self.remote.get() < self.limits.remote,
+            _ => self.local.get() < self.limits.local,
+        }
+    }
+
+    pub(crate) fn enter(&self, kind: JobKind) {
+        let place = self.place(kind);
+        place.set(place.get() + 1);
+        self.count(|counts| counts.parked[kind as usize] += 1);
+    }
+
+    pub(crate) fn leave(&self, kind: JobKind) {
+        let place = self.place(kind);
+        place.set(place.get() - 1);
+    }
+
+    fn place(&self, kind: JobKind) -> &Cell<usize> {
+        if kind == JobKind::Remote { &self.remote } else { &self.local }
+    }
+
+    pub(crate) fn count(&self, add: impl FnOnce(&mut ParkingCounts)) {
+        let mut counts = self.counts.get();
+        add(&mut counts);
+        self.counts.set(counts);
+    }
+}
+
+/// What an acceptor gives to its handshakes.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub deferral: Deferral,
+    pub parking: Rc<Parking>,
+}
+
+thread_local! {
+    /// Of the handshake whose turn it is.
+    static WAY: Cell<Option<Way>> = const { Cell::new(None) };
+}
+
+/// Runs a turn of a handshake whose work may be set aside.
+pub(crate) fn along<T>(way: Way, turn: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            WAY.set(None);
+        }
+    }
+    WAY.set(Some(way));
+    let _reset = Reset;
+    turn()
+}
+
+/// Has a job done: by somebody else, with the handshake parked meanwhile, or here and now. Called from the depth of the
+/// library, where nothing is borrowed or locked.
+pub(crate) fn perform(job: Job) -> Outcome {
+    let outcome = set_aside_or_run(job);
+    if let Err(error) = &outcome {
+        overheard::note(|heard| {
+            heard.fault.get_or_insert(Fault::Job(*error));
+        });
+    }
+    outcome
+}
+
+fn set_aside_or_run(job: Job) -> Outcome {
+    if !park::can_suspend() {
+        return job.run();
+    }
+    let Some(way) = WAY.take() else { return park::deep(|| job.run()) };
+    let kind = job.kind();
+    let (takes, room) = (way.deferral.takes(kind), way.parking.has_room(kind));
+    if takes && room {
+        // Both are the running handshake's, and another will run before this one goes on.
+        let heard = overheard::set_aside();
+        let outcome = park::suspend(job);
+        overheard::put_back(heard);
+        WAY.set(Some(way));
+        return outcome;
+    }
+    if takes {
+        way.parking.count(|counts| match kind {
+            JobKind::Remote => counts.refused += 1,
+            _ => counts.done_on_the_spot += 1,
+        });
+    }
+    WAY.set(Some(way));
+    if kind == JobKind::Remote {
+        overheard::note(|heard| heard.fault = Some(Fault::Busy));
+        return Err(JobError::Unavailable);
+    }
+    park::deep(|| job.run())
+}
