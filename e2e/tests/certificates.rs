@@ -154,6 +154,27 @@ fn a_broken_file_keeps_what_was_there_and_is_told_of() {
 }
 
 #[test]
+fn clients_come_back_to_their_sessions_after_a_swap() {
+    let origin = hello();
+    let scratch = Scratch::new();
+    let path = scratch.write("shop.pem", issue(&["localhost"], &PKCS_ECDSA_P256_SHA256));
+    let engine = Engine::start(&config(origin.address(), &format!("certificates = [\"{}\"]", path.display())));
+    let ways = [&["-tls1_3"][..], &["-tls1_2"], &["-tls1_2", "-no_ticket"]];
+    let ask = |index: usize, key: &str| {
+        let session = scratch.join(&format!("{index}.session")).display().to_string();
+        let said = s_client(engine.address("web").port(), &[ways[index], &[key, &session]].concat(), REQUEST);
+        assert!(said.text().contains("hello\n"), "{}", said.stderr);
+        said.text().contains("\nReused, TLSv")
+    };
+    assert_eq!([0, 1, 2].map(|index| ask(index, "-sess_out")), [false; 3]);
+    let next = issue(&["localhost"], &PKCS_ECDSA_P256_SHA256);
+    replace(&scratch, "shop.pem", &next);
+    engine.signal(Signal::HUP);
+    sees(engine.address("web"), &next);
+    assert_eq!([0, 1, 2].map(|index| ask(index, "-sess_in")), [true; 3]);
+}
+
+#[test]
 fn watched_files_are_taken_up_without_a_signal_however_they_are_replaced() {
     let origin = hello();
     let scratch = Scratch::new();
@@ -270,9 +291,14 @@ fn a_name_without_a_certificate_is_refused_where_names_are_strict() {
     assert!(ask(&[]).text().contains("hello\n"));
     assert!(ask(&["-servername", "a.shop.test"]).text().contains("hello\n"));
     let mut refused = 0.0;
-    for options in [&["-servername", "other.test"][..], &["-servername", "shop.test", "-tls1_2"], &["-noservername"]] {
+    for (options, alert) in [
+        (&["-servername", "other.test"][..], "unrecognized name"),
+        (&["-servername", "shop.test", "-tls1_2"], "unrecognized name"),
+        (&["-noservername", "-tls1_2"], "unrecognized name"),
+        (&["-noservername"], "missing extension"),
+    ] {
         let said = ask(options);
-        assert!(said.stderr.contains("unrecognized name"), "{options:?}: {}", said.stderr);
+        assert!(said.stderr.contains(alert), "{options:?}: {}", said.stderr);
         refused += 1.0;
     }
     engine.metric_reaches("propylon_tls_handshake_failures_total", &[("reason", "no-certificate")], refused);
