@@ -24,7 +24,7 @@ impl Cast {
         let (stranger, _) = authority("Strangers");
         scratch.write("ca.pem", pem);
         let revoked = SerialNumber::from(vec![0x66_u8]);
-        scratch.write("crl.pem", list(&issuer, &[revoked.clone()]));
+        scratch.write("crl.pem", list(&issuer, std::slice::from_ref(&revoked)));
         let write = |name: &str, issuer: &Issuer<'_, KeyPair>, change: &dyn Fn(&mut CertificateParams)| {
             scratch.write(&format!("{name}.pem"), client(issuer, change));
         };
