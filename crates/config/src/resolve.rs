@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use crate::model::{Action, At, Config, HostPattern, Listener, ListenerId, PathPattern, Redirect, Route};
+use crate::model::{
+    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Redirect, Route, TlsProfile,
+};
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};
 use crate::text::Span;
@@ -15,6 +17,8 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     let patterns = ambiguous_routes(report, routes);
     redirect_loops(report, config, routes, &patterns);
     monitor_paths(report, config, routes);
+    identities(report, config, routes);
+    facts(report, config);
     // What is absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
         reach(report, config, routes);
@@ -204,6 +208,56 @@ fn monitor_paths(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             report.warning(draft.span, what, "choose another path for one of the two");
         }
     }
+}
+
+/// A route that only clients with a certificate may take needs a listener that asks for one.
+fn identities(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    let asks = |listener: &Listener| profile(config, listener).is_some_and(|tls| tls.client_auth.is_some());
+    for draft in routes.iter().filter(|draft| draft.complete && draft.route.require_client_certificate) {
+        let deaf: Vec<&Listener> =
+            reached(config, &draft.route).map(|(_, listener)| listener).filter(|listener| !asks(listener)).collect();
+        let Some(first) = deaf.first() else { continue };
+        let name = shown(&first.name);
+        let what = format!("on [listener.{name}] no client is asked for a certificate: this route answers 403 to all");
+        if deaf.len() == reached(config, &draft.route).count() {
+            report.error(
+                draft.span,
+                what,
+                "add `client_auth` to its [tls.NAME], or remove `require_client_certificate`",
+            );
+        } else {
+            report.warning(draft.span, what, "name the `listener` that the route is for, if that is not meant");
+        }
+    }
+}
+
+/// Facts in `request_headers` that will never be known on the listener.
+fn facts(report: &Report<'_>, config: &Config) {
+    for listener in config.listeners.iter().filter(|listener| !listener.request_headers.is_empty()) {
+        let pieces = listener.request_headers.iter().flat_map(|header| &header.value);
+        let facts: Vec<Fact> =
+            pieces.filter_map(|piece| if let Piece::Fact(f) = piece { Some(*f) } else { None }).collect();
+        let name = shown(&listener.name);
+        let never = |fact: &Fact, why: &str| format!("{{{}}} is never known on [listener.{name}]: {why}", fact.name());
+        let Some(tls) = profile(config, listener) else {
+            if let (Some(fact), None) = (facts.first(), listener.tls) {
+                report.error_at(listener.at, never(fact, "it speaks plaintext"), "add `tls`, or remove the field");
+            }
+            continue;
+        };
+        if let Some(fact) = facts.iter().find(|fact| fact.is_identity() && tls.client_auth.is_none()) {
+            let fix = format!("add `client_auth` to [tls.{}], or remove the field", shown(&tls.name));
+            report.error_at(listener.at, never(fact, "no client is asked for a certificate"), fix);
+        }
+        if facts.contains(&Fact::TlsJa4) && !tls.ja4 {
+            let fix = format!("add ja4 = true to [tls.{}], or remove the field", shown(&tls.name));
+            report.error_at(listener.at, never(&Fact::TlsJa4, "fingerprints are not computed"), fix);
+        }
+    }
+}
+
+fn profile<'c>(config: &'c Config, listener: &Listener) -> Option<&'c TlsProfile> {
+    listener.tls.and_then(|id| config.tls.get(id.0))
 }
 
 fn reach(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {

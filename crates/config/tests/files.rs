@@ -31,7 +31,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
         lines(&problems),
         [
             "design.toml:19:1: `signer` is not supported yet; remove it, and keep the keys beside the certificates",
-            "design.toml:20:1: `client_auth` is not supported yet; remove it, and have the servers check who the client is",
             "design.toml:22:9: `signer.vault` is not supported yet; remove it, and keep the keys beside the certificates",
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
             "design.toml:30:70: `max_connections` is not supported yet; remove it",
@@ -64,6 +63,12 @@ fn every_key_reaches_the_model() {
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
+    let [dn, version] = web.request_headers.as_slice() else { panic!("two fields") };
+    assert_eq!((dn.name.as_str(), &dn.value[..]), ("X-Client-DN", &[Piece::Fact(Fact::ClientSubject)][..]));
+    let written =
+        [Piece::Text("v=".into()), Piece::Fact(Fact::TlsVersion), Piece::Text(";".into()), Piece::Fact(Fact::TlsJa4)];
+    assert_eq!((version.name.as_str(), &version.value[..]), ("X-TLS", &written[..]));
+    assert!(plain.request_headers.is_empty());
     let seconds = Duration::from_secs;
     let t = web.timeouts;
     assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [1, 2, 3, 4, 300].map(seconds));
@@ -76,7 +81,26 @@ fn every_key_reaches_the_model() {
     assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/propylon/shop.pem".into()));
     let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
     assert_eq!(tls.certificates[1].source, pair);
-    assert_eq!((tls.policy, tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
+    assert_eq!((tls.policy.clone(), tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
+    let Resumption { tickets, ticket_keys: TicketKeys::File { path, rotate, .. }, session_ids } = &tls.resumption
+    else {
+        panic!("keys in a file")
+    };
+    assert_eq!((*tickets, *session_ids, *rotate), (1, 100, Some(seconds(3 * 3600))));
+    assert_eq!(path, &PathBuf::from("/etc/propylon/tickets"));
+
+    let auth = tls.client_auth.as_ref().expect("clients are asked");
+    assert_eq!(
+        auth.ca.iter().map(|trust| trust.path.clone()).collect::<Vec<_>>(),
+        [PathBuf::from("/etc/propylon/ca.pem"), "/etc/cas".into()]
+    );
+    assert_eq!((auth.crl[0].path.as_path(), auth.mode), (Path::new("/etc/propylon/crl.pem"), ClientAuthMode::Optional));
+    assert_eq!(
+        (auth.crl_scope, auth.crl_missing, auth.crl_expired),
+        (CrlScope::Leaf, Leniency::Allow, Leniency::Allow)
+    );
+    assert_eq!((auth.depth, auth.send_ca_names, auth.forward), (2, false, ForwardIdentity::Chain));
+    assert!(tls.ja4);
 
     let app = &config.backends[0];
     assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
@@ -90,6 +114,7 @@ fn every_key_reaches_the_model() {
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
     assert_eq!(api.action, Action::Backend(BackendId(0)));
+    assert!(api.require_client_certificate && !old.require_client_certificate);
     assert_eq!(old.host, HostPattern::Suffix(".shop.example".into()));
     assert_eq!(old.path, PathPattern::Exact("/old".into()));
     let Action::Redirect(redirect) = &old.action else { panic!("a redirect") };
@@ -102,7 +127,7 @@ fn every_key_reaches_the_model() {
 
 #[test]
 fn what_is_left_out_has_its_default() {
-    let text = "[listener.a]\nbind='0.0.0.0:80'\n[tls.t]\ncertificates=['a']\n[backend.b]\nservers=['c:1']\n[[route]]\nbackend='b'\n";
+    let text = "[listener.a]\nbind='0.0.0.0:80'\n[tls.t]\ncertificates=['a']\nclient_auth={ca='c'}\n[backend.b]\nservers=['c:1']\n[[route]]\nbackend='b'\n";
     let (config, warnings) = parse(&source("a.toml", text)).expect("a good file");
     assert_eq!(
         lines(&warnings),
@@ -119,7 +144,16 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
-    assert_eq!((config.tls[0].policy, config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
+    assert_eq!((config.tls[0].policy.clone(), config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
+    let resumption = Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 };
+    assert_eq!(config.tls[0].resumption, resumption);
+    let auth = config.tls[0].client_auth.as_ref().expect("clients are asked");
+    assert_eq!((auth.mode, auth.crl.len(), auth.depth), (ClientAuthMode::Required, 0, 6));
+    assert_eq!(
+        (auth.crl_scope, auth.crl_missing, auth.crl_expired),
+        (CrlScope::Chain, Leniency::Refuse, Leniency::Refuse)
+    );
+    assert!(auth.send_ca_names && auth.forward == ForwardIdentity::Leaf && !config.tls[0].ja4);
     assert_eq!(config.routes[0].path, PathPattern::Prefix("/".into()));
 }
 
@@ -151,8 +185,39 @@ fn problems_in_json_have_their_position() {
     assert_eq!(
         lines(&problems),
         [
-            "full.json:13:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:36:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
+            "full.json:49:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
+}
+
+#[test]
+fn certificates_policies_and_preferences_are_read_as_written() {
+    let text = r#"
+[listener.web]
+bind = "127.0.0.1:443"
+tls = "t"
+prefer = ["rsa", "ed25519"]
+[tls.t]
+certificates = [{ path = "a.pem", default = true }, { chain = "c", key = "k", ocsp = "o" }]
+policy = { versions = ["1.3"], suites = ["tls_aes_256_gcm_sha384"], groups = ["P-384", "x25519"] }
+strict_sni = true
+watch = "10s"
+certificate_compression = false
+[[route]]
+respond = { body = "ok" }
+"#;
+    let source = Source { name: "f.toml".into(), base: "/etc".into(), text: text.into() };
+    let (config, problems) = propylon_config::parse(&source).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(config.listeners[0].prefer, Some(vec![KeyType::Rsa, KeyType::Ed25519]));
+    let tls = &config.tls[0];
+    assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/a.pem".into()));
+    assert_eq!(tls.certificates.iter().map(|each| each.default).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(tls.certificates[1].ocsp, Some("/etc/o".into()));
+    let TlsPolicy::Custom(policy) = &tls.policy else { panic!("{:?}", tls.policy) };
+    assert_eq!(policy.suites.iter().map(|each| each.name()).collect::<Vec<_>>(), ["TLS_AES_256_GCM_SHA384"]);
+    assert_eq!(policy.groups.iter().map(|each| each.name()).collect::<Vec<_>>(), ["secp384r1", "x25519"]);
+    assert!(tls.strict_sni && !tls.certificate_compression);
+    assert_eq!(tls.watch, Some(std::time::Duration::from_secs(10)));
 }

@@ -170,7 +170,8 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         (&listener("protocol='htpp'"), 3, 10, "did you mean \"http\"?"),
         (&listener("accept_proxy_protocol=true"), 3, 1, "`accept_proxy_protocol` is not supported yet"),
         (&tls("signer='v'"), 6, 8, "no signer named \"v\""),
-        (&tls("client_auth={ca='c',mode='optional'}"), 6, 1, "`client_auth` is not supported yet"),
+        (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
+        (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
         (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
         (&backend("reuse='aggressive'"), 6, 7, "`reuse = \"aggressive\"` is not supported yet"),
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
@@ -214,6 +215,43 @@ fn tls_profiles_are_checked() {
         (&tls("certificates=['a']\nprefer=[]"), 6, 8, "`prefer` is empty"),
         (&tls("certificates=['a']\nprefer=['rsa','rsa']"), 6, 15, "names this key type twice"),
         (&tls("certificates=['a']\nprefer=['edcsa']"), 6, 9, "did you mean \"ecdsa\"?"),
+        (&tls("certificates=[{path='a',key='b'}]"), 5, 25, "`key` and `path` cannot stand together"),
+        (&tls("certificates=['a']\nwatch='10ms'"), 6, 7, "`watch` is too small"),
+        (&tls("certificates=['a']\npolicy={versions=['1.1']}"), 6, 19, "TLS 1.1 is broken (RFC 8996)"),
+        (&tls("certificates=['a']\npolicy={versions=['1.4']}"), 6, 19, "use \"1.2\" or \"1.3\""),
+        (&tls("certificates=['a']\npolicy={suites=[]}"), 6, 16, "`suites` is empty"),
+        (&tls("certificates=['a']\npolicy={sets=[]}"), 6, 9, "unknown key `sets`"),
+        (
+            &tls("certificates=['a']\npolicy={suites=['TLS_RSA_WITH_AES_128_GCM_SHA256']}"),
+            6,
+            17,
+            "TLS_RSA_WITH_AES_128_GCM_SHA256 has no forward secrecy; Propylon does not offer it; remove it",
+        ),
+        (
+            &tls("certificates=['a']\npolicy={suites=['TLS_AES_128_GCM_SHA265']}"),
+            6,
+            17,
+            "did you mean \"TLS_AES_128_GCM_SHA256\"?",
+        ),
+        (
+            &tls("certificates=['a']\npolicy={versions=['1.3'],suites=['ECDHE-RSA-AES128-GCM-SHA256']}"),
+            6,
+            1,
+            "`suites` has none for TLS 1.3",
+        ),
+        (&tls("certificates=['a']\npolicy={groups=['x25591']}"), 6, 17, "did you mean \"x25519\"?"),
+        (&tls("certificates=['a']\npolicy={groups=['secp521r1']}"), 6, 17, "not in the TLS library"),
+        (&tls("certificates=['a']\npolicy={groups=['X25519MLKEM768']}"), 6, 1, "none for TLS 1.2"),
+        (&tls("certificates=['a']\npolicy={groups=['x25519','X25519']}"), 6, 26, "names this one twice"),
+        (&tls("certificates=['a']\ntickets=9"), 6, 9, "`tickets` is too large"),
+        (&tls("certificates=['a']\nsession_ids=-1"), 6, 13, "`session_ids` is too small"),
+        (&tls("certificates=['a']\nticket_keys=''"), 6, 13, "`ticket_keys` is empty"),
+        (&tls("certificates=['a']\nticket_keys=1"), 6, 13, "a path or {"),
+        (&tls("certificates=['a']\nticket_keys={rotate='6h'}"), 6, 13, "`ticket_keys` has no `file`"),
+        (&tls("certificates=['a']\nticket_keys={file='k',rotate='73h'}"), 6, 30, "use \"72h\" or less"),
+        (&tls("certificates=['a']\nticket_keys={file='k',rotates='1h'}"), 6, 23, "did you mean `rotate`?"),
+        (&tls("certificates=['a']\nearly_data='safe'"), 6, 1, "`early_data` is not supported yet"),
+        (&tls("certificates=['a']\nearly_data='yes'"), 6, 12, "use \"off\" or \"safe\""),
         ("[tls.u]\ncertificates=['a']", 1, 6, "warning: no listener uses [tls.u]"),
     ]);
 }
@@ -352,7 +390,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `timeouts` or `limits`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key
@@ -391,4 +429,65 @@ fn a_byte_order_mark_and_windows_line_ends_shift_no_position() {
     assert!(render(&problems, &text).ends_with("  8 | level = 'é'\n    |         ^^^\n"));
     let warnings = parse(&source("f", &format!("\u{feff}{}", GOOD))).expect("a good file").1;
     assert_eq!(warnings, []);
+}
+
+/// A listener of a profile, one of plaintext, and a route.
+fn with_identity(auth: &str, listener: &str, route: &str) -> String {
+    format!(
+        "[listener.web]\nbind='0.0.0.0:443'\ntls='t'\n{listener}\n[tls.t]\ncertificates=['a']\n{auth}\n\
+         [listener.plain]\nbind='0.0.0.0:80'\n[[route]]\nrespond={{}}\n[[route]]\npath='/in'\nrespond={{}}\n{route}\n"
+    )
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn what_is_asked_of_clients_must_make_sense() {
+    let auth = |text: &str| with_identity(text, "", "");
+    expect(&[
+        (&auth("client_auth={}"), 7, 1, "`client_auth` has no `ca`; add the PEM file of the authorities"),
+        (&auth("client_auth={ca=[]}"), 7, 17, "`ca` is empty"),
+        (&auth("client_auth={ca=1}"), 7, 17, "`ca`: expected a path or an array of paths, found an integer"),
+        (&auth("client_auth={ca='c',mode='require'}"), 7, 26, "did you mean \"required\"?"),
+        (&auth("client_auth={ca='c',crl=[1]}"), 7, 26, "`crl`: expected a string"),
+        (&auth("client_auth={ca='c',crl_scope='leaf'}"), 7, 21, "warning: `crl_scope` has no effect without `crl`"),
+        (&auth("client_auth={ca='c',depth=9}"), 7, 27, "`depth` is too large; use 8 or less"),
+        (&auth("client_auth={ca='c',forward='all'}"), 7, 29, "use \"leaf\", \"chain\" or \"nothing\""),
+        (&auth("client_auth={ca='c',cas='d'}"), 7, 21, "unknown key `cas` in `client_auth`; did you mean `ca`?"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn a_route_for_clients_with_a_certificate_needs_a_listener_that_asks_for_one() {
+    let required = "require_client_certificate=true";
+    let asks = "client_auth={ca='c'}";
+    expect(&[
+        (&with_identity("", "", required), 12, 1, "on [listener.web] no client is asked for a certificate: this route answers 403 to all; add `client_auth`"),
+        (&with_identity(asks, "", required), 12, 1, "warning: on [listener.plain] no client is asked"),
+        (&with_identity(asks, "", &format!("{required}\nlistener='plain'")), 12, 1, "on [listener.plain] no client is asked"),
+    ]);
+    assert_eq!(all(&with_identity(asks, "", &format!("{required}\nlistener='web'"))), [""; 0]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn fields_for_servers_are_made_of_facts_that_can_be_known() {
+    let header = |text: &str| with_identity("ja4=true", &format!("request_headers={{{text}}}"), "");
+    expect(&[
+        (&header("X='{tls.versio}'"), 4, 20, "nothing is known as {tls.versio}; did you mean \"{tls.version}\"?"),
+        (&header("X='{zzz}'"), 4, 20, "use \"tls.version\", \"tls.suite\""),
+        (&header("X='{tls.version'"), 4, 20, "a brace is without its other half"),
+        (&header("X='tls.version}'"), 4, 20, "a brace is without its other half"),
+        (&header("X=''"), 4, 20, "cannot be the value of a field"),
+        (&header("X=1"), 4, 20, "expected a string"),
+        (&header("X=\"a\\nb\""), 4, 20, "cannot be the value of a field"),
+        (&header("X_Y='a'"), 4, 18, "\"X_Y\" cannot be the name of a field here; use up to 64 letters, digits and `-`"),
+        (&header("Host='a'"), 4, 18, "the field \"Host\" has a meaning of its own"),
+        (&header("Client-cert='a'"), 4, 18, "has a meaning of its own"),
+        (&header("X-Forwarded-Tls='a'"), 4, 18, "has a meaning of its own"),
+        (&header("X='{client.subject}'"), 1, 11, "{client.subject} is never known on [listener.web]: no client is asked for a certificate"),
+        (&with_identity("", "request_headers={X='{tls.ja4}'}", ""), 1, 11, "add ja4 = true to [tls.t]"),
+    ]);
+    let plain = "[listener.a]\nbind='0.0.0.0:80'\nrequest_headers={X='{tls.version}'}\n[[route]]\nrespond={}\n";
+    expect(&[(plain, 1, 11, "{tls.version} is never known on [listener.a]: it speaks plaintext; add `tls`, or remove the field")]);
 }

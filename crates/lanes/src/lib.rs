@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), no_std)]
 
 mod cpu;
+pub mod p256;
+pub mod rsa;
 #[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "each kernel takes what it needs")]
 mod wipe;

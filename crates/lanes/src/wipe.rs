@@ -1,6 +1,7 @@
 //! Secrets are overwritten before their memory is given back, also when a panic unwinds.
 
 use core::arch::asm;
+#[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::__m512i;
 use core::mem::{MaybeUninit, size_of_val};
 use core::ops::{Deref, DerefMut};
@@ -19,6 +20,7 @@ unsafe impl Blank for u32 {}
 unsafe impl Blank for u64 {}
 // SAFETY: as above.
 unsafe impl Blank for i64 {}
+#[cfg(target_arch = "x86_64")]
 // SAFETY: as above.
 unsafe impl Blank for __m512i {}
 // SAFETY: an array is whole when its elements are.
@@ -90,6 +92,7 @@ pub fn wipe_stack<const BYTES: usize>() {
 }
 
 /// Zeroes all 32 vector registers: what a kernel leaves in them would otherwise go into the next saved context.
+#[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub fn wipe_registers() {
@@ -134,6 +137,7 @@ mod tests {
     #[test]
     fn the_stack_below_and_the_registers_can_be_wiped() {
         wipe_stack::<4096>();
+        #[cfg(target_arch = "x86_64")]
         if std::is_x86_feature_detected!("avx512f") {
             // SAFETY: the processor was just asked.
             unsafe { wipe_registers() };

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::AccessLog;
+use propylon_tls::Identity;
 
 /// A sheet is handed over when it holds this much.
 const SHEET_BYTES: usize = 32 * 1024;
@@ -40,7 +41,7 @@ pub struct Record<'a> {
     pub server: Option<&'a str>,
     pub attempts: u32,
     pub reused: bool,
-    pub tls: Option<&'a TlsFields>,
+    pub tls: Option<&'a TlsFields<'a>>,
     pub fault: Option<&'a str>,
 }
 
@@ -59,12 +60,18 @@ pub struct Durations {
 }
 
 #[derive(Debug)]
-pub struct TlsFields {
+pub struct TlsFields<'a> {
     pub version: &'static str,
     pub suite: &'static str,
     pub group: Option<&'static str>,
     pub certificate: Option<&'static str>,
+    pub signature: Option<&'static str>,
+    pub alpn: Option<&'static str>,
     pub resumed: bool,
+    /// Only on a connection's first request.
+    pub server_name: Option<&'a str>,
+    pub ja4: Option<&'a str>,
+    pub client: Option<&'a Identity>,
 }
 
 /// One core's end of the log.
@@ -174,7 +181,7 @@ fn durations(out: &mut Vec<u8>, durations: &Durations) {
     let _ = write!(out, ",\"total\":{}}}", durations.total);
 }
 
-fn tls(out: &mut Vec<u8>, tls: Option<&TlsFields>) {
+fn tls(out: &mut Vec<u8>, tls: Option<&TlsFields<'_>>) {
     let Some(tls) = tls else {
         out.extend_from_slice(b",\"tls\":null");
         return;
@@ -182,7 +189,23 @@ fn tls(out: &mut Vec<u8>, tls: Option<&TlsFields>) {
     let _ = write!(out, ",\"tls\":{{\"version\":\"{}\",\"suite\":\"{}\"", tls.version, tls.suite);
     field(out, "group", tls.group.map(str::as_bytes));
     field(out, "certificate", tls.certificate.map(str::as_bytes));
-    let _ = write!(out, ",\"resumed\":{}}}", tls.resumed);
+    field(out, "signature", tls.signature.map(str::as_bytes));
+    field(out, "alpn", tls.alpn.map(str::as_bytes));
+    let _ = write!(out, ",\"resumed\":{}", tls.resumed);
+    for (name, value) in [("server_name", tls.server_name), ("ja4", tls.ja4)] {
+        if value.is_some() {
+            field(out, name, value.map(str::as_bytes));
+        }
+    }
+    if let Some(client) = tls.client {
+        out.extend_from_slice(b",\"client\":{\"subject\":");
+        text(out, client.subject.as_bytes());
+        for (name, value) in [("issuer", &client.issuer), ("serial", &client.serial), ("sha256", &client.sha256)] {
+            field(out, name, Some(value.as_bytes()));
+        }
+        out.push(b'}');
+    }
+    out.push(b'}');
 }
 
 fn field(out: &mut Vec<u8>, name: &str, value: Option<&[u8]>) {

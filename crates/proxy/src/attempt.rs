@@ -54,7 +54,12 @@ pub async fn forward(
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
     state.retry_budget.borrow_mut().earn();
-    let mut upload = Upload::of(&request.head, &connection.inbox);
+    let listener = snapshot.listener(connection.listener);
+    if !listener.request_headers.is_empty() {
+        let ours = listener.request_headers.iter().map(|header| header.name.as_str());
+        request.head.fields.withhold(&request.text, ours);
+    }
+    let mut upload = Upload::of(&request.head, &connection.inbox, listener);
     // Servers that this request failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without
     // memory, for nearly every request.
     let mut tried = Vec::new();

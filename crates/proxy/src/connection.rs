@@ -8,8 +8,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use propylon_config::Listener;
 use propylon_crypto::{Outcome, Pending};
-use propylon_tls::{Facts, Failure, Session, Step, Version};
+use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
 use crate::client::{ClientStream, Fill, ReadError};
@@ -20,6 +21,7 @@ use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
+use crate::told::is_told_again;
 
 /// How long, and for how many bytes, a client that was refused is listened to before the socket is closed, so that our
 /// answer is not destroyed by a reset (RFC 9112 §9.6).
@@ -309,6 +311,7 @@ impl Connection {
                 true
             }
             Err(unfinished) => {
+                self.log_failed_handshake(&unfinished, started);
                 self.handshake_failed(&unfinished);
                 if self.wire.is_empty() {
                     self.give_buffers_back();
@@ -384,14 +387,56 @@ impl Connection {
         let metrics = self.metrics();
         self.core.metrics.observe(metrics.handshake_duration, micros);
         let Some(facts) = &self.facts else { return };
-        let certificate = facts.certificate.map(certificate_name);
+        let certificate = facts.certificate.map(propylon_config::KeyType::name);
         if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
             self.core.metrics.increment(counter);
         }
-        if let Some(session) = &mut self.stream.tls {
-            // Routing goes by the Host field; the name has served its purpose.
-            drop(session.take_server_name());
+        metrics.resumption.count(&self.core.metrics, &facts.resumption);
+        // Routing goes by the Host field: of the server name there is only the log to be told.
+        if !self.core.log.borrow().is_on() {
+            let core = Rc::clone(&self.core);
+            self.forget_introduction(core.snapshot().listener(self.listener));
         }
+    }
+
+    /// What the client has said of itself in its handshake, as far as it is still of use.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.stream.tls.as_ref()?.introduction()
+    }
+
+    /// The client has shown a certificate, and it was verified.
+    pub fn is_identified(&self) -> bool {
+        self.introduction().is_some_and(|introduction| introduction.identity.is_some())
+    }
+
+    /// Gives up what no later request will need of the introduction.
+    pub fn forget_introduction(&mut self, listener: &Listener) {
+        if let Some(session) = &mut self.stream.tls
+            && session.introduction().is_some_and(|introduction| !is_told_again(introduction, listener))
+        {
+            session.forget_introduction();
+        }
+    }
+
+    /// One line, unless strangers cause too many of them. A client that goes away without a word is not worth one.
+    fn log_failed_handshake(&self, unfinished: &Unfinished, started: Instant) {
+        let (reason, detail) = match unfinished {
+            Unfinished::Closed => return,
+            Unfinished::TimedOut => ("timeout", "the client took too long"),
+            Unfinished::Failed(failure) => (failure.reason, failure.detail.as_str()),
+        };
+        let Some(withheld) = self.core.failures_logged.borrow_mut().admit(self.core.timers.now()) else { return };
+        let snapshot = self.core.snapshot();
+        let (peer, listener) = (self.peer, &snapshot.listener(self.listener).name);
+        let micros = started.elapsed().as_micros();
+        let introduction = self.introduction();
+        let name = introduction.and_then(|known| known.server_name.as_deref()).unwrap_or("-");
+        let ja4 = introduction.and_then(|known| known.ja4.as_ref()).map_or("-", propylon_tls::Ja4::as_str);
+        let others = if withheld > 0 { format!(" ({withheld} more were not logged)") } else { String::new() };
+        log::info!(
+            "TLS handshake failed: client={peer} listener={listener} server_name={name} ja4={ja4} \
+             reason={reason} duration_us={micros} detail={detail:?}{others}"
+        );
     }
 
     fn handshake_failed(&mut self, unfinished: &Unfinished) {
@@ -598,13 +643,6 @@ fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> R
     let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
     inbox.opened(consumed, 0);
     Ok(step)
-}
-
-pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
-    match key {
-        propylon_config::KeyType::Ecdsa => "ecdsa",
-        propylon_config::KeyType::Rsa => "rsa",
-    }
 }
 
 #[cfg(test)]

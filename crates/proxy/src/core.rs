@@ -19,8 +19,9 @@ use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
-use crate::snapshot::CoreSnapshot;
+use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
+use crate::throttle::Throttle;
 
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
@@ -42,6 +43,8 @@ pub struct Core {
     parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
+    /// For handshakes that fail.
+    pub failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -93,6 +96,7 @@ impl Core {
             parking,
             parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
+            failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),
@@ -119,6 +123,12 @@ impl Core {
 
     pub fn end_handshake(&self, peer: IpAddr) {
         self.admission.borrow_mut().end(peer);
+    }
+
+    /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
+    pub fn adopt(&self, publication: &Publication, worker: usize) {
+        let next = self.snapshot().succeeded_by(publication, worker);
+        *self.snapshot.borrow_mut() = next;
     }
 
     /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
@@ -198,6 +208,7 @@ impl Core {
         }
         self.metrics.add(metrics.done_on_the_spot, now.done_on_the_spot - seen.done_on_the_spot);
         self.metrics.add(metrics.refused, now.refused - seen.refused);
+        self.metrics.add(self.telemetry.process.panics, now.panics - seen.panics);
         self.metrics.add(metrics.cancelled, now.cancelled - seen.cancelled);
     }
 

@@ -9,12 +9,12 @@ use propylon_config::{Action, BackendId, Redirect, Respond};
 use crate::access_log::{Durations, Record, TlsFields};
 use crate::attempt;
 use crate::buffer::Buffer;
-use crate::connection::{After, Connection, certificate_name};
+use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::http1::{
     self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
 };
-use crate::snapshot::CoreSnapshot;
+use crate::snapshot::{CoreSnapshot, alpn_name};
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
 pub struct Request {
@@ -136,8 +136,12 @@ fn decide(connection: &mut Connection, request: &mut Request, snapshot: &CoreSna
     }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
-    let action = snapshot.route(connection.listener, host, path);
-    match action {
+    let route = snapshot.route(connection.listener, host, path);
+    if route.is_some_and(|route| route.require_client_certificate) && !connection.is_identified() {
+        request.note.fault = Some("client-certificate-required");
+        return Decision::Answered(answer_error(connection, request, 403, "client-certificate-required"));
+    }
+    match route.map(|route| &route.action) {
         None => {
             request.note.fault = Some("no-route");
             Decision::Answered(answer_error(connection, request, 404, "no-route"))
@@ -311,12 +315,18 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
     if !log.is_on() {
         return;
     }
+    let introduction = connection.introduction();
     let tls = connection.facts.as_ref().map(|facts| TlsFields {
         version: facts.version.name(),
         suite: facts.suite.name(),
         group: facts.group.map(propylon_tls::Group::name),
-        certificate: facts.certificate.map(certificate_name),
+        certificate: facts.certificate.map(propylon_config::KeyType::name),
+        signature: facts.signature.map(propylon_tls::Scheme::name),
+        alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,
+        server_name: introduction.filter(|_| handshake.is_some()).and_then(|known| known.server_name.as_deref()),
+        ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
+        client: introduction.and_then(|known| known.identity.as_ref()),
     });
     let [prefix, target] = request.head.target(&request.text);
     let joined;
@@ -354,4 +364,7 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
         tls: tls.as_ref(),
         fault: note.fault,
     });
+    if handshake.is_some() {
+        connection.forget_introduction(snapshot.listener(connection.listener));
+    }
 }

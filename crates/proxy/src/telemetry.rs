@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use propylon_config::Config;
 use propylon_crypto::JobKind;
-use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
+use propylon_tls::{IdUse, Resumption, Unopened};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
@@ -115,7 +116,25 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub certificate_reloads: CertificateReloads,
+    pub ticket_key_changes: Counter,
+    pub ticket_key_errors: Counter,
     pub draining: Gauge,
+}
+
+pub struct CertificateReloads {
+    pub success: Counter,
+    pub failure: Counter,
+}
+
+impl CertificateReloads {
+    fn new(r: &mut Registry) -> CertificateReloads {
+        let mut slot = |result: &str| {
+            let help = "Times that certificates were read again, by SIGHUP or because their files had changed.";
+            r.counter("propylon_certificate_reloads_total", help, &[("result", result)])
+        };
+        CertificateReloads { success: slot("success"), failure: slot("failure") }
+    }
 }
 
 pub struct ListenerMetrics {
@@ -133,6 +152,7 @@ pub struct ListenerMetrics {
     pub handshakes: Handshakes,
     pub handshake_failures: ByReason,
     pub handshake_duration: Histogram,
+    pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
 }
 
@@ -154,8 +174,9 @@ impl Handshakes {
         let mut full = Vec::new();
         let mut resumed = Vec::new();
         for version in ["TLSv1.2", "TLSv1.3"] {
-            full.push((version, "ecdsa", slot(version, "ecdsa", "false")));
-            full.push((version, "rsa", slot(version, "rsa", "false")));
+            for certificate in ["ecdsa", "ed25519", "rsa"] {
+                full.push((version, certificate, slot(version, certificate, "false")));
+            }
             resumed.push((version, slot(version, "none", "true")));
         }
         Handshakes { full, resumed }
@@ -167,6 +188,43 @@ impl Handshakes {
         }
         let certificate = certificate?;
         self.full.iter().find(|(v, c, _)| *v == version && *c == certificate).map(|(_, _, counter)| *counter)
+    }
+}
+
+/// What became of session tickets and session IDs.
+pub struct ResumptionMetrics {
+    pub issued: Counter,
+    /// In the order of `Unopened::ALL`.
+    refused: [Counter; 3],
+    /// In the order of `IdUse::ALL`.
+    session_ids: [Counter; 3],
+}
+
+impl ResumptionMetrics {
+    fn new(r: &mut Registry, listener: &str) -> ResumptionMetrics {
+        let label = ("listener", listener);
+        ResumptionMetrics {
+            issued: r.counter("propylon_tls_tickets_issued_total", "Session tickets given to clients.", &[label]),
+            refused: Unopened::ALL.map(|why| {
+                let help = "TLS handshakes whose session ticket was of no use.";
+                r.counter("propylon_tls_tickets_refused_total", help, &[label, ("reason", why.name())])
+            }),
+            session_ids: IdUse::ALL.map(|what| {
+                let help = "TLS 1.2 handshakes by what a session ID did in them: kept for later, found, missed.";
+                r.counter("propylon_tls_session_ids_total", help, &[label, ("outcome", what.name())])
+            }),
+        }
+    }
+
+    /// Counts one handshake.
+    pub fn count(&self, column: &Column, resumption: &Resumption) {
+        column.add(self.issued, resumption.issued.into());
+        if let Some(why) = resumption.refused {
+            column.increment(self.refused[why as usize]);
+        }
+        if let Some(what) = resumption.session_id {
+            column.increment(self.session_ids[what as usize]);
+        }
     }
 }
 
@@ -283,6 +341,7 @@ impl Telemetry {
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
+        certificate_reloads: CertificateReloads::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",
@@ -300,6 +359,16 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
+        ticket_key_changes: r.counter(
+            "propylon_tls_ticket_key_changes_total",
+            "Times that keys of session tickets came or went.",
+            &[],
+        ),
+        ticket_key_errors: r.counter(
+            "propylon_tls_ticket_key_errors_total",
+            "Files of ticket keys that could not be read, or not be rotated.",
+            &[],
+        ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
     }
 }
@@ -405,6 +474,7 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
+        resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use propylon_config::{BackendId, Reuse};
+use propylon_config::{BackendId, Listener, Reuse};
 use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Repeatable, whole_chunked};
@@ -26,6 +26,7 @@ use crate::http1::{
 use crate::pool::ServerConnection;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
+use crate::told::Told;
 
 /// A body at least this long is moved in large pieces from its start.
 const LONG_BODY_BYTES: u64 = 48 * 1024;
@@ -68,14 +69,14 @@ pub enum Upload {
 }
 
 impl Upload {
-    pub fn of(head: &RequestHead, inbox: &Buffer) -> Upload {
+    pub fn of(head: &RequestHead, inbox: &Buffer, listener: &Listener) -> Upload {
         match head.body {
             RequestBody::None => Upload::Whole(0),
             RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
             RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
             RequestBody::Chunked => match whole_chunked(inbox.readable()) {
                 Some(length) => Upload::Whole(length),
-                None => Upload::Chunked { decoder: Box::new(Decoder::new()), begun: false },
+                None => Upload::Chunked { decoder: Box::new(decoder_for(listener)), begun: false },
             },
         }
     }
@@ -252,10 +253,13 @@ impl<'a> Transfer<'a> {
         let mut scratch = self.core.scratch.borrow_mut();
         scratch.clear();
         http1::write_request(head, &self.request.text, &context, &mut scratch);
+        if let Some(told) = Told::of(self.connection, listener) {
+            http1::add_lines(&mut scratch, |out| told.write(out));
+        }
         if let Upload::Whole(length) = self.upload {
             let body = &self.connection.inbox.readable()[..*length];
             match head.body {
-                RequestBody::Chunked => write_whole_chunked(body, &mut scratch),
+                RequestBody::Chunked => write_whole_chunked(body, listener, &mut scratch),
                 _ => scratch.extend_from_slice(body),
             }
         }
@@ -910,7 +914,15 @@ fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A chunked body that is whole, framed anew.
-fn write_whole_chunked(body: &[u8], out: &mut Vec<u8>) {
+fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) {
     // It was decoded once without an error when its end was looked for.
-    let _ = rechunk(&mut Decoder::new(), body, out);
+    let _ = rechunk(&mut decoder_for(listener), body, out);
+}
+
+/// A server that merges trailers into the head must not be led by one with a name of `request_headers`.
+fn decoder_for(listener: &Listener) -> Decoder {
+    match listener.request_headers.is_empty() {
+        true => Decoder::new(),
+        false => Decoder::new().without_trailers(),
+    }
 }

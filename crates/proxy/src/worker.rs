@@ -19,7 +19,7 @@ use crate::access_log::Sheet;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
-use crate::snapshot::{CoreSnapshot, Snapshot};
+use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 
 /// Connections accepted in a row before the others get their turn.
@@ -47,7 +47,8 @@ pub struct Assignment {
     pub pin: Option<usize>,
     /// Each with the index of its listener in the configuration.
     pub listeners: Vec<(usize, TcpListener)>,
-    pub snapshot: Arc<Snapshot>,
+    /// What to go by, now and later.
+    pub published: watch::Receiver<Arc<Publication>>,
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
@@ -73,16 +74,20 @@ fn run(assignment: Assignment) -> io::Result<()> {
 }
 
 async fn work(assignment: Assignment) -> io::Result<()> {
-    let Assignment { index, listeners, snapshot, column, telemetry, log, connections_max, mut phase, .. } = assignment;
+    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, mut phase, .. } =
+        assignment;
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
+    let first = Arc::clone(&published.borrow_and_update());
     // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
-    let snapshot = CoreSnapshot::new(snapshot, index as u64, Deferral::default(), &parking);
+    let snapshot = CoreSnapshot::new(&first, index, Deferral::default(), &parking);
+    drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
     }
+    spawn_local(follow(Rc::clone(&core), index, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
     spawn_local(Rc::clone(&core.gate).keep());
@@ -114,6 +119,14 @@ async fn work(assignment: Assignment) -> io::Result<()> {
 )]
 fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
     AsyncFd::new(socket)
+}
+
+/// Goes by whatever the main thread publishes; of several in between only the last counts.
+async fn follow(core: Rc<Core>, index: usize, mut published: watch::Receiver<Arc<Publication>>) {
+    while published.changed().await.is_ok() {
+        let publication = Arc::clone(&published.borrow_and_update());
+        core.adopt(&publication, index);
+    }
 }
 
 async fn tick(core: Rc<Core>) {

@@ -15,9 +15,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
+use propylon_config::Resumption;
 use propylon_crypto::Job;
 use propylon_tls::{Acceptor, Deferral, Parking, ParkingLimits, Session, Step, Tickets};
 use rustls::ClientConfig;
+use rustls::client::Tls12Resumption;
 use rustls::crypto::aws_lc_rs::{cipher_suite, kx_group};
 
 const SESSIONS: usize = 10_000;
@@ -31,6 +33,12 @@ fn main() {
         _ => {}
     }
     if let Some(version) = std::env::args().nth(1) {
+        match version.as_str() {
+            "resumptions" => return resumptions(),
+            // For a profiler: nothing but this.
+            "resumed" => return handshakes("1.3 resumed", &acceptor, &classic(Client::tls13()).config()),
+            _ => {}
+        }
         return memory(&version, std::env::args().nth(2).is_some(), &acceptor);
     }
     println!("Session itself: {} bytes", size_of::<Session>());
@@ -51,6 +59,7 @@ fn main() {
         handshakes(&format!("{version} X25519 RSA-2048"), &acceptor, &full(RSA_SCHEMES));
         handshakes(&format!("{version} resumed"), &acceptor, &classic(client()).config());
     }
+    resumptions();
     use cipher_suite::*;
     for (name, suite) in [
         ("1.3 AES128-GCM", TLS13_AES_128_GCM_SHA256),
@@ -65,6 +74,31 @@ fn main() {
         requests(name, false, &mut dialogue);
         requests(name, true, &mut dialogue);
     }
+}
+
+/// What tickets cost: of each number of them a full handshake, which gives them all, and a resumed one, which gives one.
+/// And a session that is kept by its ID.
+fn resumptions() {
+    for tickets in [0, 1, 2] {
+        let acceptor = acceptor_with(Resumption { tickets, ..Resumption::default() });
+        let mut config = (*classic(Client::tls13()).config()).clone();
+        config.resumption = rustls::client::Resumption::disabled();
+        handshakes(&format!("1.3 full, {tickets} tickets"), &acceptor, &Arc::new(config));
+        if tickets > 0 {
+            let config = classic(Client::tls13()).config();
+            handshakes(&format!("1.3 resumed, {tickets} tickets configured"), &acceptor, &config);
+        }
+    }
+    let mut config = (*classic(Client::tls12()).config()).clone();
+    config.resumption = config.resumption.tls12_resumption(Tls12Resumption::SessionIdOnly);
+    handshakes("1.2 resumed by session ID", &acceptor_with(Resumption::default()), &Arc::new(config));
+}
+
+fn acceptor_with(resumption: Resumption) -> Acceptor {
+    let directory = Directory::new();
+    let mut profile = tls_profile(&[&directory.write("ec.pem", ec(&[NAME]))]);
+    profile.resumption = resumption;
+    load(&profile).acceptor(&Arc::new(Tickets::new()))
 }
 
 fn classic(mut client: Client) -> Client {
@@ -84,7 +118,7 @@ fn memory(version: &str, rested: bool, acceptor: &Acceptor) {
         let mut dialogue = Dialogue::established(acceptor, &config);
         dialogue.upload(b"GET / HTTP/1.1\r\n\r\n", 4096);
         dialogue.download(b"HTTP/1.1 200 OK\r\n\r\n");
-        dialogue.session.take_server_name();
+        dialogue.session.forget_introduction();
         if rested {
             rest(&mut dialogue.session);
         }

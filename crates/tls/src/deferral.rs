@@ -70,6 +70,8 @@ pub struct ParkingCounts {
     pub refused: u64,
     /// Handshakes that were dropped while they were parked.
     pub cancelled: u64,
+    /// Handshakes that ended by a panic, contained: defects.
+    pub panics: u64,
     /// Stacks that have been opened. They are kept.
     pub stacks: usize,
     /// Those among them that nobody uses now.

@@ -1,6 +1,8 @@
 //! Why a session ended: one word for the metrics, one sentence for the log.
 
-use rustls::{AlertDescription, Error, InvalidMessage, PeerIncompatible};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
+
+use crate::client_auth::TooLarge;
 
 /// The session is over; an alert for the peer, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,11 +19,22 @@ impl Failure {
         "bad-record",
         "busy",
         "certificate-unknown",
+        "client-certificate-bad",
+        "client-certificate-crl-expired",
+        "client-certificate-expired",
+        "client-certificate-missing",
+        "client-certificate-not-yet-valid",
+        "client-certificate-purpose",
+        "client-certificate-revocation-unknown",
+        "client-certificate-revoked",
+        "client-certificate-too-large",
+        "client-certificate-unknown-ca",
         "decrypt-error",
         "flood",
         "internal",
         "keys-exhausted",
         "no-application-protocol",
+        "no-certificate",
         "no-shared-cipher",
         "no-shared-group",
         "no-shared-signature",
@@ -101,7 +114,31 @@ fn reason(error: &Error) -> &'static str {
             | AlertDescription::UnsupportedCertificate,
         ) => "certificate-unknown",
         Error::AlertReceived(_) => "peer-alert",
+        Error::NoCertificatesPresented => "client-certificate-missing",
+        Error::InvalidCertificate(why) => client_certificate(why),
+        Error::InvalidCertRevocationList(_) => "client-certificate-revocation-unknown",
         Error::NoApplicationProtocol => "no-application-protocol",
         _ => "internal",
+    }
+}
+
+/// A server is shown no certificates but clients'.
+fn client_certificate(why: &CertificateError) -> &'static str {
+    match why {
+        CertificateError::UnknownIssuer => "client-certificate-unknown-ca",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "client-certificate-expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "client-certificate-not-yet-valid"
+        }
+        CertificateError::Revoked => "client-certificate-revoked",
+        CertificateError::UnknownRevocationStatus => "client-certificate-revocation-unknown",
+        CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+            "client-certificate-crl-expired"
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "client-certificate-purpose"
+        }
+        CertificateError::Other(other) if other.0.is::<TooLarge>() => "client-certificate-too-large",
+        _ => "client-certificate-bad",
     }
 }

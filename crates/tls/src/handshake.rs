@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use propylon_config::ForwardIdentity;
 use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
 use crate::deferral::Way;
-use crate::facts::{Facts, Group, Suite, Version};
+use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
-use crate::greeting::{self, Greeting, HANDSHAKE, Watch};
+use crate::greeting::{self, Greeting, HANDSHAKE};
+use crate::identity::Identity;
+use crate::introduction::{Introduction, Watch};
 use crate::overheard::{self, Fault, Overheard};
 use crate::protection::{APPLICATION_DATA, PLAIN_MAX, Protection};
 use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC};
@@ -22,10 +25,14 @@ pub(crate) struct Handshake {
     pub heard: Overheard,
     /// Absent where no work is set aside.
     pub way: Option<Way>,
+    /// What of the client's certificate is for servers.
+    forward: ForwardIdentity,
+    /// Absent where nobody asks for a fingerprint.
+    watch: Option<Box<Watch>>,
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
-    watch: Watch,
+    greeting: greeting::Watch,
     /// The start of a hello has come, and it is one that can be gone into.
     plausible: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
@@ -33,11 +40,15 @@ pub(crate) struct Handshake {
 }
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
+/// Where the library would say access_denied (RFC 6066 §3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// To a client of TLS 1.3 that names no server where it has to (RFC 8446 §9.2).
+const MISSING_EXTENSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 109];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 impl Handshake {
-    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>) -> Handshake {
+    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>, forward: ForwardIdentity, ja4: bool) -> Handshake {
         let connection =
             UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
@@ -45,8 +56,10 @@ impl Handshake {
             config: config.clone(),
             heard: Overheard::default(),
             way,
+            forward,
+            watch: ja4.then(Box::default),
             shown: 0,
-            watch: Watch::default(),
+            greeting: greeting::Watch::default(),
             plausible: false,
             spoken: false,
         }
@@ -55,6 +68,9 @@ impl Handshake {
     /// See `Session::handshake`.
     pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), Failure> {
         self.check_start(buffer, out)?;
+        if let Some(watch) = &mut self.watch {
+            watch.look(buffer);
+        }
         let before = out.len();
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
@@ -68,7 +84,7 @@ impl Handshake {
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
             if let_go > 0 {
                 // What it has walked over is gone; the next hello, if there is to be one, comes whole.
-                self.watch = Watch::default();
+                self.greeting = greeting::Watch::default();
             }
             consumed += let_go;
             self.shown -= let_go;
@@ -98,7 +114,7 @@ impl Handshake {
 
     /// See `Session::greeting`.
     pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
-        if self.has_its_keys() { None } else { self.watch.greeting(buffer) }
+        if self.has_its_keys() { None } else { self.greeting.greeting(buffer) }
     }
 
     /// Nothing more is agreed on or signed.
@@ -230,8 +246,9 @@ impl Handshake {
     fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, Failure> {
         let mut discarded = 0;
         loop {
+            let resumption = self.resumption();
             let connection = &mut self.connection;
-            let (progress, heard) = overheard::listen(|| turn(connection, &mut records[discarded..], out));
+            let (progress, heard) = overheard::listen(resumption, || turn(connection, &mut records[discarded..], out));
             self.heard.merge(heard);
             match progress {
                 Ok((discard, more)) => {
@@ -254,12 +271,60 @@ impl Handshake {
                     }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if self.heard.no_certificate {
+                        out.truncate(before);
+                        let (alert, failure) = self.no_certificate();
+                        out.extend_from_slice(&alert);
+                        return Err(failure);
+                    }
+                    say_it_in_tls12(&failure, out);
                     if out.len() == before && failure.owes_alert() {
                         return Err(self.refuse(alert_of(&failure), failure.reason, &failure.detail, out));
                     }
                     return Err(failure);
                 }
             }
+        }
+    }
+
+    /// Where names are strict: what to say in place of the library, and why.
+    fn no_certificate(&self) -> ([u8; 7], Failure) {
+        let tls13 = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let (alert, detail) = match &self.heard.server_name {
+            Some(name) => (UNRECOGNIZED_NAME, format!("no certificate stands for the name {name:?}")),
+            None => {
+                let alert = if tls13 { MISSING_EXTENSION } else { UNRECOGNIZED_NAME };
+                (alert, "the client names no server, and strict_sni wants it to".into())
+            }
+        };
+        (alert, Failure::new("no-certificate", detail))
+    }
+
+    /// What the callbacks of the next call go by.
+    fn resumption(&self) -> overheard::Resumption {
+        let heard = self.heard.resumption;
+        let resumed = self.connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        // A ticket that opens may still not be used (it is for another name): what begins then is a session of its own.
+        let born = heard.born.filter(|_| resumed);
+        overheard::Resumption { resumed, born, kept: None, ..heard }
+    }
+
+    /// Once `advance` has answered `Done`.
+    pub fn introduction(&mut self) -> Introduction {
+        let chain = self.connection.peer_certificates().unwrap_or_default();
+        Introduction {
+            server_name: self.heard.server_name.take(),
+            ja4: self.watch.as_ref().and_then(|watch| watch.ja4),
+            identity: Identity::new(chain, self.forward),
+        }
+    }
+
+    /// Once `advance` has failed; `buffer` is what it was shown then.
+    pub fn introduction_of_failed(&mut self, buffer: &[u8]) -> Introduction {
+        match self.heard.server_name {
+            // A certificate that was shown in a handshake that failed proves nothing.
+            Some(_) => Introduction { identity: None, ..self.introduction() },
+            None => Introduction::of_failed(buffer, self.watch.is_some()),
         }
     }
 
@@ -280,9 +345,28 @@ impl Handshake {
             suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
             group: connection.negotiated_key_exchange_group().and_then(|group| group_of(group.name())),
             certificate: if resumed { None } else { self.heard.certificate },
+            resumption: Resumption {
+                issued: self.heard.resumption.issued,
+                refused: self.heard.resumption.refused,
+                session_id: self.heard.resumption.session_id,
+            },
+            signature: if resumed { None } else { self.heard.signature },
             resumed,
             alpn,
         }
+    }
+}
+
+/// The library asks for a certificate in TLS 1.2 with an alert that only TLS 1.3 has; there it is handshake_failure
+/// (RFC 5246 §7.4.6). In TLS 1.3 the alert is encrypted by then and has another form.
+fn say_it_in_tls12(failure: &Failure, out: &mut [u8]) {
+    const CERTIFICATE_REQUIRED: [u8; 7] = [21, 3, 3, 0, 2, 2, 116];
+    const HANDSHAKE_FAILURE: u8 = 40;
+    if failure.reason == "client-certificate-missing"
+        && out.ends_with(&CERTIFICATE_REQUIRED)
+        && let Some(description) = out.last_mut()
+    {
+        *description = HANDSHAKE_FAILURE;
     }
 }
 

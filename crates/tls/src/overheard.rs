@@ -13,7 +13,11 @@ use propylon_crypto::JobError;
 use rustls::KeyLog;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::compression::PerCore;
+use crate::facts::Scheme;
 use crate::protection::Secret;
+use crate::sessions::{IdUse, SessionId};
+use crate::tickets::Unopened;
 
 #[derive(Default)]
 pub(crate) struct Overheard {
@@ -21,10 +25,17 @@ pub(crate) struct Overheard {
     pub server_name: Option<Box<str>>,
     /// Type of the certificate that was picked; it is not always served.
     pub certificate: Option<KeyType>,
+    /// What its key would sign with.
+    pub signature: Option<Scheme>,
+    /// No certificate stands for the name, and the profile wants one that does.
+    pub no_certificate: bool,
     pub secrets: TrafficSecrets,
+    /// Of the certificate that was picked: its message compressed, without and with an OCSP response.
+    pub compressed: [Option<PerCore>; 2],
     /// Why a job of ours came to nothing, which the library has no words for. The first of several.
     pub fault: Option<Fault>,
     pub keys: RecordKeys,
+    pub resumption: Resumption,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +91,24 @@ impl Drop for RecordKey {
     }
 }
 
+/// What tickets and session IDs had to do with a handshake. Unlike the rest it is known to the callbacks of later calls:
+/// what a client gets depends on what it came with.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Resumption {
+    /// When the session that the client came back to began, in Unix seconds.
+    pub born: Option<u64>,
+    /// It was resumed.
+    pub resumed: bool,
+    /// Tickets looked at.
+    pub tried: u8,
+    /// Tickets given.
+    pub issued: u8,
+    pub refused: Option<Unopened>,
+    pub session_id: Option<IdUse>,
+    /// Kept under this ID during this call.
+    pub kept: Option<SessionId>,
+}
+
 /// The first generation of application traffic secrets; absent with TLS 1.2.
 #[derive(Default)]
 pub(crate) struct TrafficSecrets {
@@ -91,9 +120,9 @@ thread_local! {
     static OVERHEARD: RefCell<Overheard> = RefCell::new(Overheard::default());
 }
 
-/// Runs a call into the library and returns what its callbacks heard meanwhile.
-pub(crate) fn listen<T>(call: impl FnOnce() -> T) -> (T, Overheard) {
-    OVERHEARD.take();
+/// Runs a call into the library and returns what its callbacks heard meanwhile. They know of `resumption`.
+pub(crate) fn listen<T>(resumption: Resumption, call: impl FnOnce() -> T) -> (T, Overheard) {
+    OVERHEARD.set(Overheard { resumption, ..Overheard::default() });
     let answer = call();
     (answer, OVERHEARD.take())
 }
@@ -113,6 +142,16 @@ pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
 }
 
+/// For the compressor: what the resolver has left for it in the same handshake.
+pub(crate) fn compressed<T>(read: impl FnOnce(&[Option<PerCore>; 2]) -> Option<T>) -> Option<T> {
+    OVERHEARD.with_borrow(|heard| read(&heard.compressed))
+}
+
+/// For the callbacks.
+pub(crate) fn resumption() -> Resumption {
+    OVERHEARD.with_borrow(|heard| heard.resumption)
+}
+
 impl Overheard {
     /// What was heard later stands.
     pub fn merge(&mut self, later: Overheard) {
@@ -121,13 +160,16 @@ impl Overheard {
         }
         if later.certificate.is_some() {
             self.certificate = later.certificate;
+            self.signature = later.signature;
         }
+        self.no_certificate |= later.no_certificate;
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }
         self.fault = self.fault.or(later.fault);
         self.keys.sealing.merge(later.keys.sealing);
         self.keys.opening.merge(later.keys.opening);
+        self.resumption = later.resumption;
     }
 }
 

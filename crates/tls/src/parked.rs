@@ -74,7 +74,10 @@ impl Parked {
                 Pause::Parked(Box::new(Parked { fiber: Some(fiber), job: Some(job), kind, parking, shown }))
             }
             Turn::Finished(shown) => Pause::Finished(shown),
-            Turn::Panicked(message) => Pause::Panicked(message),
+            Turn::Panicked(message) => {
+                parking.count(|counts| counts.panics += 1);
+                Pause::Panicked(message)
+            }
         }
     }
 }

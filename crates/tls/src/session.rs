@@ -8,6 +8,7 @@ use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::greeting::Greeting;
 use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
+use crate::introduction::Introduction;
 use crate::parked::{Parked, Pause};
 use crate::records::Records;
 
@@ -39,7 +40,7 @@ pub struct Opened {
 
 pub struct Session {
     state: State,
-    server_name: Option<Box<str>>,
+    introduction: Option<Box<Introduction>>,
 }
 
 enum State {
@@ -65,7 +66,7 @@ impl Session {
     pub const RECORD_MAX: usize = HEADER_LEN + PAYLOAD_MAX;
 
     pub(crate) fn new(handshake: Handshake) -> Session {
-        Session { state: State::Handshake(Box::new(handshake)), server_name: None }
+        Session { state: State::Handshake(Box::new(handshake)), introduction: None }
     }
 
     /// Takes the handshake as far as the bytes received allow. `buffer` holds them; those consumed must be removed
@@ -82,7 +83,7 @@ impl Session {
             None => handshake.advance(buffer, out),
             Some(shown) => return self.handshake_aside(shown, buffer, out),
         };
-        self.conclude(progress)
+        self.conclude(progress, buffer)
     }
 
     /// What the client asks for, if `buffer` holds a whole hello that has not been answered: the next call of
@@ -163,7 +164,7 @@ impl Session {
                 };
                 front.copy_from_slice(&end.records);
                 self.state = State::Handshake(end.handshake);
-                self.conclude(end.progress)
+                self.conclude(end.progress, buffer)
             }
             Pause::Panicked(message) => {
                 out.extend_from_slice(&INTERNAL_ERROR);
@@ -172,7 +173,7 @@ impl Session {
         }
     }
 
-    fn conclude(&mut self, progress: Result<(usize, Step), Failure>) -> Result<(usize, Step), Failure> {
+    fn conclude(&mut self, progress: Result<(usize, Step), Failure>, buffer: &[u8]) -> Result<(usize, Step), Failure> {
         match progress {
             Ok((consumed, Step::Done)) => {
                 self.establish()?;
@@ -180,17 +181,23 @@ impl Session {
             }
             Ok(progress) => Ok(progress),
             Err(failure) => {
-                self.state = State::Over;
+                if let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) {
+                    self.introduce(handshake.introduction_of_failed(buffer));
+                }
                 Err(failure)
             }
         }
+    }
+
+    fn introduce(&mut self, introduction: Introduction) {
+        self.introduction = (!introduction.is_empty()).then(|| Box::new(introduction));
     }
 
     fn establish(&mut self) -> Result<(), Failure> {
         let State::Handshake(mut handshake) = std::mem::replace(&mut self.state, State::Over) else {
             return Ok(());
         };
-        self.server_name = handshake.heard.server_name.take();
+        self.introduce(handshake.introduction());
         let facts = handshake.facts();
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let keys = std::mem::take(&mut handshake.heard.keys);
@@ -260,8 +267,23 @@ impl Session {
         }
     }
 
-    /// The name that the client asked for, in lower case, once: it is not needed here after the handshake.
-    pub fn take_server_name(&mut self) -> Option<Box<str>> {
-        self.server_name.take()
+    /// What the client has said of itself, once the handshake is over or has failed.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        self.introduction.as_deref()
+    }
+
+    /// Gives up what nobody will ask for again.
+    pub fn forget_introduction(&mut self) {
+        self.introduction = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_of_a_client_who_is_nobody_in_particular_is_three_words() {
+        assert_eq!(size_of::<Session>(), 24);
     }
 }

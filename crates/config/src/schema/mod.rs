@@ -1,10 +1,14 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod client_auth;
+mod headers;
+pub(crate) mod keyserver;
 mod listener;
 mod process;
 mod route;
 mod signer;
+mod suites;
 mod tls;
 
 use std::ops::RangeInclusive;

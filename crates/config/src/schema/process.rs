@@ -17,6 +17,8 @@ const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
 const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
 const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
+pub(crate) const LEVELS: [(&str, Level); 4] =
+    [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     let mut process = Process {
@@ -57,7 +59,7 @@ fn handshakes(mut section: Option<Section<'_, '_>>) -> HandshakeLimits {
     limits
 }
 
-fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
+pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     let node = section.node("workers")?;
     let report = section.report;
     match &node.value {
@@ -78,7 +80,7 @@ fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     }
 }
 
-fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
+pub(crate) fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
     let name = found.value;
     let fix = "write the name of an account, such as \"propylon\"";
     if name.is_empty() {
@@ -128,8 +130,7 @@ pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
     if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
         log.access = access;
     }
-    let levels = [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
-    if let Some(level) = section.choice("level", &levels) {
+    if let Some(level) = section.choice("level", &LEVELS) {
         log.level = level.value;
     }
     section.close();

@@ -53,6 +53,9 @@ fn route(context: &Context<'_, '_>, node: &Node<'_>) -> RouteDraft {
     if let Some(action) = action(context, &mut section) {
         draft.route.action = action;
     }
+    if let Some(found) = section.boolean("require_client_certificate") {
+        draft.route.require_client_certificate = found.value;
+    }
     section.close();
     draft
 }
@@ -64,6 +67,7 @@ fn stand_in(report: &Report<'_>, node: &Node<'_>) -> RouteDraft {
         host: HostPattern::Any,
         path: PathPattern::Prefix("/".to_string()),
         action: Action::Backend(BackendId(usize::MAX)),
+        require_client_certificate: false,
         at: report.at(node.span),
     };
     RouteDraft { route, span: node.span, complete: false }

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, CertificateSource, Config, Forwarded, HostPattern, KeyType, Level, Listener,
-    PathPattern, Protocol, Redirect, Reuse, Route, TlsPolicy, TlsProfile, Workers,
+    AccessLog, Action, Backend, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
+    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse,
+    Route, TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -108,6 +109,13 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
+    if let Some(prefer) = &listener.prefer {
+        value["prefer"] = json!(prefer.iter().map(|each| each.name()).collect::<Vec<&str>>());
+    }
+    if !listener.request_headers.is_empty() {
+        let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
+        value["request_headers"] = fields.collect::<Map<String, Value>>().into();
+    }
     if let Some(path) = &listener.monitor_path {
         value["monitor_path"] = json!(path);
     }
@@ -115,22 +123,98 @@ fn listener(config: &Config, listener: &Listener) -> Value {
 }
 
 fn tls(profile: &TlsProfile) -> Value {
-    let certificate = |source: &CertificateSource| match source {
-        CertificateSource::Path(file) => path(file),
+    let mut value = json!({
+        "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
+        "policy": policy(&profile.policy),
+        "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        "strict_sni": profile.strict_sni,
+        "certificate_compression": profile.certificate_compression,
+        "tickets": profile.resumption.tickets,
+        "session_ids": profile.resumption.session_ids,
+        "ja4": profile.ja4,
+    });
+    if let Some(interval) = profile.watch {
+        value["watch"] = json!(duration(interval));
+    }
+    match &profile.resumption.ticket_keys {
+        TicketKeys::Memory => {}
+        TicketKeys::File { path: file, rotate: None, .. } => value["ticket_keys"] = json!(path(file)),
+        TicketKeys::File { path: file, rotate: Some(rotate), .. } => {
+            value["ticket_keys"] = json!({ "file": path(file), "rotate": duration(*rotate) });
+        }
+    }
+    if let Some(auth) = &profile.client_auth {
+        value["client_auth"] = client_auth(auth);
+    }
+    value
+}
+
+fn certificate(certificate: &Certificate) -> Value {
+    let mut value = match &certificate.source {
+        CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
+        CertificateSource::Path(file) => json!({ "path": path(file) }),
         CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
     };
-    let key_type = |key: &KeyType| match key {
-        KeyType::Ecdsa => "ecdsa",
-        KeyType::Rsa => "rsa",
+    if let Some(file) = &certificate.ocsp {
+        value["ocsp"] = path(file);
+    }
+    if certificate.default {
+        value["default"] = json!(true);
+    }
+    value
+}
+
+fn policy(policy: &TlsPolicy) -> Value {
+    match policy {
+        TlsPolicy::Modern => json!("modern"),
+        TlsPolicy::Intermediate => json!("intermediate"),
+        TlsPolicy::Custom(custom) => json!({
+            "versions": custom.versions.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "suites": custom.suites.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "groups": custom.groups.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        }),
+    }
+}
+
+fn client_auth(auth: &ClientAuth) -> Value {
+    let paths = |trusts: &[Trust]| trusts.iter().map(|trust| path(&trust.path)).collect::<Vec<Value>>();
+    let leniency = |leniency: Leniency| match leniency {
+        Leniency::Refuse => "refuse",
+        Leniency::Allow => "allow",
     };
-    json!({
-        "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
-        "policy": match profile.policy {
-            TlsPolicy::Modern => "modern",
-            TlsPolicy::Intermediate => "intermediate",
+    let mut value = json!({
+        "ca": paths(&auth.ca),
+        "mode": match auth.mode {
+            ClientAuthMode::Required => "required",
+            ClientAuthMode::Optional => "optional",
         },
-        "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
-    })
+        "depth": auth.depth,
+        "send_ca_names": auth.send_ca_names,
+        "forward": match auth.forward {
+            ForwardIdentity::Nothing => "nothing",
+            ForwardIdentity::Leaf => "leaf",
+            ForwardIdentity::Chain => "chain",
+        },
+    });
+    if !auth.crl.is_empty() {
+        value["crl"] = json!(paths(&auth.crl));
+        value["crl_scope"] = json!(match auth.crl_scope {
+            CrlScope::Leaf => "leaf",
+            CrlScope::Chain => "chain",
+        });
+        value["crl_missing"] = json!(leniency(auth.crl_missing));
+        value["crl_expired"] = json!(leniency(auth.crl_expired));
+    }
+    value
+}
+
+/// As it was written.
+fn template(pieces: &[Piece]) -> String {
+    let text = |piece: &Piece| match piece {
+        Piece::Text(text) => text.clone(),
+        Piece::Fact(fact) => format!("{{{}}}", fact.name()),
+    };
+    pieces.iter().map(text).collect()
 }
 
 fn backend(backend: &Backend) -> Value {
@@ -161,6 +245,9 @@ fn route(config: &Config, route: &Route) -> Value {
             PathPattern::Exact(path) => json!({ "exact": path }),
         },
     });
+    if route.require_client_certificate {
+        value["require_client_certificate"] = json!(true);
+    }
     if let Some(id) = route.listener {
         value["listener"] = json!(config.listeners[id.0].name);
     }
@@ -234,6 +321,7 @@ mod tests {
         tls = "public"
         monitor_path = "/up"
         forwarded = "append"
+        request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
         timeouts = { idle = "2m", tunnel_idle = "3h" }
         limits = { head_bytes = "8KiB", headers = 7, body_rate_min = 0 }
         [listener.plain]
@@ -243,6 +331,14 @@ mod tests {
         certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
         policy = "modern"
         prefer = ["rsa"]
+        tickets = 1
+        ticket_keys = { file = "keys", rotate = "90m" }
+        session_ids = 9
+        ja4 = true
+        client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
+        [tls.spare]
+        certificates = ["b.pem"]
+        ticket_keys = "keys"
         [backend.app]
         balance = "random"
         servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
@@ -254,6 +350,7 @@ mod tests {
         listener = "web"
         host = "*.shop.example"
         path = { exact = "/x" }
+        require_client_certificate = true
         backend = "app"
         [[route]]
         host = "shop.example"
@@ -288,6 +385,8 @@ mod tests {
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
         assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
+        assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
+        assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
         assert_eq!(shown["route"][1]["redirect"]["port"], 444);
         assert_eq!(shown["route"][2]["respond"]["status"], 418);

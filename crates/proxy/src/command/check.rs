@@ -7,6 +7,7 @@ use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::snapshot::load_profiles;
+use crate::ticket_keys;
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -41,7 +42,7 @@ fn problems(source: &Source) -> Vec<Problem> {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
-    problems.extend(findings.iter().map(|finding| problem(source, finding)));
+    problems.extend(findings.iter().chain(&ticket_keys::check(&profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
     problems
 }

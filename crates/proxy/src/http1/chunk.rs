@@ -19,6 +19,8 @@ pub struct Decoder {
     section: Vec<u8>,
     lines: Lines,
     trailer_count: usize,
+    /// None of the trailers go on.
+    drops_trailers: bool,
     trailers: Vec<u8>,
 }
 
@@ -102,6 +104,11 @@ impl Decoder {
     /// Whether the end was reached.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
+    }
+
+    /// Drops every trailer, where names that may not be forged are more than this module knows.
+    pub fn without_trailers(self) -> Decoder {
+        Decoder { drops_trailers: true, ..self }
     }
 
     /// The trailer fields that go on, as lines ready to be written (see `write_last_chunk`); mostly empty.
@@ -200,7 +207,7 @@ impl Decoder {
             }
             let field = parse_field(&self.section, line, self.trailer_count == 1)?;
             let name = field.name.bytes(&self.section);
-            if may_trail(field.kind, name) && !(field.odd && Name::is_lookalike(name)) {
+            if !self.drops_trailers && may_trail(field.kind, name) && !(field.odd && Name::is_lookalike(name)) {
                 write_line(name, field.value.bytes(&self.section), &mut self.trailers);
             }
         }

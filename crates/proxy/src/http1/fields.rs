@@ -52,6 +52,8 @@ pub enum Name {
     ProxyAuthorization,
     Proxy,
     Http2Settings,
+    /// Client-Cert or Client-Cert-Chain (RFC 9440).
+    ClientCert,
     Via,
     Forwarded,
     XForwardedFor,
@@ -90,6 +92,7 @@ impl Name {
             (10, b'c') if is("connection") => Name::Connection,
             (10, b'k') if is("keep-alive") => Name::KeepAlive,
             (10, b's') if is("set-cookie") => Name::EndToEnd,
+            (11, b'c') if is("client-cert") => Name::ClientCert,
             (12, b'c') if is("content-type") => Name::EndToEnd,
             (12, b'm') if is("max-forwards") => Name::MaxForwards,
             (13, b'a') if is("authorization") => Name::EndToEnd,
@@ -101,6 +104,7 @@ impl Name {
             (16, b'p') if is("proxy-connection") => Name::ProxyConnection,
             (16, b'c') if is("content-encoding") => Name::EndToEnd,
             (16, b'w') if is("www-authenticate") => Name::EndToEnd,
+            (17, b'c') if is("client-cert-chain") => Name::ClientCert,
             (17, b't') if is("transfer-encoding") => Name::TransferEncoding,
             (17, b'x') if is("x-forwarded-proto") => Name::XForwardedProto,
             (18, b'p') if is("proxy-authenticate") => Name::ProxyAuthenticate,
@@ -219,6 +223,17 @@ impl Fields {
         }
     }
 
+    /// Withholds fields whose names are ours to write, also where only a server that takes odd bytes for `-` would think
+    /// they are.
+    pub fn withhold<'n>(&mut self, buf: &[u8], ours: impl Iterator<Item = &'n str> + Clone) {
+        for field in self.iter_mut() {
+            let name = field.name.bytes(buf);
+            if ours.clone().any(|ours| is_same_or_lookalike(name, ours)) {
+                field.forward = false;
+            }
+        }
+    }
+
     pub(crate) fn clear(&mut self) {
         self.length = 0;
         self.more.clear();
@@ -244,6 +259,14 @@ impl Fields {
         }
         out.extend_from_slice(&buf[run]);
     }
+}
+
+fn is_same_or_lookalike(name: &[u8], ours: &str) -> bool {
+    name.len() == ours.len()
+        && name.iter().zip(ours.bytes()).all(|(&byte, known)| match known {
+            b'-' => byte == b'-' || class(byte) & ODD != 0,
+            _ => byte.eq_ignore_ascii_case(&known),
+        })
 }
 
 #[inline]

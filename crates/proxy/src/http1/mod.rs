@@ -28,6 +28,7 @@
 //! | `Proxy` in requests | dropped: CGI servers turn it into `HTTP_PROXY` |
 //! | `Proxy-Authorization`, `Proxy-Authenticate`, `Proxy-Authentication-Info` | dropped: this is no proxy that a client chose |
 //! | all of `X-Forwarded-*` from clients that are not trusted | dropped, as are `X-Forwarded-Port` and its like |
+//! | `Client-Cert`, `Client-Cert-Chain` in requests | dropped: what a server reads there was verified here |
 //! | `X-Real-IP` | forwarded as received: it has no owner; a server behind Propylon should read X-Forwarded-For |
 //! | `Upgrade` | only GET, HTTP/1.1, no body, named in Connection; never h2c, HTTP/x or TLS/x |
 //! | `Expect` other than `100-continue` | 417; dropped in HTTP/1.0 and where there is no body |
@@ -54,11 +55,11 @@ pub use answer::{
     AnswerContext, CONTINUE, OwnResponse, reason_phrase, write_informational, write_own_response, write_response,
 };
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, write_chunk_header, write_last_chunk};
-pub use fields::{Field, Fields, Name, Span};
+pub use fields::{Field, Fields, Name, Span, write_line};
 pub use host::HOST_BYTES_MAX;
 pub use request::{Method, RequestBody, RequestHead, Scheme, Version, parse_request};
 pub use response::{Asked, Framing, ResponseBody, ResponseHead, parse_response};
-pub use rewrite::{ClientAddress, ForwardContext, write_request};
+pub use rewrite::{ClientAddress, ForwardContext, add_lines, write_request};
 
 /// Bounds on one head. A head that needs more is refused with 414 or 431 (502 from a server).
 #[derive(Clone, Copy, Debug)]

@@ -422,6 +422,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         | Name::ProxyAuthenticationInfo
         | Name::ProxyAuthorization
         | Name::Proxy
+        | Name::ClientCert
         | Name::Http2Settings => {}
     }
     head.fields.push(field);

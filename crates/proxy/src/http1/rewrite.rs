@@ -79,6 +79,14 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
     out.extend_from_slice(b"\r\n");
 }
 
+/// Adds lines to a head that [`write_request`] has just written, before the blank line at its end.
+pub fn add_lines(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    debug_assert!(out.ends_with(b"\r\n\r\n"), "a whole head");
+    out.truncate(out.len() - 2);
+    write(out);
+    out.extend_from_slice(b"\r\n");
+}
+
 pub(crate) const CHUNKED: &[u8] = b"Transfer-Encoding: chunked\r\n";
 
 pub(crate) fn write_content_length(length: u64, out: &mut Vec<u8>) {

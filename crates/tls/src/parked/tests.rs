@@ -1,5 +1,6 @@
 //! What takes the library's own types to be set up: keys that are elsewhere, and clients with certificates.
 
+use propylon_config::{ForwardIdentity, TlsPolicy};
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,7 +147,7 @@ impl Identity {
 
 fn server(key: Key, certificate: &CertificateDer<'static>, client_certificates: bool) -> Arc<ServerConfig> {
     let key = CertifiedKey::new(vec![certificate.clone()], Arc::new(CertificateKey::new(key)));
-    let builder = ServerConfig::builder_with_provider(Arc::new(offer::provider()))
+    let builder = ServerConfig::builder_with_provider(Arc::new(offer::provider(&TlsPolicy::Intermediate)))
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])
         .unwrap();
     let builder = match client_certificates {
@@ -188,7 +189,7 @@ struct Talk {
 
 impl Talk {
     fn new(config: &Arc<ServerConfig>, way: &Way, client: ClientConnection) -> Talk {
-        let session = Session::new(Handshake::new(config, Some(way.clone())));
+        let session = Session::new(Handshake::new(config, Some(way.clone()), ForwardIdentity::Nothing, false));
         Talk { session, client, received: Vec::new(), job: None, done: false }
     }
 
@@ -301,7 +302,7 @@ fn at_its_bound_remote_work_fails_at_once_and_local_work_of_others_goes_on() {
 fn without_room_for_parking_a_remote_key_signs_nothing() {
     let identity = Identity::new(&PKCS_ECDSA_P256_SHA256);
     let config = server(Key::Remote(identity.remote.clone()), &identity.certificate, false);
-    let mut session = Session::new(Handshake::new(&config, None));
+    let mut session = Session::new(Handshake::new(&config, None, ForwardIdentity::Nothing, false));
     let mut hello = Vec::new();
     client(VERSIONS[1], false).write_tls(&mut hello).unwrap();
     let mut out = Vec::new();

@@ -111,6 +111,29 @@ fn names_that_a_server_would_take_for_others_are_dropped() {
 }
 
 #[test]
+fn a_client_cannot_say_who_it_is() {
+    becomes(
+        "Client-Cert: :eA==:\r\nCLIENT-CERT-CHAIN: :eA==:\r\nClient_Cert: x\r\nClient.cert_chain: x\r\n\
+         Connection: Client-Cert\r\nClient-Certificate: kept\r\n",
+        "Client-Certificate: kept\r\n",
+    );
+}
+
+#[test]
+fn fields_of_the_configuration_are_withheld_and_ours_come_last() {
+    let text = get("X-DN: a\r\nx_dn: b\r\nX.Dn: c\r\nX-DNS: kept\r\nXDN: kept\r\n");
+    let mut head = RequestHead::default();
+    let limits = Limits { head_bytes: 4096, headers: 50 };
+    assert_eq!(parse_request(text.as_bytes(), &limits, &mut head), Ok(Parsed::Complete));
+    head.fields.withhold(text.as_bytes(), ["X-DN", "X-Other"].into_iter());
+    let kept: Vec<&[u8]> = head.fields.iter().filter(|f| f.forward).map(|f| f.name.bytes(text.as_bytes())).collect();
+    assert_eq!(kept, [b"X-DNS".as_slice(), b"XDN"]);
+    let mut out = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+    add_lines(&mut out, |out| write_line(b"X-DN", b"ours", out));
+    assert_eq!(out, b"GET / HTTP/1.1\r\nHost: a\r\nX-DN: ours\r\n\r\n");
+}
+
+#[test]
 fn an_upgrade_is_asked_for_anew() {
     becomes(
         "Connection: Upgrade, X\r\nX: 1\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: k\r\n",

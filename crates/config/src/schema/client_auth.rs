@@ -1,0 +1,70 @@
+//! `client_auth` of `[tls.NAME]`
+
+use super::{Context, file};
+use crate::model::{ClientAuth, ClientAuthMode, CrlScope, ForwardIdentity, Leniency, Trust};
+use crate::report::Report;
+use crate::tree::{Node, Value};
+use crate::walk::{Found, Section, mismatch, string};
+
+const LENIENCIES: [(&str, Leniency); 2] = [("refuse", Leniency::Refuse), ("allow", Leniency::Allow)];
+
+pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<ClientAuth> {
+    let mut table = section.table("client_auth")?;
+    let report = context.report;
+    let at = report.at(table.span);
+    let fix = "add the PEM file of the authorities that sign client certificates";
+    if table.node("ca").is_none() {
+        table.missing("ca", fix);
+    }
+    let ca = trusts(context, &mut table, "ca", fix);
+    let crl = trusts(context, &mut table, "crl", "write at least one file, or leave it out");
+    let modes = [("required", ClientAuthMode::Required), ("optional", ClientAuthMode::Optional)];
+    let mode = table.choice("mode", &modes).map_or(ClientAuthMode::Required, |found| found.value);
+    let scopes = [("chain", CrlScope::Chain), ("leaf", CrlScope::Leaf)];
+    let crl_scope = table.choice("crl_scope", &scopes).map_or(CrlScope::Chain, |found| found.value);
+    let crl_missing = table.choice("crl_missing", &LENIENCIES).map_or(Leniency::Refuse, |found| found.value);
+    let crl_expired = table.choice("crl_expired", &LENIENCIES).map_or(Leniency::Refuse, |found| found.value);
+    if table.node("crl").is_none() {
+        for key in ["crl_scope", "crl_missing", "crl_expired"] {
+            without_effect(report, &mut table, key);
+        }
+    }
+    let depth = table.integer("depth", 0..=8).map_or(6, |found| found.value);
+    let send_ca_names = table.boolean("send_ca_names").is_none_or(|found| found.value);
+    let forwards =
+        [("leaf", ForwardIdentity::Leaf), ("chain", ForwardIdentity::Chain), ("nothing", ForwardIdentity::Nothing)];
+    let forward = table.choice("forward", &forwards).map_or(ForwardIdentity::Leaf, |found| found.value);
+    table.close();
+    Some(ClientAuth { mode, ca, crl, crl_scope, crl_missing, crl_expired, depth, send_ca_names, forward, at })
+}
+
+fn without_effect(report: &Report<'_>, table: &mut Section<'_, '_>, key: &'static str) {
+    if let Some(entry) = table.entry(key) {
+        report.warning(entry.key_span, format!("`{key}` has no effect without `crl`"), "add `crl`, or remove it");
+    }
+}
+
+/// One path, or an array of them.
+fn trusts(context: &Context<'_, '_>, table: &mut Section<'_, '_>, key: &'static str, fix: &str) -> Vec<Trust> {
+    let report = context.report;
+    let Some(node) = table.node(key) else {
+        return Vec::new();
+    };
+    let trust = |node: &Node<'_>| {
+        let Found { value, span } = string(report, key, node)?;
+        let path = file(report, key, Found { value, span }, context.base)?;
+        Some(Trust { path, at: report.at(span) })
+    };
+    match &node.value {
+        Value::Array(items) if items.is_empty() => {
+            report.error(node.span, format!("`{key}` is empty"), fix);
+            Vec::new()
+        }
+        Value::Array(items) => items.iter().filter_map(trust).collect(),
+        Value::String(_) => trust(node).into_iter().collect(),
+        _ => {
+            mismatch::<()>(report, key, "a path or an array of paths", node);
+            Vec::new()
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `request_headers` of `[listener.NAME]`: fields made of facts about the client's connection.
+
+use crate::model::{Fact, Piece, RequestHeader};
+use crate::report::{Report, one_of, shown};
+use crate::text::Span;
+use crate::tree::{Entry, Value};
+use crate::walk::{Found, Section, mismatch, string};
+
+const HEADERS_MAX: usize = 32;
+const NAME_BYTES_MAX: usize = 64;
+const VALUE_BYTES_MAX: usize = 512;
+
+/// Names that frame, route or authenticate, that are for one hop, or that Propylon writes by rules of their own.
+const RESERVED: &[&str] = &[
+    "authorization",
+    "cache-control",
+    "client-cert",
+    "client-cert-chain",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "cookie",
+    "date",
+    "expect",
+    "forwarded",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "location",
+    "max-forwards",
+    "origin",
+    "proxy",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-connection",
+    "server",
+    "set-cookie",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "vary",
+    "via",
+    "www-authenticate",
+];
+
+pub(crate) fn request_headers(section: &mut Section<'_, '_>) -> Vec<RequestHeader> {
+    let report = section.report;
+    let Some(entry) = section.entry("request_headers") else {
+        return Vec::new();
+    };
+    let Value::Table(entries) = &entry.node.value else {
+        mismatch::<()>(
+            report,
+            "request_headers",
+            "a table such as { \"X-TLS-Version\" = \"{tls.version}\" }",
+            &entry.node,
+        );
+        return Vec::new();
+    };
+    if entries.len() > HEADERS_MAX {
+        report.error(entry.key_span, "`request_headers` has too many fields", format!("use at most {HEADERS_MAX}"));
+        return Vec::new();
+    }
+    let mut headers: Vec<RequestHeader> = Vec::new();
+    for entry in entries {
+        let Some(header) = header(report, entry) else {
+            continue;
+        };
+        if headers.iter().any(|other| other.name.eq_ignore_ascii_case(&header.name)) {
+            let what = format!("`request_headers` has \"{}\" twice: case does not tell fields apart", header.name);
+            report.error(entry.key_span, what, "remove one of the two");
+        }
+        headers.push(header);
+    }
+    headers
+}
+
+fn header(report: &Report<'_>, entry: &Entry<'_>) -> Option<RequestHeader> {
+    let name = checked_name(report, &entry.key, entry.key_span);
+    let found = string(report, "request_headers", &entry.node)?;
+    let value = pieces(report, found)?;
+    Some(RequestHeader { name: name?.to_string(), value })
+}
+
+fn checked_name<'a>(report: &Report<'_>, name: &'a str, span: Span) -> Option<&'a str> {
+    let lower = name.to_ascii_lowercase();
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+        let what = format!("\"{}\" cannot be the name of a field here", shown(name));
+        // Many servers take `_` and `-` for the same, so a name with one could not be protected from forgery.
+        report.error(span, what, format!("use up to {NAME_BYTES_MAX} letters, digits and `-`"));
+        return None;
+    }
+    if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
+        let what = format!("the field \"{name}\" has a meaning of its own");
+        report.error(span, what, "choose another name, such as one that begins with \"X-\"");
+        return None;
+    }
+    Some(name)
+}
+
+/// Takes `text {fact} text` apart.
+fn pieces(report: &Report<'_>, found: Found<&str>) -> Option<Vec<Piece>> {
+    let Found { value, span } = found;
+    let printable = value.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    if value.is_empty() || value.len() > VALUE_BYTES_MAX || !printable || value.trim() != value {
+        let what = format!("\"{}\" cannot be the value of a field", shown(value));
+        let fix = format!("use 1 to {VALUE_BYTES_MAX} printable ASCII characters without spaces around them");
+        report.error(span, what, fix);
+        return None;
+    }
+    let mut pieces = Vec::new();
+    let mut rest = value;
+    while let Some(open) = rest.find(['{', '}']) {
+        if open > 0 {
+            pieces.push(Piece::Text(rest[..open].to_string()));
+        }
+        let Some((name, after)) = rest[open..].strip_prefix('{').and_then(|inner| inner.split_once('}')) else {
+            report.error(span, "a brace is without its other half", "write facts as in \"{tls.version}\"");
+            return None;
+        };
+        pieces.push(Piece::Fact(fact(report, Found { value: name, span })?));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        pieces.push(Piece::Text(rest.to_string()));
+    }
+    Some(pieces)
+}
+
+fn fact(report: &Report<'_>, name: Found<&str>) -> Option<Fact> {
+    if let Some((_, fact)) = Fact::ALL.iter().find(|(known, _)| *known == name.value) {
+        return Some(*fact);
+    }
+    let names = Fact::ALL.iter().map(|(name, _)| *name);
+    let fix = match report.closest(name.value, names.clone()) {
+        Some(close) => format!("did you mean \"{{{close}}}\"?"),
+        None => format!("use {} in braces", one_of(names)),
+    };
+    report.error(name.span, format!("nothing is known as {{{}}}", shown(name.value)), fix);
+    None
+}

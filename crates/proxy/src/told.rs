@@ -1,0 +1,87 @@
+//! What servers are told of a client's TLS: its certificate (RFC 9440), and the fields of `request_headers`.
+
+use propylon_config::{Fact, Listener, Piece, RequestHeader};
+use propylon_tls::{Facts, Group, Introduction, Scheme};
+
+use crate::connection::Connection;
+use crate::http1::write_line;
+use crate::snapshot::alpn_name;
+
+#[derive(Clone, Copy)]
+pub struct Told<'a> {
+    headers: &'a [RequestHeader],
+    facts: Option<&'a Facts>,
+    introduction: Option<&'a Introduction>,
+}
+
+impl<'a> Told<'a> {
+    /// None where there is nothing to tell, as for most.
+    pub fn of(connection: &'a Connection, listener: &'a Listener) -> Option<Told<'a>> {
+        let introduction = connection.introduction();
+        let is_known = introduction.is_some_and(|introduction| introduction.identity.is_some());
+        let headers = &listener.request_headers[..];
+        (is_known || !headers.is_empty()).then_some(Told { headers, facts: connection.facts.as_ref(), introduction })
+    }
+
+    /// Appends whole lines.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if let Some(identity) = self.introduction.and_then(|introduction| introduction.identity.as_ref()) {
+            if let Some(certificate) = &identity.certificate {
+                write_line(b"Client-Cert", certificate.as_bytes(), out);
+            }
+            if let Some(chain) = &identity.chain {
+                write_line(b"Client-Cert-Chain", chain.as_bytes(), out);
+            }
+        }
+        for header in self.headers {
+            self.write_header(header, out);
+        }
+    }
+
+    /// A field in which something is not known is left out whole.
+    fn write_header(&self, header: &RequestHeader, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(header.name.as_bytes());
+        out.extend_from_slice(b": ");
+        for piece in &header.value {
+            let text = match piece {
+                Piece::Text(text) => Some(text.as_str()),
+                Piece::Fact(fact) => self.fact(*fact),
+            };
+            let Some(text) = text else {
+                out.truncate(start);
+                return;
+            };
+            out.extend_from_slice(text.as_bytes());
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Printable ASCII, each of them.
+    fn fact(&self, fact: Fact) -> Option<&'a str> {
+        let identity = self.introduction.and_then(|introduction| introduction.identity.as_ref());
+        match fact {
+            Fact::TlsVersion => Some(self.facts?.version.name()),
+            Fact::TlsSuite => Some(self.facts?.suite.name()),
+            Fact::TlsGroup => self.facts?.group.map(Group::name),
+            Fact::TlsSignature => self.facts?.signature.map(Scheme::name),
+            Fact::TlsCertificate => self.facts?.certificate.map(propylon_config::KeyType::name),
+            Fact::TlsServerName => self.introduction?.server_name.as_deref(),
+            Fact::TlsAlpn => self.facts?.alpn.map(alpn_name),
+            Fact::TlsResumed => Some(if self.facts?.resumed { "true" } else { "false" }),
+            Fact::TlsJa4 => self.introduction?.ja4.as_ref().map(propylon_tls::Ja4::as_str),
+            Fact::ClientSubject => identity.map(|identity| &*identity.subject),
+            Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
+            Fact::ClientSerial => identity.map(|identity| &*identity.serial),
+            Fact::ClientSha256 => identity.map(|identity| &*identity.sha256),
+        }
+    }
+}
+
+/// Whether the connection's introduction is asked for at every request, and not only by the log's first line.
+pub fn is_told_again(introduction: &Introduction, listener: &Listener) -> bool {
+    let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
+    introduction.identity.is_some()
+        || introduction.ja4.is_some()
+        || pieces.any(|piece| *piece == Piece::Fact(Fact::TlsServerName))
+}

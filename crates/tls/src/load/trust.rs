@@ -1,0 +1,161 @@
+//! Authorities and revocation lists from files, with everything that is wrong with them.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use propylon_config::{ClientAuth, Leniency, Trust};
+use rustls::RootCertStore;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use time::OffsetDateTime;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+use super::{Trouble, chain, folder, pem};
+use crate::client_auth::ClientTrust;
+use crate::finding::{Finding, Severity};
+
+/// Lists of large authorities have some 100,000 entries of 40 bytes each.
+const CRL_BYTES_MAX: u64 = 64 << 20;
+
+/// What `client_auth` names, loaded, if nothing is wrong with it; and every finding.
+pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Finding>) {
+    let now = SystemTime::now();
+    let mut findings = Vec::new();
+    let mut roots = RootCertStore::empty();
+    for trust in &auth.ca {
+        let troubles = authorities(&trust.path, now, &mut roots);
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+    }
+    let mut crls = Vec::new();
+    let mut fresh_until = None;
+    for trust in &auth.crl {
+        let (lists, troubles) = revocation_lists(trust, auth.crl_expired, now);
+        for (list, next_update) in lists {
+            fresh_until = fresh_until.into_iter().chain(next_update).min();
+            crls.push(list);
+        }
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+    }
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return (None, findings);
+    }
+    let fresh_until = fresh_until.map(UnixTime::since_unix_epoch);
+    match ClientTrust::new(auth, roots, crls, fresh_until) {
+        Ok(trust) => (Some(trust), findings),
+        Err(error) => {
+            let trouble = Trouble::error(Path::new(""), error.to_string(), "export authorities and lists again");
+            findings.push(trouble.at(auth.at));
+            (None, findings)
+        }
+    }
+}
+
+fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStore) -> Vec<Trouble> {
+    let mut troubles = Vec::new();
+    for file in files(path, &mut troubles) {
+        let contents = match pem::read(&file) {
+            Ok(contents) => contents,
+            Err(trouble) => {
+                troubles.push(trouble);
+                continue;
+            }
+        };
+        if contents.certificates.is_empty() {
+            let fix = "add the certificates of the authorities as PEM";
+            troubles.push(Trouble::error(&file, "there is no certificate in this file", fix));
+        }
+        if !contents.keys.is_empty() {
+            let fix = "keep an authority's private key away from servers";
+            troubles.push(Trouble::warning(&file, "there is a private key beside the authorities", fix));
+        }
+        for der in contents.certificates {
+            troubles.extend(authority(&der, now, &file));
+            if let Err(error) = roots.add(der) {
+                let what = format!("this authority cannot be used: {error}");
+                troubles.push(Trouble::error(&file, what, "export it again as X.509 version 3 in PEM"));
+            }
+        }
+    }
+    troubles
+}
+
+/// What is odd about an authority. Its own dates do not decide: trust in it is the configuration's (RFC 5280 §6.1.1).
+fn authority(der: &CertificateDer<'_>, now: SystemTime, file: &Path) -> Option<Trouble> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let name = certificate.subject();
+    let not_after = certificate.validity().not_after.to_datetime();
+    if OffsetDateTime::from(now) > not_after {
+        let what = format!("the authority {name} expired on {}, and is trusted all the same", not_after.date());
+        return Some(Trouble::warning(file, what, "remove it if it should not be"));
+    }
+    if !certificate.is_ca() {
+        let what = format!("{name} is not an authority: it may sign no other certificates");
+        return Some(Trouble::warning(file, what, "name the certificate of the authority that signed it"));
+    }
+    None
+}
+
+fn files(path: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
+    if path.is_dir() { folder::pem_files(path, troubles) } else { vec![path.to_path_buf()] }
+}
+
+type List = (CertificateRevocationListDer<'static>, Option<Duration>);
+
+/// The lists of a file or folder, each with when the next one is due.
+fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<List>, Vec<Trouble>) {
+    let mut troubles = Vec::new();
+    let mut lists = Vec::new();
+    for file in files(&trust.path, &mut troubles) {
+        match read(&file) {
+            Ok(ders) => {
+                for der in ders {
+                    match next_update(&der, &file) {
+                        Ok(next) => {
+                            troubles.extend(overdue(next, expired, now, &file));
+                            lists.push((der, next));
+                        }
+                        Err(trouble) => troubles.push(trouble),
+                    }
+                }
+            }
+            Err(trouble) => troubles.push(trouble),
+        }
+    }
+    (lists, troubles)
+}
+
+fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Trouble> {
+    const SEQUENCE: u8 = 0x30;
+    let text = pem::bytes(file, CRL_BYTES_MAX)?;
+    if text.first() == Some(&SEQUENCE) {
+        return Ok(vec![text.into()]);
+    }
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&text).collect();
+    match lists {
+        Ok(lists) if !lists.is_empty() => Ok(lists),
+        _ => {
+            let what = "there is no revocation list in this file";
+            Err(Trouble::error(file, what, "export it as PEM (\"BEGIN X509 CRL\") or as DER"))
+        }
+    }
+}
+
+/// Seconds since 1970, as the list says.
+fn next_update(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Option<Duration>, Trouble> {
+    let unusable =
+        || Trouble::error(file, "this revocation list cannot be read", "export it again as X.509 CRL version 2");
+    let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| unusable())?;
+    Ok(list.next_update().map(|next| Duration::from_secs(next.timestamp().max(0) as u64)))
+}
+
+fn overdue(next: Option<Duration>, expired: Leniency, now: SystemTime, file: &Path) -> Option<Trouble> {
+    let (next, now) = (next?, now.duration_since(SystemTime::UNIX_EPOCH).ok()?);
+    let ago = chain::days(time::Duration::try_from(now.checked_sub(next)?).ok()?);
+    let (effect, fix) = match expired {
+        Leniency::Refuse => ("every client it speaks of is refused", "get the authority's present list"),
+        Leniency::Allow => ("it is heeded all the same", "get the authority's present list"),
+    };
+    Some(Trouble::warning(file, format!("the next revocation list was due {ago} ago; {effect}"), fix))
+}

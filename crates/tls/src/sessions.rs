@@ -1,0 +1,276 @@
+//! Sessions of TLS 1.2 clients that take no tickets: kept in memory under the ID that the client will come back with
+//! (RFC 5246 §7.4.1.2).
+//!
+//! One store for all cores, since a client comes back to any of them; in shards by the ID, which is random. Nobody waits for
+//! a shard: if another core is in it at that moment, the session counts as unknown, or is not kept, and the price is a full
+//! handshake. Clients with tickets, and all of TLS 1.3, do not come here.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use rustls::server::StoresServerSessions;
+use zeroize::Zeroizing;
+
+use crate::overheard;
+use crate::tickets::seconds;
+
+/// As the library makes them.
+pub(crate) type SessionId = [u8; 32];
+
+/// A session of that age is forgotten; in memory for longer, its keys would be worth more to a thief.
+pub(crate) const KEPT_SECONDS: u64 = 3600;
+/// State with a long chain of client certificates is not worth the room.
+const STATE_BYTES_MAX: usize = 4096;
+const SHARDS: usize = 64;
+
+/// What a session ID did in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdUse {
+    /// The session is kept for the client to come back to.
+    Kept,
+    /// The client came back to a session.
+    Found,
+    /// The client came with an ID that is not, or no longer, known.
+    Missed,
+}
+
+impl IdUse {
+    pub const ALL: [IdUse; 3] = [IdUse::Kept, IdUse::Found, IdUse::Missed];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            IdUse::Kept => "kept",
+            IdUse::Found => "found",
+            IdUse::Missed => "missed",
+        }
+    }
+}
+
+/// A profile's sessions.
+pub(crate) struct Sessions {
+    shards: Vec<Mutex<Shard>>,
+    /// Zero: none are kept.
+    shard_sessions_max: usize,
+}
+
+#[derive(Default)]
+struct Shard {
+    sessions: HashMap<SessionId, Kept>,
+    /// The oldest first; may name some that are gone.
+    order: VecDeque<SessionId>,
+}
+
+struct Kept {
+    born: u64,
+    state: Zeroizing<Vec<u8>>,
+}
+
+impl Sessions {
+    pub fn new(sessions_max: usize) -> Sessions {
+        Sessions {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_sessions_max: sessions_max.div_ceil(SHARDS),
+        }
+    }
+
+    /// Calls `with` on the ID's shard, unless another core is in it.
+    fn shard<T>(&self, id: &SessionId, with: impl FnOnce(&mut Shard) -> T) -> Option<T> {
+        let mut shard = self.shards[usize::from(id[0]) % SHARDS].try_lock().ok()?;
+        Some(with(&mut shard))
+    }
+
+    fn keep(&self, id: SessionId, born: u64, state: Vec<u8>) -> bool {
+        let state = Zeroizing::new(state);
+        if self.shard_sessions_max == 0 || state.len() > STATE_BYTES_MAX {
+            return false;
+        }
+        self.shard(&id, |shard| shard.keep(id, Kept { born, state }, self.shard_sessions_max)).is_some()
+    }
+
+    fn find(&self, id: &SessionId, now: u64) -> Option<(u64, Vec<u8>)> {
+        self.shard(id, |shard| shard.find(id, now))?
+    }
+
+    pub fn forget(&self, id: &SessionId) {
+        self.shard(id, |shard| shard.forget(id));
+    }
+
+    /// Forgets what is too old. For the main thread, now and then.
+    pub fn purge(&self, now: SystemTime) {
+        let now = seconds(now);
+        for shard in &self.shards {
+            if let Ok(mut shard) = shard.try_lock() {
+                shard.purge(now);
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// One more than `max` may be kept for the moment: it may be forgotten before the call is over, and should not have
+    /// cost another its place.
+    fn keep(&mut self, id: SessionId, kept: Kept, max: usize) {
+        self.purge(kept.born);
+        while self.order.len() > max
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.sessions.remove(&oldest);
+        }
+        if self.sessions.insert(id, kept).is_none() {
+            self.order.push_back(id);
+        }
+    }
+
+    fn find(&mut self, id: &SessionId, now: u64) -> Option<(u64, Vec<u8>)> {
+        let kept = self.sessions.get(id)?;
+        if now.saturating_sub(kept.born) >= KEPT_SECONDS {
+            self.forget(id);
+            return None;
+        }
+        Some((kept.born, kept.state.to_vec()))
+    }
+
+    fn forget(&mut self, id: &SessionId) {
+        self.sessions.remove(id);
+        if self.order.back() == Some(id) {
+            self.order.pop_back();
+        }
+    }
+
+    fn purge(&mut self, now: u64) {
+        while let Some(oldest) = self.order.front() {
+            let kept = self.sessions.get(oldest);
+            if kept.is_some_and(|kept| now.saturating_sub(kept.born) < KEPT_SECONDS) {
+                return;
+            }
+            self.sessions.remove(oldest);
+            self.order.pop_front();
+        }
+    }
+}
+
+/// What the library sees of a profile's sessions: one for each core.
+pub(crate) struct Store {
+    sessions: Arc<Sessions>,
+}
+
+impl Store {
+    pub fn new(sessions: &Arc<Sessions>) -> Store {
+        Store { sessions: sessions.clone() }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store")
+    }
+}
+
+impl StoresServerSessions for Store {
+    fn put(&self, id: Vec<u8>, state: Vec<u8>) -> bool {
+        let Ok(id) = SessionId::try_from(id) else { return false };
+        let kept = self.sessions.keep(id, seconds(SystemTime::now()), state);
+        if kept {
+            overheard::note(|heard| {
+                heard.resumption.session_id = Some(IdUse::Kept);
+                heard.resumption.kept = Some(id);
+            });
+        }
+        kept
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        let id = SessionId::try_from(id).ok();
+        let found = id.and_then(|id| self.sessions.find(&id, seconds(SystemTime::now())));
+        overheard::note(|heard| match &found {
+            Some((born, _)) => {
+                heard.resumption.session_id = Some(IdUse::Found);
+                heard.resumption.born = Some(*born);
+            }
+            None => heard.resumption.session_id = Some(IdUse::Missed),
+        });
+        found.map(|(_, state)| state)
+    }
+
+    /// Asked with tickets of TLS 1.3 where tickets are off: there they are worth nothing, and what a client has seen in a
+    /// stranger's handshake must not end the stranger's session.
+    fn take(&self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn can_cache(&self) -> bool {
+        self.sessions.shard_sessions_max > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    /// IDs of one shard.
+    fn id(number: u8) -> SessionId {
+        let mut id = [0; 32];
+        id[1] = number;
+        id
+    }
+
+    #[test]
+    fn a_session_is_found_until_it_is_an_hour_old() {
+        let sessions = Sessions::new(64);
+        assert!(sessions.keep(id(1), NOW, b"state".to_vec()));
+        assert_eq!(sessions.find(&id(1), NOW + KEPT_SECONDS - 1), Some((NOW, b"state".to_vec())));
+        assert_eq!(sessions.find(&id(1), NOW + KEPT_SECONDS), None);
+        assert_eq!(sessions.find(&id(2), NOW), None);
+    }
+
+    #[test]
+    fn the_oldest_session_makes_room() {
+        let sessions = Sessions::new(2 * SHARDS);
+        for number in 0..100 {
+            sessions.keep(id(number), NOW, vec![number]);
+        }
+        let left: Vec<u8> = (0..100).filter(|&number| sessions.find(&id(number), NOW).is_some()).collect();
+        assert_eq!(left, [97, 98, 99]);
+    }
+
+    #[test]
+    fn a_session_that_is_forgotten_at_once_costs_no_other_its_place() {
+        let sessions = Sessions::new(2 * SHARDS);
+        for number in 0..2 {
+            sessions.keep(id(number), NOW, vec![number]);
+        }
+        for number in 10..100 {
+            sessions.keep(id(number), NOW, vec![number]);
+            sessions.forget(&id(number));
+        }
+        assert!((0..2).all(|number| sessions.find(&id(number), NOW).is_some()));
+        assert_eq!(sessions.shards[0].lock().unwrap().order.len(), 2);
+    }
+
+    #[test]
+    fn what_is_too_old_is_purged_and_what_is_too_long_is_not_kept() {
+        let sessions = Sessions::new(640);
+        sessions.keep(id(1), NOW, b"state".to_vec());
+        sessions.purge(std::time::UNIX_EPOCH + std::time::Duration::from_secs(NOW + KEPT_SECONDS));
+        let shard = sessions.shards[0].lock().unwrap();
+        assert!(shard.sessions.is_empty() && shard.order.is_empty());
+        drop(shard);
+        assert!(!sessions.keep(id(1), NOW, vec![0; STATE_BYTES_MAX + 1]));
+        assert!(!Sessions::new(0).keep(id(1), NOW, b"state".to_vec()));
+    }
+
+    #[test]
+    fn a_shard_that_another_core_is_in_is_not_waited_for() {
+        let sessions = Sessions::new(640);
+        sessions.keep(id(1), NOW, b"state".to_vec());
+        let busy = sessions.shards[0].lock().unwrap();
+        assert_eq!(sessions.find(&id(1), NOW), None);
+        assert!(!sessions.keep(id(2), NOW, b"state".to_vec()));
+        drop(busy);
+        assert!(sessions.find(&id(1), NOW).is_some());
+    }
+}

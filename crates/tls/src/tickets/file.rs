@@ -1,0 +1,395 @@
+//! A file of ticket keys that several engines share: read when it changes, and, by an engine that is told to, made and
+//! rotated.
+//!
+//! A line for each key, the oldest first: `TIME KEY`. From TIME on (Unix seconds) the key seals; KEY is the base64 of
+//! its name (16 bytes) and secret (32, or 64). Engines that read the file a little later than others do no harm, since
+//! the next key is in it one rotation before its time. Lines without TIME are those of HAProxy's `tls-ticket-keys`: at
+//! least three, of which the last but one seals; such a file is only read. `#` begins a line of comment.
+//!
+//! Writers take turns by a lock on `FILE.lock`, look again once they hold it, and put the new file in the old one's place by
+//! a rename, so that readers see a whole one always. Of two engines that would rotate at once, one does, and the other
+//! finds it done.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64ct::{Base64, Encoding};
+use rustix::fs::{FlockOperation, flock};
+use zeroize::Zeroizing;
+
+use super::ring::{KEYS_MAX, Key, NAME_LEN, Order, Ring, SECRET_LENS};
+
+const FILE_BYTES_MAX: u64 = 16 * 1024;
+/// A key whose time is further off was written with a wrong clock, and nothing would ever follow it.
+const FUTURE_SECONDS_MAX: u64 = 31 * 24 * 3600;
+/// As HAProxy has it: one that sealed, one that seals, one that will.
+const KEYS_WITHOUT_TIME_MIN: usize = 3;
+/// How long a start waits for another engine that is writing the file.
+const LOCK_TRIES_MAX: u32 = 100;
+/// A file that cannot be written is tried again after this.
+const RETRY_SECONDS: u64 = 60;
+const LOCK_TRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What is wrong with a file of keys, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFileError {
+    pub path: PathBuf,
+    pub what: String,
+    /// Never empty.
+    pub fix: String,
+}
+
+impl fmt::Display for KeyFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.path.display(), self.what, self.fix)
+    }
+}
+
+impl std::error::Error for KeyFileError {}
+
+pub(crate) struct KeyFile {
+    path: PathBuf,
+    /// Seconds; none: the file is only read.
+    period: Option<u64>,
+    /// What the file was like when it was last read.
+    seen: Option<Stamp>,
+    /// Seconds; what failed is not tried or told again before.
+    retry_at: u64,
+}
+
+/// Changes whenever a file is written or replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl KeyFile {
+    pub fn new(path: &Path, period: Option<u64>) -> KeyFile {
+        KeyFile { path: path.into(), period, seen: None, retry_at: 0 }
+    }
+
+    /// The keys at the start; the file is made if it is ours to make.
+    pub fn open(&mut self, now: u64) -> Result<Ring, KeyFileError> {
+        for _ in 0..LOCK_TRIES_MAX {
+            if let Some(ring) = self.read(now)? {
+                return Ok(ring);
+            }
+            let Some(period) = self.period else { return Err(self.absent()) };
+            let Some(_lock) = self.lock()? else {
+                std::thread::sleep(LOCK_TRY_INTERVAL);
+                continue;
+            };
+            // It may have been made between the look and the lock.
+            if let Some(ring) = self.read(now)? {
+                return Ok(ring);
+            }
+            let ring = Ring::new(now, period);
+            self.replace(&ring)?;
+            return Ok(ring);
+        }
+        Err(self.error("another process holds its lock", "see who does: fuser FILE.lock"))
+    }
+
+    /// What would keep `open` from working, as far as it can be told without making anything.
+    pub fn check(&mut self, now: u64) -> Result<(), KeyFileError> {
+        match (self.read(now)?, self.period) {
+            (Some(_), _) => Ok(()),
+            (None, None) => Err(self.absent()),
+            (None, Some(_)) if folder(&self.path).is_dir() => Ok(()),
+            (None, Some(_)) => {
+                Err(self.error("its folder does not exist", "make the folder, for this engine to write"))
+            }
+        }
+    }
+
+    /// Looks whether there are other keys than `ring`, or should be: to be called every second or so. Nothing is
+    /// returned, and nothing was done, where all is as it was. What is wrong with a file is told once, and not again
+    /// until it has changed; what keeps it from being rotated is told once a minute.
+    pub fn tend(&mut self, ring: &Ring, now: u64) -> Result<Option<Ring>, KeyFileError> {
+        let (stamp, news) = match self.stamp() {
+            Ok(stamp) if stamp.is_some() && stamp != self.seen => {
+                self.seen = stamp;
+                (stamp, self.read(now)?.filter(|read| !read.same_keys(ring)))
+            }
+            Ok(stamp) => (stamp, None),
+            Err(error) => return self.tell(error, now),
+        };
+        let Some(period) = self.period else {
+            return Ok(news);
+        };
+        let is_due = stamp.is_none() || news.as_ref().unwrap_or(ring).is_due(now);
+        if !is_due || now < self.retry_at {
+            return Ok(news);
+        }
+        match self.rotate(ring, period, now) {
+            Ok(rotated) => Ok(rotated.or(news)),
+            Err(error) => self.tell(error, now),
+        }
+    }
+
+    fn tell(&mut self, error: KeyFileError, now: u64) -> Result<Option<Ring>, KeyFileError> {
+        if now < self.retry_at {
+            return Ok(None);
+        }
+        self.retry_at = now + RETRY_SECONDS;
+        Err(error)
+    }
+
+    fn rotate(&mut self, ring: &Ring, period: u64, now: u64) -> Result<Option<Ring>, KeyFileError> {
+        // Somebody else is at it: the next look will find what was done.
+        let Some(_lock) = self.lock()? else {
+            return Ok(None);
+        };
+        let next = match self.read(now)? {
+            Some(theirs) if !theirs.is_due(now) => return Ok(Some(theirs).filter(|theirs| !theirs.same_keys(ring))),
+            Some(theirs) => theirs.rotated(now, period),
+            // Gone: put back, since others need to know what this engine seals with.
+            None if ring.is_due(now) => ring.rotated(now, period),
+            None => ring.clone(),
+        };
+        self.replace(&next)?;
+        Ok(Some(next).filter(|next| !next.same_keys(ring)))
+    }
+
+    fn stamp(&self) -> Result<Option<Stamp>, KeyFileError> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) => Ok(Some(stamp(&metadata))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("it cannot be looked at", &error)),
+        }
+    }
+
+    /// Nothing if there is no file.
+    fn read(&mut self, now: u64) -> Result<Option<Ring>, KeyFileError> {
+        let mut file = match OpenOptions::new().read(true).custom_flags(NONBLOCK).open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.failed("it cannot be opened", &error)),
+        };
+        let metadata = file.metadata().map_err(|error| self.failed("it cannot be looked at", &error))?;
+        self.seen = Some(stamp(&metadata));
+        self.check_kind(&metadata)?;
+        let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize + 1));
+        Read::by_ref(&mut file)
+            .take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(|error| self.failed("it cannot be read", &error))?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(self.error(&format!("it has more than {FILE_BYTES_MAX} bytes"), KEEP));
+        }
+        let ring = parse(&text, now).map_err(|what| self.error(&what, KEEP))?;
+        if self.period.is_some() && ring.order() == Order::Position {
+            let fix = "leave `rotate` out, or write the time before each key";
+            return Err(self.error("its keys have no times, so it cannot be rotated", fix));
+        }
+        Ok(Some(ring))
+    }
+
+    fn check_kind(&self, metadata: &fs::Metadata) -> Result<(), KeyFileError> {
+        const OTHERS: u32 = 0o007;
+        const GROUP_WRITES: u32 = 0o020;
+        if !metadata.is_file() {
+            return Err(self.error("it is not a file", "give the path of a file"));
+        }
+        let mode = metadata.mode();
+        if mode & OTHERS != 0 {
+            let fix = format!("chmod 600 {}, and replace the keys: others may have them", self.path.display());
+            return Err(self.error("every account can get at these keys", &fix));
+        }
+        if mode & GROUP_WRITES != 0 {
+            let fix = format!("chmod g-w {}", self.path.display());
+            return Err(self.error("its group can change these keys", &fix));
+        }
+        Ok(())
+    }
+
+    /// Held until the file is closed; nothing if another process has it.
+    fn lock(&self) -> Result<Option<File>, KeyFileError> {
+        let path = beside(&self.target(), ".lock");
+        let file = open_lock(&path).map_err(|error| self.failed("its lock file cannot be opened", &error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(file)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(self.failed("its lock cannot be had", &error.into())),
+        }
+    }
+
+    /// With the lock held.
+    fn replace(&mut self, ring: &Ring) -> Result<(), KeyFileError> {
+        let target = self.target();
+        let new = beside(&target, ".new");
+        let written = write_new(&new, &written(ring)).and_then(|()| fs::rename(&new, &target));
+        if let Err(error) = written {
+            let _ = fs::remove_file(&new);
+            return Err(self.failed("it cannot be written", &error));
+        }
+        // The rename itself reaches the disk with the folder; without it an older file is found after a power cut.
+        let _ = File::open(folder(&target)).and_then(|folder| folder.sync_all());
+        self.seen = self.stamp()?;
+        Ok(())
+    }
+
+    /// A mounted secret is a link: what it leads to is replaced.
+    fn target(&self) -> PathBuf {
+        fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
+    fn absent(&self) -> KeyFileError {
+        let fix = "write it, or let this engine make it: { file = \"...\", rotate = \"6h\" }";
+        self.error("there is no such file of ticket keys", fix)
+    }
+
+    fn error(&self, what: &str, fix: &str) -> KeyFileError {
+        KeyFileError { path: self.path.clone(), what: what.into(), fix: fix.into() }
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> KeyFileError {
+        let fix = match error.kind() {
+            io::ErrorKind::PermissionDenied => "give file and folder to the account that Propylon runs as",
+            io::ErrorKind::NotFound => "make its folder",
+            _ => "see to the file and its folder",
+        };
+        self.error(&format!("{what}: {error}"), fix)
+    }
+}
+
+/// A path that is a pipe must not stop the process.
+const NONBLOCK: i32 = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+const KEEP: &str = "correct it, or remove it to have it made anew by an engine with `rotate`";
+
+fn stamp(metadata: &fs::Metadata) -> Stamp {
+    Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+    }
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+/// Root may be in a folder of another account here: a link is not followed, and what was there already not given away.
+fn open_lock(path: &Path) -> io::Result<File> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            like_its_folder(&file, path);
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            OpenOptions::new().write(true).custom_flags(NOFOLLOW | NONBLOCK).open(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+    // Left over by a writer that died: the lock says that nobody is writing it.
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    like_its_folder(&file, path);
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+/// What root makes before it becomes another account is given to whom the folder belongs to.
+fn like_its_folder(file: &File, path: &Path) {
+    if let Ok(owner) = fs::metadata(folder(path)) {
+        // Only root may, and only root needs to.
+        let _ = std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()));
+    }
+}
+
+fn written(ring: &Ring) -> Zeroizing<Vec<u8>> {
+    let mut text = Zeroizing::new(Vec::with_capacity(FILE_BYTES_MAX as usize));
+    text.extend_from_slice(
+        b"# Session ticket keys of Propylon: who has them can read sessions. TIME KEY; a key seals from TIME on.\n",
+    );
+    for key in ring.keys() {
+        let whole = Zeroizing::new([&key.name[..], &key.secret].concat());
+        let encoded = Zeroizing::new(Base64::encode_string(&whole));
+        text.extend_from_slice(format!("{} ", key.from).as_bytes());
+        text.extend_from_slice(encoded.as_bytes());
+        text.push(b'\n');
+    }
+    text
+}
+
+/// What is wrong names lines, and shows nothing of them.
+fn parse(text: &[u8], now: u64) -> Result<Ring, String> {
+    let mut keys: Vec<Key> = Vec::new();
+    let mut timed = 0;
+    for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+        let line = line.trim_ascii();
+        if line.is_empty() || line.starts_with(b"#") {
+            continue;
+        }
+        let (time, key) = parse_line(line, now).map_err(|what| format!("line {}: {what}", index + 1))?;
+        timed += usize::from(time.is_some());
+        let from = time.unwrap_or(0);
+        if keys.iter().any(|other| other.name == key.0) {
+            return Err(format!("line {}: this key is there twice", index + 1));
+        }
+        if keys.last().is_some_and(|last| last.from > from) {
+            return Err(format!("line {}: it is older than the line before it", index + 1));
+        }
+        if keys.len() == KEYS_MAX {
+            return Err(format!("it has more than {KEYS_MAX} keys"));
+        }
+        keys.push(Key::new(key.0, from, key.1));
+    }
+    match timed {
+        _ if keys.is_empty() => Err("it has no keys".into()),
+        0 if keys.len() < KEYS_WITHOUT_TIME_MIN => {
+            Err(format!("it has fewer than {KEYS_WITHOUT_TIME_MIN} keys, and they have no times"))
+        }
+        0 => Ok(Ring::of(keys, Order::Position, now)),
+        _ if timed < keys.len() => Err("some of its keys have times, and some have none".into()),
+        _ => Ok(Ring::of(keys, Order::Time, now)),
+    }
+}
+
+type Parts = ([u8; NAME_LEN], Zeroizing<Vec<u8>>);
+
+fn parse_line(line: &[u8], now: u64) -> Result<(Option<u64>, Parts), String> {
+    let line = std::str::from_utf8(line).map_err(|_| "it is not text")?;
+    let (time, encoded) = match line.split_once(' ') {
+        Some((time, encoded)) => (Some(time), encoded.trim_start()),
+        None => (None, line),
+    };
+    let time = time.map(|time| time.parse::<u64>().map_err(|_| "what is before the key is not a time in seconds"));
+    let time = time.transpose()?;
+    if time.is_some_and(|time| time > now.saturating_add(FUTURE_SECONDS_MAX)) {
+        return Err("its time is more than a month away".into());
+    }
+    let bytes = Zeroizing::new(Base64::decode_vec(encoded).map_err(|_| "the key is not base64, or was cut")?);
+    match bytes.split_first_chunk::<NAME_LEN>() {
+        Some((name, secret)) if SECRET_LENS.contains(&secret.len()) => {
+            Ok((time, (*name, Zeroizing::new(secret.to_vec()))))
+        }
+        _ => Err("the key does not have 48 or 80 bytes".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,260 @@
+//! The keys of tickets, in order of time: which one seals, which ones open, and what follows them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use zeroize::Zeroizing;
+
+use super::{TICKET_BYTES_MAX, Unopened};
+
+/// What follows a key's name: 32 bytes as we make them, 64 as `openssl rand -base64 80` does.
+pub(super) const SECRET_LENS: [usize; 2] = [32, 64];
+pub(super) const NAME_LEN: usize = 16;
+/// Time that a ticket adds in front of the session's state: when its session began, in seconds.
+const BORN_LEN: usize = 8;
+
+/// Oldest first; at least one.
+#[derive(Clone)]
+pub(crate) struct Ring {
+    keys: Vec<Arc<Key>>,
+    /// Index of the key that seals.
+    sealing: usize,
+    order: Order,
+}
+
+/// What says which key seals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The last one whose time has come. All engines change to it at once, however late they read it.
+    Time,
+    /// Keys without times: the last but one, so that the last is known everywhere before it seals.
+    Position,
+}
+
+pub(crate) struct Key {
+    pub name: [u8; NAME_LEN],
+    /// Seals from here on, in Unix seconds; 0 in a ring that goes by position.
+    pub from: u64,
+    pub secret: Zeroizing<Vec<u8>>,
+    cipher: LessSafeKey,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ring")
+    }
+}
+
+impl Ring {
+    /// One that seals at once, and the one after it.
+    pub fn new(now: u64, period: u64) -> Ring {
+        let keys = vec![Arc::new(Key::random(now)), Arc::new(Key::random(now + period))];
+        Ring { keys, sealing: 0, order: Order::Time }
+    }
+
+    /// `keys` in order, at least one.
+    pub fn of(keys: Vec<Key>, order: Order, now: u64) -> Ring {
+        let keys = keys.into_iter().map(Arc::new).collect();
+        let mut ring = Ring { keys, sealing: 0, order };
+        ring.sealing = ring.sealing_at(now);
+        ring
+    }
+
+    fn sealing_at(&self, now: u64) -> usize {
+        match self.order {
+            Order::Position => self.keys.len().saturating_sub(2),
+            // A clock behind all of them means the oldest: everybody has it.
+            Order::Time => self.keys.iter().rposition(|key| key.from <= now).unwrap_or(0),
+        }
+    }
+
+    /// The same keys with another one sealing, if its time has come.
+    pub fn advanced(&self, now: u64) -> Option<Ring> {
+        let sealing = self.sealing_at(now);
+        (sealing != self.sealing).then(|| Ring { sealing, ..self.clone() })
+    }
+
+    /// The last key's time has come, so one is missing that follows it.
+    pub fn is_due(&self, now: u64) -> bool {
+        self.order == Order::Time && self.keys.last().is_none_or(|last| last.from <= now)
+    }
+
+    /// With a key more at the end, and without those that no ticket in use was sealed with: a key seals until the next
+    /// one's time, and opens for two periods after that.
+    pub fn rotated(&self, now: u64, period: u64) -> Ring {
+        let mut keys = self.keys.clone();
+        let mut next = keys.last().map_or(now, |last| last.from.saturating_add(period));
+        if next <= now {
+            // Nobody was there to do this for a whole period.
+            keys.push(Arc::new(Key::random(now)));
+            next = now + period;
+        }
+        keys.push(Arc::new(Key::random(next)));
+        let replaced = |index: usize| keys.get(index + 1).map_or(u64::MAX, |successor| successor.from);
+        let gone = (0..keys.len()).take_while(|&index| replaced(index).saturating_add(2 * period) <= now).count();
+        let gone = gone.max(keys.len().saturating_sub(KEYS_MAX));
+        keys.drain(..gone);
+        let mut ring = Ring { keys, sealing: 0, order: Order::Time };
+        ring.sealing = ring.sealing_at(now);
+        ring
+    }
+
+    pub fn keys(&self) -> &[Arc<Key>] {
+        &self.keys
+    }
+
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    pub fn same_keys(&self, other: &Ring) -> bool {
+        let same = |(one, other): (&Arc<Key>, &Arc<Key>)| one.name == other.name && one.from == other.from;
+        self.keys.len() == other.keys.len() && self.keys.iter().zip(&other.keys).all(same)
+    }
+
+    /// A ticket of a session that began at `born`.
+    pub fn seal(&self, context: &[u8], born: u64, state: &[u8]) -> Option<Vec<u8>> {
+        self.keys[self.sealing].seal(context, born, state)
+    }
+
+    /// When its session began, and its state.
+    pub fn open(&self, context: &[u8], ticket: &[u8]) -> Result<(u64, Vec<u8>), Unopened> {
+        if ticket.len() > TICKET_BYTES_MAX {
+            return Err(Unopened::Damaged);
+        }
+        let (name, sealed) = ticket.split_first_chunk::<NAME_LEN>().ok_or(Unopened::UnknownKey)?;
+        let key = self.named(name).ok_or(Unopened::UnknownKey)?;
+        let (nonce, sealed) = sealed.split_first_chunk::<NONCE_LEN>().ok_or(Unopened::Damaged)?;
+        key.open(context, *nonce, sealed).ok_or(Unopened::Damaged)
+    }
+
+    /// Looks at all of them, and at each in constant time: how long it takes says nothing about the names.
+    fn named(&self, name: &[u8; NAME_LEN]) -> Option<&Key> {
+        let mut found = None;
+        for key in &self.keys {
+            if verify_slices_are_equal(&key.name, name).is_ok() {
+                found = Some(&**key);
+            }
+        }
+        found
+    }
+}
+
+/// More than three and the next one, for files that somebody else fills.
+pub(super) const KEYS_MAX: usize = 16;
+
+impl Key {
+    pub fn random(from: u64) -> Key {
+        Key::new(random(), from, Zeroizing::new(random::<32>().to_vec()))
+    }
+
+    /// The cipher's key is derived, so that a file that another server uses as well gives both different keys.
+    pub fn new(name: [u8; NAME_LEN], from: u64, secret: Zeroizing<Vec<u8>>) -> Key {
+        let extracted = Salt::new(HKDF_SHA256, b"propylon session tickets").extract(&secret);
+        let key = extracted.expand(&[b"aes-256-gcm"], &AES_256_GCM).map(UnboundKey::from);
+        Key { name, from, secret, cipher: LessSafeKey::new(key.expect("the hash is as long as the key")) }
+    }
+
+    fn seal(&self, context: &[u8], born: u64, state: &[u8]) -> Option<Vec<u8>> {
+        let head = NAME_LEN + NONCE_LEN;
+        let size = head + BORN_LEN + state.len() + AES_256_GCM.tag_len();
+        if size > TICKET_BYTES_MAX {
+            return None;
+        }
+        let nonce = random::<NONCE_LEN>();
+        let mut ticket = Vec::with_capacity(size);
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(&nonce);
+        ticket.extend_from_slice(&born.to_be_bytes());
+        ticket.extend_from_slice(state);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = self.cipher.seal_in_place_separate_tag(nonce, Aad::from(context), &mut ticket[head..]).ok()?;
+        ticket.extend_from_slice(tag.as_ref());
+        Some(ticket)
+    }
+
+    fn open(&self, context: &[u8], nonce: [u8; NONCE_LEN], sealed: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let (sealed, tag) = sealed.split_at_checked(sealed.len().checked_sub(AES_256_GCM.tag_len())?)?;
+        let mut plain = vec![0; sealed.len()];
+        self.cipher
+            .open_separate_gather(Nonce::assume_unique_for_key(nonce), Aad::from(context), sealed, tag, &mut plain)
+            .ok()?;
+        let born = u64::from_be_bytes(*plain.first_chunk::<BORN_LEN>()?);
+        plain.drain(..BORN_LEN);
+        Some((born, plain))
+    }
+}
+
+/// # Panics
+/// When the system has no randomness, without which there is no TLS.
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the system's random numbers");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 100;
+
+    fn times(ring: &Ring) -> Vec<u64> {
+        ring.keys.iter().map(|key| key.from).collect()
+    }
+
+    #[test]
+    fn the_next_key_opens_before_it_seals() {
+        let ring = Ring::new(1000, PERIOD);
+        let early = ring.advanced(1100).unwrap();
+        let ticket = early.seal(b"", 5, b"state").unwrap();
+        assert_eq!(ring.open(b"", &ticket), Ok((5, b"state".to_vec())));
+        assert!(ring.advanced(1099).is_none());
+    }
+
+    #[test]
+    fn three_keys_and_the_next_one_are_kept() {
+        let mut ring = Ring::new(1000, PERIOD);
+        for now in [1100, 1200, 1300, 1400] {
+            assert!(!ring.is_due(now - 1) && ring.is_due(now));
+            ring = ring.rotated(now, PERIOD);
+        }
+        assert_eq!(times(&ring), [1200, 1300, 1400, 1500]);
+        assert_eq!(ring.keys[ring.sealing].from, 1400);
+    }
+
+    #[test]
+    fn keys_that_were_left_alone_for_long_are_begun_anew() {
+        let ring = Ring::new(1000, PERIOD).rotated(5050, PERIOD);
+        // The second has no successor until now: what it sealed a moment ago must open.
+        assert_eq!(times(&ring), [1100, 5050, 5150]);
+        assert_eq!(ring.keys[ring.sealing].from, 5050);
+    }
+
+    #[test]
+    fn of_keys_without_times_the_last_but_one_seals() {
+        let keys = (0..3).map(|_| Key::random(0)).collect();
+        let ring = Ring::of(keys, Order::Position, 1000);
+        assert_eq!(ring.sealing, 1);
+        assert!(ring.advanced(u64::MAX).is_none() && !ring.is_due(u64::MAX));
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_seals_with_the_oldest_key() {
+        let keys = vec![Key::random(1000), Key::random(2000)];
+        assert_eq!(Ring::of(keys, Order::Time, 10).sealing, 0);
+    }
+
+    #[test]
+    fn there_are_never_more_keys_than_a_file_may_hold() {
+        let mut ring = Ring::new(0, PERIOD);
+        for now in 1..1000 {
+            // A period so long that nothing expires.
+            ring = ring.rotated(now, PERIOD * 1000);
+            assert!(ring.keys.len() <= KEYS_MAX);
+        }
+    }
+}
