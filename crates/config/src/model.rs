@@ -57,6 +57,17 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Whether private-key work is done in batches. Default auto.
+    pub batch: Batch,
+}
+
+/// Whether private-key work is done in batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// Where the processor has the instructions, and the kernels give the known answers.
+    Auto,
+    /// Each handshake does its own, as it comes.
+    Off,
 }
 
 /// How many threads serve connections.

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
 use propylon_metrics::Column;
 use propylon_tls::{Parking, ParkingCounts};
@@ -34,6 +35,7 @@ pub struct Core {
     pub desk: Desk,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
+    batches_seen: Cell<BatchCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
@@ -77,6 +79,7 @@ impl Core {
             desk: Desk::new(),
             parking,
             parking_seen: Cell::default(),
+            batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
             draining: Cell::new(false),
@@ -146,6 +149,7 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         if sweep {
             self.stock.trim();
             self.sweep_pools();

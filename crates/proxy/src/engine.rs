@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, Workers};
+use propylon_crypto::batch::Batching;
 use propylon_metrics::Store;
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
@@ -18,6 +19,7 @@ use tokio::time::{interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin;
+use crate::batches;
 use crate::snapshot::Snapshot;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
@@ -168,6 +170,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .map_err(StartError::Threads)?;
     let (phase, watched) = watch::channel(Phase::Serving);
     let log = log.start().map_err(StartError::Threads)?;
+    let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let mut threads = Vec::new();
     for (index, listeners) in sockets.into_iter().enumerate() {
@@ -180,6 +183,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
             connections_max,
+            batching: Arc::clone(&batching),
             phase: watched.clone(),
         };
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
@@ -190,7 +194,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         env!("CARGO_PKG_VERSION"),
         if workers == 1 { "" } else { "s" }
     );
-    let main = Main { snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
+    let main = Main { batching, snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -198,6 +202,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    batching: Arc<Batching>,
     snapshot: Arc<Snapshot>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
@@ -235,6 +240,7 @@ impl Main {
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
+                    self.report_kernels();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -254,6 +260,11 @@ impl Main {
         for error in errors {
             log::error!("ticket keys: {error}; those in use stay in use");
         }
+    }
+
+    fn report_kernels(&self) {
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        self.telemetry.batches.report_kernels(&column, &self.batching);
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.

@@ -9,6 +9,8 @@ use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::batches::BatchMetrics;
+
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
@@ -70,6 +72,7 @@ pub struct Telemetry {
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
+    pub batches: BatchMetrics,
 }
 
 /// Handshakes that are set aside while their private-key work is done.
@@ -288,9 +291,10 @@ impl Telemetry {
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
+        let batches = BatchMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking }, store)
+        (Telemetry { listeners, backends, process, parking, batches }, store)
     }
 }
 

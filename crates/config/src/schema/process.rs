@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{DAY, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Level, Log, Process, Workers};
+use crate::model::{AccessLog, Admin, Batch, Level, Log, Process, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -17,7 +17,13 @@ const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
 const USER_BYTES_MAX: usize = 32;
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
-    let mut process = Process { workers: Workers::Auto, user: None, drain_timeout: seconds(30), max_connections: None };
+    let mut process = Process {
+        workers: Workers::Auto,
+        user: None,
+        drain_timeout: seconds(30),
+        max_connections: None,
+        batch: Batch::Auto,
+    };
     let Some(mut section) = section else {
         return process;
     };
@@ -30,6 +36,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.drain_timeout = found.value;
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
+    if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
+        process.batch = batch.value;
+    }
     section.close();
     process
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope, ForwardIdentity,
-    Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse, Route,
-    TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
+    AccessLog, Action, Backend, Batch, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
+    ForwardIdentity, Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, Protocol,
+    Redirect, Reuse, Route, TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -46,6 +46,10 @@ fn process(config: &Config) -> Value {
         },
         "drain_timeout": duration(config.process.drain_timeout),
     });
+    process["batch"] = match config.process.batch {
+        Batch::Auto => json!("auto"),
+        Batch::Off => json!("off"),
+    };
     if let Some(user) = &config.process.user {
         process["user"] = json!(user);
     }
