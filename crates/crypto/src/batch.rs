@@ -95,6 +95,8 @@ struct Bench {
     nonces: Place<Locked<Nonces>>,
     points: Place<Locked<p256::Scratch>>,
     shares: Place<Locked<Shares>>,
+    /// Of RSA, and of X25519, done in the lanes.
+    batches: [u64; 2],
     counts: BatchCounts,
 }
 
@@ -134,6 +136,7 @@ pub fn install(batching: &Arc<Batching>) {
         nonces: Place::Unused,
         points: Place::Unused,
         shares: Place::Unused,
+        batches: [0; 2],
         counts: BatchCounts { is_locked: true, ..BatchCounts::default() },
     });
     BENCH.set(bench);
@@ -253,6 +256,14 @@ impl Bench {
         self.counts.in_lanes[work as usize].is_multiple_of(CHECKED_ONE_OF)
     }
 
+    /// A batch of `count` is done: which lane of it is to be checked, if one is. Each in turn.
+    fn next_checked(&mut self, work: usize, count: usize) -> Option<usize> {
+        let before = self.batches[work];
+        self.batches[work] += 1;
+        let turn = before.is_multiple_of(CHECKED_ONE_OF).then_some(before / CHECKED_ONE_OF)?;
+        Some(turn as usize % count)
+    }
+
     fn checked(&mut self, kernel: Kernel, right: bool) -> bool {
         if right {
             self.counts.checks_passed += 1;
@@ -286,9 +297,8 @@ impl Bench {
         }
         let mut outputs = raised.outputs;
         // Every result has been checked with the public exponent; this is for the checks themselves.
-        let batches: u64 = self.counts.sizes[0].iter().sum();
-        if batches % CHECKED_ONE_OF == 1
-            && let (Some(Some(output)), Some((key, _, input))) = (outputs.first(), operations.first())
+        if let Some(lane) = self.next_checked(0, jobs.len())
+            && let (Some(output), (key, _, input)) = (&outputs[lane], operations[lane])
         {
             let right = key.rsa_raw(input).is_ok_and(|reference| *reference == **output);
             if !self.checked(Kernel::Rsa, right) {
@@ -310,13 +320,12 @@ impl Bench {
         }
         let zero = x25519::derive_some(self.ifma, &secrets[..count], &peers[..count], &mut agreed[..count]);
         #[cfg(test)]
-        faults::flip(&mut agreed[0]);
-        let batches: u64 = self.counts.sizes[1].iter().sum();
-        if batches % CHECKED_ONE_OF == 1 {
-            let reference = awslc::x25519(&secrets[0], &peers[0]);
-            let right = match reference {
-                Some(reference) => zero & 1 == 0 && reference.as_slice() == agreed[0],
-                None => zero & 1 == 1,
+        agreed.iter_mut().for_each(|secret| faults::flip(secret));
+        if let Some(lane) = self.next_checked(1, count) {
+            let bad_share = zero >> lane & 1 == 1;
+            let right = match awslc::x25519(&secrets[lane], &peers[lane]) {
+                Some(reference) => !bad_share && reference.as_slice() == agreed[lane],
+                None => bad_share,
             };
             if !self.checked(Kernel::X25519, right) {
                 return Vec::new();

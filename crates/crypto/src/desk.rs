@@ -141,6 +141,10 @@ impl Desk {
             return 0;
         }
         for part in batch::sorted(kind, jobs) {
+            // Whoever was woken by the parts before may have taken others back.
+            let awaited = |(slot, _): &(usize, Job)| self.0.borrow_mut().is_awaited(*slot);
+            let (part, given_up): (Vec<_>, Vec<_>) = part.into_iter().partition(awaited);
+            drop(given_up);
             let (slots, jobs): (Vec<usize>, Vec<Job>) = part.into_iter().unzip();
             for (slot, outcome) in slots.into_iter().zip(batch::run(kind, jobs)) {
                 let waker = self.0.borrow_mut().finish(slot, outcome);
@@ -223,6 +227,15 @@ impl Inner {
                 None
             }
         }
+    }
+
+    /// Of a job that is leaving. If nobody waits for it any more, its place is free.
+    fn is_awaited(&mut self, slot: usize) -> bool {
+        let awaited = matches!(self.slots[slot], Slot::Leaving(_));
+        if !awaited {
+            self.clear(slot);
+        }
+        awaited
     }
 
     fn finish(&mut self, slot: usize, outcome: Outcome) -> Option<Waker> {

@@ -191,6 +191,14 @@ impl PrivateKey {
         self.0.id
     }
 
+    #[cfg(test)]
+    pub(crate) fn modulus_bytes(&self) -> usize {
+        match self.0.kind {
+            KeyKind::Rsa { bytes } => bytes.into(),
+            _ => 0,
+        }
+    }
+
     /// None if it is one that the kernels do not take.
     pub(crate) fn lanes_key(&self) -> Option<&LanesKey> {
         let make = || match self.0.kind {

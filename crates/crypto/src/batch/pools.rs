@@ -131,11 +131,6 @@ impl Shares {
     pub fn is_empty_and_wiped(&self) -> bool {
         self.level == 0 && self.secrets.as_flattened().iter().all(|byte| *byte == 0)
     }
-
-    #[cfg(test)]
-    pub fn flip_a_bit(&mut self) {
-        self.shares[self.level][3] ^= 4;
-    }
 }
 
 impl Drop for Shares {
