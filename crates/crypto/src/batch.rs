@@ -95,8 +95,8 @@ struct Bench {
     nonces: Place<Locked<Nonces>>,
     points: Place<Locked<p256::Scratch>>,
     shares: Place<Locked<Shares>>,
-    /// Of RSA, and of X25519, done in the lanes.
-    batches: [u64; 2],
+    /// Done in the lanes: of RSA operations, of X25519 agreements, of X25519 pairs.
+    batches: [u64; 3],
     counts: BatchCounts,
 }
 
@@ -136,7 +136,7 @@ pub fn install(batching: &Arc<Batching>) {
         nonces: Place::Unused,
         points: Place::Unused,
         shares: Place::Unused,
-        batches: [0; 2],
+        batches: [0; 3],
         counts: BatchCounts { is_locked: true, ..BatchCounts::default() },
     });
     BENCH.set(bench);
@@ -402,10 +402,10 @@ impl Bench {
         if !self.batching.is_usable(Kernel::X25519) {
             return None;
         }
-        let due = (self.counts.in_lanes[Work::X25519Pair as usize] / REFILL as u64).is_multiple_of(CHECKED_ONE_OF);
+        let due = self.next_checked(2, REFILL);
         match self.shares.made(Locked::new)?.refill(self.ifma, &mut self.chance, due) {
             Ok(()) => {
-                self.counts.checks_passed += u64::from(due);
+                self.counts.checks_passed += u64::from(due.is_some());
                 Some(())
             }
             Err(unfilled) => self.unfilled(Kernel::X25519, unfilled),

@@ -107,15 +107,18 @@ impl Shares {
         Some(X25519Pair::of(secret, self.shares[self.level]))
     }
 
-    /// Adds [`REFILL`], if there is room. `check`: one of them is compared with AWS-LC's.
-    pub fn refill(&mut self, ifma: Ifma, chance: &mut Chance, check: bool) -> Result<(), Unfilled> {
+    /// Adds [`REFILL`], if there is room. `checked`: one of them is compared with AWS-LC's.
+    pub fn refill(&mut self, ifma: Ifma, chance: &mut Chance, checked: Option<usize>) -> Result<(), Unfilled> {
         const { assert!(REFILL <= x25519::KEYS_MAX) };
         let range = self.level..self.level + REFILL;
         let Some(secrets) = self.secrets.get_mut(range.clone()) else { return Ok(()) };
         chance.fill(secrets.as_flattened_mut())?;
         x25519::public_keys(ifma, secrets, &mut self.shares[range]);
-        if check && awslc::x25519_share(&self.secrets[self.level]) != self.shares[self.level] {
-            self.secrets.as_flattened_mut().zeroize();
+        #[cfg(test)]
+        self.shares.iter_mut().skip(self.level).for_each(|share| super::faults::flip(share));
+        let right = |place| awslc::x25519_share(&self.secrets[place]) == self.shares[place];
+        if !checked.is_none_or(|index| right(self.level + index)) {
+            self.clear();
             return Err(Unfilled::Kernel);
         }
         self.level += REFILL;

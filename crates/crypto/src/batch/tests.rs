@@ -63,7 +63,7 @@ fn agreement(random: &mut fastrand::Rng) -> (Job, Outcome) {
 }
 
 fn agreement_with(peer: [u8; 32]) -> (Job, Outcome) {
-    let pair = X25519Pair::draw();
+    let pair = if faults::FLIP.get() { X25519Pair::generate() } else { X25519Pair::draw() };
     let job = pair.agree(peer);
     let Job::X25519 { secret, .. } = &job else { unreachable!("an agreement is one") };
     let expected = awslc::x25519(secret, &peer).ok_or(JobError::BadShare);
@@ -269,6 +269,23 @@ fn a_wrong_agreement_that_is_looked_at_is_not_released_and_was_the_last() {
     any_order(50, &mut random(), |random| agreement_with(bytes(random)));
     assert_eq!(batching.state(Kernel::X25519), KernelState::Failed);
     assert_eq!(counts().expect("a bench").checks_failed, 1);
+}
+
+#[test]
+fn a_wrong_share_that_is_looked_at_is_not_released_and_was_the_last() {
+    let (batching, there) = bench();
+    if !there {
+        return;
+    }
+    faults::FLIP.set(true);
+    for _ in 0..100 {
+        let pair = X25519Pair::draw();
+        let share = *pair.share();
+        let Job::X25519 { secret, .. } = pair.agree([9; 32]) else { unreachable!("an agreement is one") };
+        assert_eq!(awslc::x25519_share(&secret), share);
+    }
+    assert_eq!(batching.state(Kernel::X25519), KernelState::Failed);
+    assert_eq!(with(|bench| bench.shares.there().map(|pool| pool.is_empty_and_wiped())), Some(Some(true)));
 }
 
 #[test]
