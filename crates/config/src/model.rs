@@ -59,6 +59,8 @@ pub struct Process {
     pub max_connections: Option<usize>,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+    /// Whether private-key work is done in batches. Default auto.
+    pub batch: Batch,
 }
 
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
@@ -82,6 +84,15 @@ impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
         HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
     }
+}
+
+/// Whether private-key work is done in batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// Where the processor has the instructions, and the kernels give the known answers.
+    Auto,
+    /// Each handshake does its own, as it comes.
+    Off,
 }
 
 /// How many threads serve connections.

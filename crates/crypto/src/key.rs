@@ -1,12 +1,15 @@
 //! Keys: those that are here, and those that are elsewhere.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use propylon_lanes::{p256, rsa};
 use zeroize::Zeroizing;
 
 use crate::awslc;
+use crate::batch;
 use crate::encoding;
 use crate::job::{Job, JobError, Outcome};
 use crate::scheme::Scheme;
@@ -43,7 +46,19 @@ struct Inner {
     /// SubjectPublicKeyInfo, DER.
     public: Box<[u8]>,
     ski: Ski,
+    /// Different from every other key's of this process.
+    id: u64,
+    /// Made when it is first needed: 8 KiB and 0.3 to 1.3 ms for RSA.
+    lanes: OnceLock<Option<LanesKey>>,
 }
+
+/// A key as the kernels take it.
+pub(crate) enum LanesKey {
+    Rsa(Box<rsa::Key>),
+    P256(p256::SecretScalar),
+}
+
+static KEYS: AtomicU64 = AtomicU64::new(0);
 
 /// A private key that somebody else holds.
 #[derive(Clone, Debug)]
@@ -121,7 +136,9 @@ impl PrivateKey {
         }
         let public = key.public_info().ok_or(KeyError::Malformed)?;
         let ski = ski_of(&public).ok_or(KeyError::Malformed)?;
-        Ok(PrivateKey(Arc::new(Inner { key, kind, public, ski })))
+        batch::stir(der);
+        let id = KEYS.fetch_add(1, Ordering::Relaxed);
+        Ok(PrivateKey(Arc::new(Inner { key, kind, public, ski, id, lanes: OnceLock::new() })))
     }
 
     #[must_use]
@@ -168,6 +185,37 @@ impl PrivateKey {
             return Ok(Zeroizing::new(block.to_vec()));
         }
         self.0.key.rsa_raw(block).ok_or(JobError::Refused)
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    #[cfg(test)]
+    pub(crate) fn modulus_bytes(&self) -> usize {
+        match self.0.kind {
+            KeyKind::Rsa { bytes } => bytes.into(),
+            _ => 0,
+        }
+    }
+
+    /// None if it is one that the kernels do not take.
+    pub(crate) fn lanes_key(&self) -> Option<&LanesKey> {
+        let make = || match self.0.kind {
+            KeyKind::Rsa { .. } => {
+                let numbers = self.0.key.rsa_numbers()?;
+                let key = rsa::Key::new(&rsa::Parts::from_pkcs1_der(&numbers)?).ok()?;
+                Some(LanesKey::Rsa(Box::new(key)))
+            }
+            KeyKind::P256 => Some(LanesKey::P256(p256::SecretScalar::new(&*self.0.key.p256_scalar()?)?)),
+            KeyKind::P384 | KeyKind::P521 | KeyKind::Ed25519 => None,
+        };
+        self.0.lanes.get_or_init(make).as_ref()
+    }
+
+    /// Whether `signature`, in DER, is one by this key, which is one on a curve of NIST's.
+    pub(crate) fn verifies(&self, digest: &[u8], signature: &[u8]) -> bool {
+        self.0.key.ecdsa_verifies(digest, signature)
     }
 
     pub(crate) fn ecdsa(&self, digest: &[u8]) -> Outcome {

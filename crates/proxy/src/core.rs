@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use propylon_config::HandshakeLimits;
+use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
@@ -41,6 +42,7 @@ pub struct Core {
     admission: RefCell<Admission>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
+    batches_seen: Cell<BatchCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
@@ -95,6 +97,7 @@ impl Core {
             admission: RefCell::new(admission),
             parking,
             parking_seen: Cell::default(),
+            batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
             draining: Cell::new(false),
@@ -188,6 +191,7 @@ impl Core {
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
+        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         if sweep {
             self.stock.trim();
             self.sweep_pools();

@@ -6,6 +6,7 @@
 pub mod access_log;
 pub mod admin;
 pub mod attempt;
+pub mod batches;
 pub mod buffer;
 pub mod certificates;
 pub mod client;

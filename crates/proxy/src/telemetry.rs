@@ -10,6 +10,8 @@ use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::batches::BatchMetrics;
+
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 const DURATION_BOUNDS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
@@ -72,6 +74,7 @@ pub struct Telemetry {
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub gate: GateMetrics,
+    pub batches: BatchMetrics,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -333,9 +336,10 @@ impl Telemetry {
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let gate = gate_metrics(r);
+        let batches = BatchMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, gate }, store)
+        (Telemetry { listeners, backends, process, parking, gate, batches }, store)
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
-use propylon_tls::{Deferral, Parking, ParkingLimits};
+use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Sheet;
+use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
@@ -54,6 +56,7 @@ pub struct Assignment {
     pub log: Sheet,
     /// Client connections at once.
     pub connections_max: usize,
+    pub batching: Arc<Batching>,
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -69,18 +72,20 @@ fn run(assignment: Assignment) -> io::Result<()> {
     {
         log::warn!("worker {} cannot stay on core {core}: {error}", assignment.index);
     }
-    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default())?;
+    let mut builder = Builder::new_current_thread();
+    // Before it waits for events; a core that is busy passes there as well, once a turn.
+    builder.enable_io().enable_time().on_thread_park(batches::refill);
+    let runtime = builder.build_local(LocalOptions::default())?;
     runtime.block_on(work(assignment))
 }
 
 async fn work(assignment: Assignment) -> io::Result<()> {
-    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, mut phase, .. } =
-        assignment;
+    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, .. } = assignment;
+    let Assignment { batching, mut phase, .. } = assignment;
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
     let first = Arc::clone(&published.borrow_and_update());
-    // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
-    let snapshot = CoreSnapshot::new(&first, index, Deferral::default(), &parking);
+    let snapshot = CoreSnapshot::new(&first, index, batches::install(&batching), &parking);
     drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, HandshakeLimits, Level, Log, Process, Workers};
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -27,6 +27,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         drain_timeout: seconds(30),
         max_connections: None,
         handshakes: HandshakeLimits::default(),
+        batch: Batch::Auto,
     };
     let Some(mut section) = section else {
         return process;
@@ -41,6 +42,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
     process.handshakes = handshakes(section.table("handshakes"));
+    if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
+        process.batch = batch.value;
+    }
     section.close();
     process
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
+    AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
     ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse,
     Route, TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
@@ -46,6 +46,10 @@ fn process(config: &Config) -> Value {
         },
         "drain_timeout": duration(config.process.drain_timeout),
     });
+    process["batch"] = match config.process.batch {
+        Batch::Auto => json!("auto"),
+        Batch::Off => json!("off"),
+    };
     if let Some(user) = &config.process.user {
         process["user"] = json!(user);
     }

@@ -228,7 +228,7 @@ impl Talk {
 
 fn way(deferral: Deferral, limits: ParkingLimits) -> (Way, Rc<Parking>) {
     let parking = Parking::new(limits);
-    (Way { deferral, parking: parking.clone() }, parking)
+    (Way { deferral, parking: parking.clone(), remote: false }, parking)
 }
 
 const VERSIONS: [&[&SupportedProtocolVersion]; 2] = [&[&version::TLS12], &[&version::TLS13]];
