@@ -12,6 +12,7 @@ mod desk;
 mod encoding;
 mod job;
 mod key;
+pub mod keyless;
 #[allow(unsafe_code, reason = "pages of memory of its own")]
 mod locked;
 mod pair;

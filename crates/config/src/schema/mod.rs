@@ -3,10 +3,12 @@
 mod backend;
 mod client_auth;
 mod headers;
+pub(crate) mod keyserver;
 mod listener;
 mod process;
 mod route;
 mod signer;
+mod suites;
 mod tls;
 
 use std::ops::RangeInclusive;

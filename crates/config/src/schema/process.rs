@@ -5,16 +5,20 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{DAY, file, seconds};
+use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Batch, Level, Log, Process, Workers};
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
+const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
+const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
+pub(crate) const LEVELS: [(&str, Level); 4] =
+    [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     let mut process = Process {
@@ -23,6 +27,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         drain_timeout: seconds(30),
         max_connections: None,
         batch: Batch::Auto,
+        handshakes: HandshakeLimits::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -39,11 +44,26 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
         process.batch = batch.value;
     }
+    process.handshakes = handshakes(section.table("handshakes"));
     section.close();
     process
 }
 
-fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
+fn handshakes(mut section: Option<Section<'_, '_>>) -> HandshakeLimits {
+    let mut limits = HandshakeLimits::default();
+    let Some(table) = &mut section else { return limits };
+    if let Some(found) = table.integer("in_progress", HANDSHAKES) {
+        limits.in_progress = found.value;
+    }
+    limits.per_source = table.integer("per_source", HANDSHAKES).map(|found| found.value);
+    if let Some(found) = table.duration("queue_wait", QUEUE_WAIT_MIN..=HOUR) {
+        limits.queue_wait = found.value;
+    }
+    close(section);
+    limits
+}
+
+pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     let node = section.node("workers")?;
     let report = section.report;
     match &node.value {
@@ -64,7 +84,7 @@ fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     }
 }
 
-fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
+pub(crate) fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
     let name = found.value;
     let fix = "write the name of an account, such as \"propylon\"";
     if name.is_empty() {
@@ -114,8 +134,7 @@ pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
     if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
         log.access = access;
     }
-    let levels = [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
-    if let Some(level) = section.choice("level", &levels) {
+    if let Some(level) = section.choice("level", &LEVELS) {
         log.level = level.value;
     }
     section.close();
