@@ -188,10 +188,10 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
-        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         if sweep {
             self.stock.trim();
             self.sweep_pools();
