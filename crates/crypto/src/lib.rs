@@ -10,6 +10,7 @@ mod desk;
 mod encoding;
 mod job;
 mod key;
+pub mod keyless;
 mod pair;
 mod scheme;
 
