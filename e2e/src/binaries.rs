@@ -12,6 +12,11 @@ pub fn propylon() -> PathBuf {
     folder().join("propylon")
 }
 
+/// `propylon-keyserver`
+pub fn keyserver() -> PathBuf {
+    folder().join("propylon-keyserver")
+}
+
 /// `propylon-bench`
 pub fn bench() -> PathBuf {
     folder().join("propylon-bench")
@@ -40,7 +45,8 @@ fn build(folder: &Path) {
     flock(&lock, FlockOperation::LockExclusive).expect("a lock on the build");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "-p", "propylon-proxy", "-p", "propylon-bench", "--target-dir"]).arg(target);
+    command.args(["build", "--quiet", "-p", "propylon-proxy", "-p", "propylon-keyserver", "-p", "propylon-bench"]);
+    command.arg("--target-dir").arg(target);
     if folder.ends_with("release") {
         command.arg("--release");
     }

@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod client;
 pub mod engine;
 pub mod http;
+pub mod keyserver;
 pub mod nginx;
 pub mod origin;
 pub mod program;

@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 mod address;
+pub mod keyserver;
 mod model;
 mod path;
 mod problem;
@@ -30,32 +31,40 @@ mod tree;
 mod units;
 mod walk;
 
+pub use keyserver::{inspect_keyserver, parse_keyserver};
 pub use model::*;
 pub use problem::{Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};
 
+use std::path::Path;
+
 use report::Report;
 use text::Lines;
+use tree::Node;
 
 /// Reads a configuration. What comes with a `Config` are warnings; without one, it is all errors and warnings.
 /// Problems are in the order of their positions.
 pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
-    let (config, problems) = read(source);
+    settle(read(source, schema::config))
+}
+
+/// All problems, and the `[tls.NAME]` sections as far as they could be read in spite of them, so that whoever checks
+/// certificates can add what is wrong with those to the same report.
+pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Problem>) {
+    let (config, problems) = read(source, schema::config);
+    (config.map_or_else(Vec::new, |config| config.tls), problems)
+}
+
+/// With an error among the problems nothing is to be used.
+fn settle<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Problem>), Vec<Problem>> {
     match config {
         Some(config) if problems.iter().all(|problem| problem.severity == Severity::Warning) => Ok((config, problems)),
         _ => Err(problems),
     }
 }
 
-/// All problems, and the `[tls.NAME]` sections as far as they could be read in spite of them, so that whoever checks
-/// certificates can add what is wrong with those to the same report.
-pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Problem>) {
-    let (config, problems) = read(source);
-    (config.map_or_else(Vec::new, |config| config.tls), problems)
-}
-
 /// What could be read and all that is wrong; with an error among it the configuration is not to be used.
-fn read(source: &Source) -> (Option<Config>, Vec<Problem>) {
+fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (Option<T>, Vec<Problem>) {
     if source.text.len() > SOURCE_BYTES_MAX {
         let (what, fix) = source::too_large();
         return (None, vec![Problem::error(&source.name, None, what, fix)]);
@@ -63,6 +72,6 @@ fn read(source: &Source) -> (Option<Config>, Vec<Problem>) {
     let lines = Lines::new(problem::without_mark(&source.text));
     let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
     let report = Report::new(&source.name, &lines, &reading.faults);
-    let config = reading.root.as_ref().map(|root| schema::config(&report, root, &source.base));
+    let config = reading.root.as_ref().map(|root| schema(&report, root, &source.base));
     (config, report.finish())
 }

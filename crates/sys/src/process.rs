@@ -4,8 +4,12 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
+use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::param::page_size;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setpriority_process, setrlimit,
+};
+use rustix::thread::set_no_new_privs;
 use rustix::time::{ClockId, clock_gettime};
 
 /// How many files may be open at once (the soft limit); `u64::MAX` when there is no limit.
@@ -31,6 +35,30 @@ pub fn no_core_dumps() -> io::Result<()> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none)?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Keeps all memory of the process out of swap, what it will map later included, page by page as they are touched.
+///
+/// Says whether it did: without a limit on locked memory only, which root can lift for itself. Under a limit, memory
+/// that is mapped later would be refused, and a process that dies when it is busiest keeps no secrets better.
+pub fn lock_memory() -> io::Result<bool> {
+    let unlimited = Rlimit { current: None, maximum: None };
+    let _ = setrlimit(Resource::Memlock, unlimited);
+    if getrlimit(Resource::Memlock) != unlimited {
+        return Ok(false);
+    }
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)?;
+    Ok(true)
+}
+
+/// No program that is started from here on gets more rights than its starter, whatever its mode bits say.
+pub fn no_new_privileges() -> io::Result<()> {
+    Ok(set_no_new_privs(true)?)
+}
+
+/// Lets other threads go first; for the calling thread only. 19 is the last of all, 0 the usual place.
+pub fn lower_priority(nice: u8) -> io::Result<()> {
+    Ok(setpriority_process(None, i32::from(nice.min(19)))?)
 }
 
 /// CPU time that all threads together have used, in user and kernel mode.

@@ -15,6 +15,8 @@ use crate::walk::{Found, Section, integer, mismatch};
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
 const USER_BYTES_MAX: usize = 32;
+pub(crate) const LEVELS: [(&str, Level); 4] =
+    [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     let mut process = Process { workers: Workers::Auto, user: None, drain_timeout: seconds(30), max_connections: None };
@@ -34,7 +36,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     process
 }
 
-fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
+pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     let node = section.node("workers")?;
     let report = section.report;
     match &node.value {
@@ -55,7 +57,7 @@ fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {
     }
 }
 
-fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
+pub(crate) fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<String> {
     let name = found.value;
     let fix = "write the name of an account, such as \"propylon\"";
     if name.is_empty() {
@@ -105,8 +107,7 @@ pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {
     if let Some(access) = section.string("access").and_then(|found| access(&section, found, base)) {
         log.access = access;
     }
-    let levels = [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
-    if let Some(level) = section.choice("level", &levels) {
+    if let Some(level) = section.choice("level", &LEVELS) {
         log.level = level.value;
     }
     section.close();

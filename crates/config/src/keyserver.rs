@@ -1,0 +1,118 @@
+//! The configuration of a key server: its own file, with the same two languages and the same care for problems.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::model::{Admin, At, Level, Workers};
+use crate::problem::Problem;
+use crate::schema;
+use crate::source::Source;
+
+/// A whole configuration of a key server, without errors.
+#[derive(Clone, Debug)]
+pub struct KeyServer {
+    /// `[server]`
+    pub server: Server,
+    /// `[keys]`
+    pub keys: Keys,
+    /// `[[client]]`, in file order. Empty: every client of the authority may use every key.
+    pub clients: Vec<Client>,
+    /// `[admin]`; absent: none.
+    pub admin: Option<Admin>,
+    /// `[log]` `level`. Default info.
+    pub level: Level,
+    /// `[ecdsa]` `precompute`: nonces made ahead. Default true.
+    pub precompute: bool,
+    /// `[rsa]` `batch`: several operations at once where the processor can. Default true.
+    pub batch: bool,
+    /// `[sandbox]`
+    pub sandbox: Sandbox,
+}
+
+/// A file or folder, and where it is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedPath {
+    /// Joined to the folder of the configuration.
+    pub path: PathBuf,
+    /// Where the configuration names it.
+    pub at: At,
+}
+
+/// Where the server listens, who it is, and how much it takes on.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// At least one address, each with the place where it is written.
+    pub bind: Vec<(SocketAddr, At)>,
+    /// PEM file of the server's own certificate chain and key.
+    pub identity: NamedPath,
+    /// PEM file of the authorities that sign clients' certificates.
+    pub ca: NamedPath,
+    /// How long a connection may say nothing. At least, and by default, 60 s are waited.
+    pub idle_timeout: Duration,
+    /// How long an operation may wait for its turn before it is refused. Default 5 s.
+    pub timeout: Duration,
+    /// How long SIGTERM waits for operations in progress. Default 5 s.
+    pub drain_timeout: Duration,
+    /// Connections held at once by the process. Default 1024.
+    pub connections_max: usize,
+    /// Cores to use. Default auto.
+    pub workers: Workers,
+    /// Account to run as once the sockets are bound and the keys read.
+    pub user: Option<String>,
+}
+
+/// The private keys that are served.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// Files and folders of PEM or DER.
+    pub paths: Vec<NamedPath>,
+    /// Whether files are looked at again and again, and read when they have changed. Default true.
+    pub watch: bool,
+}
+
+/// What certificates with certain properties allow. All properties that are given must be there.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// The subject's common name.
+    pub common_name: Option<String>,
+    /// A DNS name, IP address or URI among the subject alternative names.
+    pub san: Option<String>,
+    /// SHA-256 over the certificate.
+    pub fingerprint: Option<[u8; 32]>,
+    /// Which keys; absent: all.
+    pub keys: Option<Vec<KeyReference>>,
+    /// Where the section is.
+    pub at: At,
+}
+
+/// A key, or the keys of a file or a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyReference {
+    /// SHA-1 over the public key.
+    Ski([u8; 20]),
+    /// Whatever this file, or the files below this folder, hold.
+    Path(NamedPath),
+}
+
+/// What the process denies itself. All are on by default, where the kernel has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// System calls that serving does not need end the process.
+    pub seccomp: bool,
+    /// Files other than keys cannot be opened, and no connections made.
+    pub landlock: bool,
+    /// Memory is kept out of swap.
+    pub lock_memory: bool,
+}
+
+/// Reads a key server's configuration. What comes with it are warnings; otherwise it is all errors and warnings.
+pub fn parse_keyserver(source: &Source) -> Result<(KeyServer, Vec<Problem>), Vec<Problem>> {
+    crate::settle(crate::read(source, schema::keyserver::key_server))
+}
+
+/// All problems, and the configuration as far as it could be read in spite of them (with empty paths where those are
+/// missing), so that whoever checks the files that it names can add what is wrong with those.
+pub fn inspect_keyserver(source: &Source) -> (Option<KeyServer>, Vec<Problem>) {
+    crate::read(source, schema::keyserver::key_server)
+}

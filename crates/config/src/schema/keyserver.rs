@@ -1,0 +1,363 @@
+//! A key server's file: `[server]`, `[keys]`, `[[client]]` and its switches.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{DAY, HOUR, MILLISECOND, file, process, required_file, seconds};
+use crate::address;
+use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Sandbox, Server};
+use crate::model::{At, Level, Workers};
+use crate::report::{Report, shown};
+use crate::text::Span;
+use crate::tree::{Node, Value};
+use crate::walk::{Found, Section, mismatch, string};
+
+/// Engines ping every 10 to 20 s: less would cut those off that are merely quiet.
+const IDLE_TIMEOUT: RangeInclusive<Duration> = seconds(30)..=HOUR;
+const CONNECTIONS: RangeInclusive<i128> = 1..=1_000_000;
+/// Each of them is compared with every new client's certificate.
+const CLIENTS_MAX: usize = 4096;
+const TEXT_BYTES_MAX: usize = 256;
+
+/// Walks the whole tree. The result is of use only if no error was reported.
+pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> KeyServer {
+    let entries = match &root.value {
+        Value::Table(entries) => entries.as_slice(),
+        _ => &[],
+    };
+    let mut top = Section::root(report, entries);
+    let (server, keys) = (top.section("server"), top.section("keys"));
+    let (has_server, has_keys) = (server.is_some(), keys.is_some());
+    let config = KeyServer {
+        server: server_of(server, base),
+        keys: keys_of(keys, base),
+        clients: clients(report, &mut top, base),
+        admin: process::admin(top.section("admin")),
+        level: level(top.section("log")),
+        precompute: switch(top.section("ecdsa"), "precompute"),
+        batch: switch(top.section("rsa"), "batch"),
+        sandbox: sandbox(top.section("sandbox")),
+    };
+    let has_unknown = top.close();
+    if !has_unknown && report.is_whole() {
+        let absent = |name: &str, fix: &str| {
+            let what = if report.is_blank() { "the file is empty".into() } else { format!("there is no [{name}]") };
+            report.error(Span::default(), what, fix);
+        };
+        if !has_server {
+            absent("server", "add a section [server] with `bind`, `identity` and `ca`");
+        }
+        if !has_keys && !report.is_blank() {
+            absent("keys", "add a section [keys] with `paths`, such as paths = [\"keys/\"]");
+        }
+    }
+    if let Some(admin) = &config.admin
+        && let Some((_, at)) =
+            config.server.bind.iter().find(|(address, _)| *address == admin.bind && address.port() != 0)
+    {
+        let what = format!("{} is also in `bind` of [server], in line {}", admin.bind, at.line);
+        report.error_at(admin.at, what, "write another port");
+    }
+    config
+}
+
+fn server_of(section: Option<Section<'_, '_>>, base: &Path) -> Server {
+    let mut server = Server {
+        bind: Vec::new(),
+        identity: NamedPath::default(),
+        ca: NamedPath::default(),
+        idle_timeout: seconds(60),
+        timeout: seconds(5),
+        drain_timeout: seconds(5),
+        connections_max: 1024,
+        workers: Workers::Auto,
+        user: None,
+    };
+    let Some(mut section) = section else { return server };
+    server.bind = bind(&mut section);
+    server.identity =
+        named_file(&mut section, "identity", base, "add the PEM file of this server's certificate and key");
+    server.ca =
+        named_file(&mut section, "ca", base, "add the PEM file of the authority that signs the engines' certificates");
+    if let Some(found) = section.duration("idle_timeout", IDLE_TIMEOUT) {
+        server.idle_timeout = found.value;
+    }
+    if let Some(found) = section.duration("timeout", MILLISECOND..=HOUR) {
+        server.timeout = found.value;
+    }
+    if let Some(found) = section.duration("drain_timeout", Duration::ZERO..=DAY) {
+        server.drain_timeout = found.value;
+    }
+    if let Some(found) = section.integer("connections_max", CONNECTIONS) {
+        server.connections_max = found.value;
+    }
+    if let Some(workers) = process::workers(&mut section) {
+        server.workers = workers;
+    }
+    server.user = section.string("user").and_then(|found| process::user(&section, found));
+    section.close();
+    server
+}
+
+/// One address or several.
+fn bind(section: &mut Section<'_, '_>) -> Vec<(SocketAddr, At)> {
+    let report = section.report;
+    let Some(node) = section.node("bind") else {
+        section.missing("bind", "add one, such as bind = \"0.0.0.0:2407\"");
+        return Vec::new();
+    };
+    let nodes = match &node.value {
+        Value::Array(nodes) => nodes.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    if nodes.is_empty() {
+        report.error(node.span, "`bind` is empty", "write at least one address, such as \"0.0.0.0:2407\"");
+    }
+    let mut all: Vec<(SocketAddr, At)> = Vec::new();
+    for found in nodes.iter().filter_map(|node| string(report, "bind", node)) {
+        match address::bind(found.value) {
+            Ok(address) if address.port() != 0 && all.iter().any(|(known, _)| *known == address) => {
+                report.error(found.span, format!("{address} is listed already"), "remove one of them");
+            }
+            Ok(address) => all.push((address, report.at(found.span))),
+            Err((what, fix)) => report.error(found.span, what, fix),
+        }
+    }
+    all
+}
+
+fn named_file(section: &mut Section<'_, '_>, key: &'static str, base: &Path, fix: &str) -> NamedPath {
+    let at = section.node(key).map_or_else(At::default, |node| section.report.at(node.span));
+    required_file(section, key, base, fix).map_or_else(NamedPath::default, |path| NamedPath { path, at })
+}
+
+fn keys_of(section: Option<Section<'_, '_>>, base: &Path) -> Keys {
+    let mut keys = Keys { paths: Vec::new(), watch: true };
+    let Some(mut section) = section else { return keys };
+    let report = section.report;
+    if section.node("paths").is_none() {
+        section.missing("paths", "add paths = [\"keys/\"]: files or folders of private keys");
+    } else if let Some(list) = section.list("paths") {
+        if list.value.is_empty() {
+            report.error(list.span, "`paths` is empty", "write at least one file or folder of private keys");
+        }
+        let found = list.value.iter().filter_map(|node| string(report, "paths", node));
+        keys.paths = found.filter_map(|found| named_path(report, "paths", found, base)).collect();
+    }
+    if let Some(watch) = section.boolean("watch") {
+        keys.watch = watch.value;
+    }
+    section.close();
+    keys
+}
+
+fn named_path(report: &Report<'_>, key: &str, found: Found<&str>, base: &Path) -> Option<NamedPath> {
+    Some(NamedPath { path: file(report, key, found, base)?, at: report.at(found.span) })
+}
+
+fn clients(report: &Report<'_>, top: &mut Section<'_, '_>, base: &Path) -> Vec<Client> {
+    let Some(entry) = top.entry("client") else { return Vec::new() };
+    let nodes = match &entry.node.value {
+        Value::Array(nodes) => nodes.as_slice(),
+        Value::Table(_) => {
+            report.error(entry.key_span, "there can be several clients", "write [[client]] in double brackets");
+            std::slice::from_ref(&entry.node)
+        }
+        _ => {
+            mismatch::<()>(report, "client", "an array of tables", &entry.node);
+            &[]
+        }
+    };
+    if nodes.len() > CLIENTS_MAX {
+        let what = format!("there are {} clients", nodes.len());
+        report.error(entry.key_span, what, format!("write {CLIENTS_MAX} at most; one can stand for many by its `san`"));
+    }
+    nodes.iter().filter_map(|node| client(report, node, base)).collect()
+}
+
+fn client(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Client> {
+    let mut section = Section::of(report, node, "[[client]]", node.span)?;
+    section.title = "this client".to_string();
+    let errors = report.errors();
+    let client = Client {
+        common_name: text(&mut section, "common_name"),
+        san: text(&mut section, "san"),
+        fingerprint: fingerprint(&mut section),
+        keys: references(&mut section, base),
+        at: report.at(node.span),
+    };
+    let is_anybody = client.common_name.is_none() && client.san.is_none() && client.fingerprint.is_none();
+    let has_unknown = section.close();
+    if is_anybody && !has_unknown && report.errors() == errors && report.is_whole() {
+        let fix = "add `common_name`, `san` or `fingerprint`";
+        report.error(node.span, "nothing says which certificates this client has", fix);
+    }
+    Some(client)
+}
+
+fn text(section: &mut Section<'_, '_>, key: &'static str) -> Option<String> {
+    let found = section.string(key)?;
+    if found.value.is_empty() || found.value.len() > TEXT_BYTES_MAX {
+        let fix = format!("write 1 to {TEXT_BYTES_MAX} characters, as they are in the certificate");
+        section.report.error(found.span, format!("`{key}` cannot be \"{}\"", shown(found.value)), fix);
+        return None;
+    }
+    Some(found.value.to_string())
+}
+
+fn fingerprint(section: &mut Section<'_, '_>) -> Option<[u8; 32]> {
+    let found = section.string("fingerprint")?;
+    let fingerprint = hexadecimal(&found.value.replace(':', ""));
+    if fingerprint.is_none() {
+        let what = format!("`fingerprint`: \"{}\" is not the SHA-256 of a certificate", shown(found.value));
+        let fix = "write 64 hexadecimal digits; `openssl x509 -fingerprint -sha256 -noout -in FILE` prints them";
+        section.report.error(found.span, what, fix);
+    }
+    fingerprint
+}
+
+fn references(section: &mut Section<'_, '_>, base: &Path) -> Option<Vec<KeyReference>> {
+    section.node("keys")?;
+    let report = section.report;
+    let list = section.list("keys")?;
+    let reference = |node| {
+        let found = string(report, "keys", node)?;
+        match hexadecimal(&found.value.replace(':', "")) {
+            Some(ski) => Some(KeyReference::Ski(ski)),
+            None => named_path(report, "keys", found, base).map(KeyReference::Path),
+        }
+    };
+    Some(list.value.iter().filter_map(reference).collect())
+}
+
+fn hexadecimal<const N: usize>(text: &str) -> Option<[u8; N]> {
+    if text.len() != 2 * N || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; N];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+fn level(section: Option<Section<'_, '_>>) -> Level {
+    let Some(mut section) = section else { return Level::Info };
+    let level = section.choice("level", &process::LEVELS);
+    section.close();
+    level.map_or(Level::Info, |level| level.value)
+}
+
+fn switch(section: Option<Section<'_, '_>>, key: &'static str) -> bool {
+    let Some(mut section) = section else { return true };
+    let on = section.boolean(key);
+    section.close();
+    on.is_none_or(|on| on.value)
+}
+
+fn sandbox(section: Option<Section<'_, '_>>) -> Sandbox {
+    let mut sandbox = Sandbox { seccomp: true, landlock: true, lock_memory: true };
+    let Some(mut section) = section else { return sandbox };
+    let mut set = |key, switch: &mut bool| *switch = section.boolean(key).is_none_or(|on| on.value);
+    set("seccomp", &mut sandbox.seccomp);
+    set("landlock", &mut sandbox.landlock);
+    set("lock_memory", &mut sandbox.lock_memory);
+    section.close();
+    sandbox
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Problem, Source, parse_keyserver};
+
+    const SERVER: &str = "[server]\nbind = \"0.0.0.0:2407\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\n";
+    const KEYS: &str = "[keys]\npaths = [\"keys/\"]\n";
+
+    fn parsed(name: &str, text: &str) -> Result<KeyServer, Vec<String>> {
+        let source = Source { name: name.into(), base: "/etc/propylon".into(), text: text.into() };
+        let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+        parse_keyserver(&source).map(|(config, _)| config).map_err(told)
+    }
+
+    fn toml(text: &str) -> Result<KeyServer, Vec<String>> {
+        parsed("k.toml", text)
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        let config = toml(&format!("{SERVER}{KEYS}")).expect("a configuration");
+        assert_eq!(config.server.identity.path, Path::new("/etc/propylon/server.pem"));
+        assert_eq!(config.server.identity.at, At { line: 3, column: 12, length: 12 });
+        assert_eq!((config.server.idle_timeout, config.server.timeout), (seconds(60), seconds(5)));
+        assert_eq!((config.server.connections_max, config.server.workers), (1024, Workers::Auto));
+        assert!(config.keys.watch && config.precompute && config.batch && config.clients.is_empty());
+        assert_eq!(config.sandbox, Sandbox { seccomp: true, landlock: true, lock_memory: true });
+        assert!(config.admin.is_none());
+    }
+
+    #[test]
+    fn json_says_the_same_as_toml() {
+        let text = format!(
+            "{SERVER}idle_timeout = \"30s\"\nworkers = 2\n{KEYS}watch = false\n[admin]\nbind = \"127.0.0.1:9901\"\n\
+             [rsa]\nbatch = false\n[sandbox]\nseccomp = false\n\
+             [[client]]\ncommon_name = \"e\"\nkeys = [\"{0}\", \"keys/shop.pem\"]\n[[client]]\nfingerprint = \"{0}{0:.24}\"\n",
+            "ab".repeat(20)
+        );
+        let twin = format!(
+            r#"{{"server":{{"bind":["0.0.0.0:2407"],"identity":"server.pem","ca":"ca.pem","idle_timeout":"30s","workers":2}},
+            "keys":{{"paths":["keys/"],"watch":false}},"admin":{{"bind":"127.0.0.1:9901"}},"rsa":{{"batch":false}},
+            "sandbox":{{"seccomp":false}},
+            "client":[{{"common_name":"e","keys":["{0}","keys/shop.pem"]}},{{"fingerprint":"{0}{0:.24}"}}]}}"#,
+            "ab".repeat(20)
+        );
+        let (a, b) = (toml(&text).expect("TOML"), parsed("k.json", &twin).expect("JSON"));
+        let plain = |config: &KeyServer| words(&format!("{config:?}"));
+        assert_eq!(plain(&a), plain(&b));
+        let keys = a.clients[0].keys.as_ref().expect("keys");
+        assert_eq!(keys[0], KeyReference::Ski([0xab; 20]));
+        assert!(matches!(&keys[1], KeyReference::Path(named) if named.path.ends_with("keys/shop.pem")));
+        assert_eq!(a.clients[1].fingerprint, Some([0xab; 32]));
+    }
+
+    /// The words of a text without numbers, which positions are made of.
+    fn words(text: &str) -> Vec<String> {
+        let words = text.split(|character: char| !character.is_ascii_alphabetic());
+        words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once_and_where_they_are() {
+        let text = "[server]\nbind = [\"0.0.0.0:2407\", \"0.0.0.0:2407\", \"x\"]\nidentiy = \"a\"\nca = 7\n\
+            idle_timeout = \"29s\"\n[keys]\npaths = []\n[[client]]\nfingerprint = \"12\"\n[[client]]\n[rsa]\nbatsch = true\n\
+            [serfer]\n";
+        let problems = toml(text).expect_err("problems");
+        for part in [
+            "k.toml:2:25: 0.0.0.0:2407 is listed already",
+            "k.toml:2:41: ",
+            "k.toml:3:1: unknown key `identiy` in [server]; did you mean `identity`?",
+            "k.toml:4:6: `ca`: expected a string, found an integer",
+            "k.toml:5:16: `idle_timeout` is too small; use \"30s\" or more",
+            "k.toml:7:9: `paths` is empty",
+            "k.toml:9:15: `fingerprint`: \"12\" is not the SHA-256 of a certificate",
+            "k.toml:10:1: nothing says which certificates this client has",
+            "k.toml:12:1: unknown key `batsch` in [rsa]; did you mean `batch`?",
+            "k.toml:13:2: unknown section `serfer`; did you mean `server`?",
+        ] {
+            assert!(problems.iter().any(|problem| problem.starts_with(part)), "no {part} in {problems:#?}");
+        }
+        assert_eq!(problems.len(), 10, "{problems:#?}");
+    }
+
+    #[test]
+    fn sections_that_must_be_there_are_asked_for() {
+        assert!(toml("").expect_err("empty")[0].contains("the file is empty; add a section [server]"));
+        assert!(
+            toml(SERVER).expect_err("no keys")[0].contains("there is no [keys]; add a section [keys] with `paths`")
+        );
+        let clash = format!("{SERVER}{KEYS}[admin]\nbind = \"0.0.0.0:2407\"\n");
+        assert!(toml(&clash).expect_err("a clash")[0].contains("is also in `bind` of [server], in line 2"));
+    }
+}

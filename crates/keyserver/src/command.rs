@@ -1,0 +1,66 @@
+//! The command line of `propylon-keyserver`.
+
+mod check;
+mod keys;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A server for private keys: engines send what is to be signed, and get signatures.
+#[derive(Parser)]
+#[command(name = "propylon-keyserver", version, after_help = EXAMPLE)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLE: &str = "Example:\n  propylon-keyserver check -c keyserver.toml && propylon-keyserver run -c \
+    keyserver.toml\n\nExit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve until SIGTERM or SIGINT, then finish what is in progress and end; SIGHUP reads keys and certificates again
+    #[command(after_help = "Example:\n  propylon-keyserver run -c keyserver.toml\n\nExit codes: 0 ended as asked; 1 \
+        the configuration or a file it names has errors, or the start failed; 2 wrong usage.")]
+    Run(ConfigArgument),
+    /// Say everything that is wrong with a configuration and the files it names, and serve nothing
+    #[command(after_help = "Example:\n  propylon-keyserver check -c keyserver.toml\n\nExit codes: 0 no errors \
+        (warnings may be printed); 1 errors; 2 wrong usage.")]
+    Check {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Print the problems as a JSON array on standard output
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the keys that would be served: SKI, type, file
+    #[command(after_help = "Example:\n  propylon-keyserver keys -c keyserver.toml\n\nExit codes: 0 every file could \
+        be read; 1 some could not, or the configuration has errors; 2 wrong usage.")]
+    Keys {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Print a JSON array on standard output
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args)]
+struct ConfigArgument {
+    /// The configuration: TOML, or JSON if its name ends in .json
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::main(&arguments.config),
+        Command::Check { config, json } => check::main(&config.config, json),
+        Command::Keys { config, json } => keys::main(&config.config, json),
+    }
+}

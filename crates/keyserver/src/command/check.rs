@@ -1,0 +1,95 @@
+//! `propylon-keyserver check`: every problem of a configuration and of the files it names, at once.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use propylon_config::keyserver::{KeyReference, KeyServer, NamedPath};
+use propylon_config::{Problem, Severity, Source, inspect_keyserver, render, to_json};
+
+use crate::identity;
+use crate::server::told;
+use crate::shelf::{self, Shelf};
+
+pub fn main(path: &Path, json: bool) -> ExitCode {
+    let (problems, text) = match Source::read(path) {
+        Ok(source) => (problems(&source), source.text),
+        Err(problem) => (vec![problem], String::new()),
+    };
+    let failed = problems.iter().any(|problem| problem.severity == Severity::Error);
+    if json {
+        println!("{}", to_json(&problems));
+    } else {
+        eprint!("{}", render(&problems, &text));
+        println!("{}: {}", path.display(), summary(&problems));
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn summary(problems: &[Problem]) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = problems.len() - errors;
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    match (errors, warnings) {
+        (0, 0) => "ok".into(),
+        (0, _) => format!("ok, {}", count(warnings, "warning")),
+        (_, 0) => count(errors, "error"),
+        _ => format!("{}, {}", count(errors, "error"), count(warnings, "warning")),
+    }
+}
+
+fn problems(source: &Source) -> Vec<Problem> {
+    let (config, mut problems) = inspect_keyserver(source);
+    if let Some(config) = config {
+        problems.extend(in_files(&source.name, config));
+    }
+    problems.sort_by_key(|problem| problem.at);
+    problems
+}
+
+/// What is wrong with the files, each told where the configuration names it.
+fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let is_named = |named: &NamedPath| !named.path.as_os_str().is_empty();
+    if is_named(&config.server.identity)
+        && is_named(&config.server.ca)
+        && let Err(fault) = identity::load(&config.server)
+    {
+        let fix = "write certificates and, for `identity`, the private key to it in PEM";
+        problems.push(Problem::error(name, Some(fault.named.at), fault.to_string(), fix));
+    }
+    let mut shelf = Shelf::new(config.keys.paths.clone());
+    for fault in shelf.look().faults {
+        let at = config.keys.paths[fault.source].at;
+        problems.push(Problem::error(name, Some(at), told(&fault), fault.what.fix()));
+    }
+    if shelf.keys().next().is_none()
+        && problems.is_empty()
+        && let Some(first) = config.keys.paths.first()
+    {
+        problems.push(Problem::warning(name, Some(first.at), "no private key is there", "add one, or check `paths`"));
+    }
+    let open = shelf.open_to_all().map(|(path, source)| (path.clone(), config.keys.paths[source].at));
+    let identity = &config.server.identity;
+    let identity = shelf::is_open_to_all(&identity.path).then(|| (identity.path.clone(), identity.at));
+    for (path, at) in open.chain(identity) {
+        let what = format!("{}: every account of this machine may read or change it", path.display());
+        problems.push(Problem::warning(name, Some(at), what, "chmod o= it"));
+    }
+    for client in &config.clients {
+        for reference in client.keys.iter().flatten() {
+            let is_there = shelf.keys().any(|(key, path)| match reference {
+                KeyReference::Ski(ski) => key.ski() == *ski,
+                KeyReference::Path(named) => path.starts_with(&named.path),
+            });
+            if !is_there {
+                let at = match reference {
+                    KeyReference::Ski(_) => client.at,
+                    KeyReference::Path(named) => named.at,
+                };
+                let what = "this client names a key that is not among those of [keys]";
+                problems.push(Problem::warning(name, Some(at), what, "correct it, or add the key's file to `paths`"));
+            }
+        }
+    }
+    problems
+}

@@ -1,0 +1,426 @@
+//! The life of a connection: handshake, then turns of read, answer and write, until an end.
+//!
+//! A turn takes all that has come, does the cheap work on the spot, hands the rest on, and sends every reply that is
+//! ready in as few records and system calls as possible. Nothing in it waits for other connections' work.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, Write};
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use propylon_crypto::keyless::{Decoder, ErrorCode, Message, opcode};
+use rustls::{ServerConfig, ServerConnection};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::access::Access;
+use crate::request::{self, Answer};
+use crate::signing::{self, Line, Note, Place, Task};
+use crate::telemetry::End;
+use crate::worker::Desk;
+
+/// From accept to the end of the handshake.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the client may take to take what was sealed for it at once.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests handed to other threads and not answered yet, as many as the stock server allows.
+const REQUESTS_IN_WORK_MAX: usize = 1024;
+/// With so many bytes of replies unsent, no more requests are taken. Those in work may still add 1 KiB each, and the last
+/// request one of 64.
+const UNSENT_BYTES_MAX: usize = 256 * 1024;
+/// Replies sealed at once: three records, and what the kernel usually takes in one call.
+const SEALED_BYTES_MAX: usize = 48 * 1024;
+/// Operations done on the spot between two writes, so that the first reply does not wait for the last signature.
+const OPERATIONS_PER_TURN_MAX: usize = 32;
+/// Turns before other connections have theirs.
+const TURNS_MAX: usize = 4;
+/// Room for results and for being told to drain.
+const NOTES_MAX: usize = REQUESTS_IN_WORK_MAX + 1;
+
+pub struct Connection {
+    desk: Rc<Desk>,
+    stream: TcpStream,
+    tls: ServerConnection,
+    /// Absent until the handshake is done.
+    access: Option<Access>,
+    decoder: Decoder,
+    /// Frames that are not sealed yet.
+    replies: Vec<u8>,
+    /// When what the client has not taken yet was sealed.
+    sealed_at: Option<Instant>,
+    in_work: usize,
+    notes: mpsc::Receiver<Note>,
+    reply_to: mpsc::Sender<Note>,
+    /// Of the accept, then of the last whole frame.
+    heard_at: Instant,
+    /// The client has said its last.
+    is_at_end: bool,
+    is_draining: bool,
+    is_read_stopped: bool,
+}
+
+impl Connection {
+    pub fn new(desk: Rc<Desk>, stream: TcpStream, config: Arc<ServerConfig>) -> Result<Connection, rustls::Error> {
+        let mut tls = ServerConnection::new(config)?;
+        // What is in there is limited by what is sealed at once.
+        tls.set_buffer_limit(None);
+        let (reply_to, notes) = mpsc::channel(NOTES_MAX);
+        Ok(Connection {
+            desk,
+            stream,
+            tls,
+            access: None,
+            decoder: Decoder::new(),
+            replies: Vec::new(),
+            sealed_at: None,
+            in_work: 0,
+            notes,
+            reply_to,
+            heard_at: Instant::now(),
+            is_at_end: false,
+            is_draining: false,
+            is_read_stopped: false,
+        })
+    }
+
+    /// Where this connection can be told things.
+    pub fn ear(&self) -> mpsc::Sender<Note> {
+        self.reply_to.clone()
+    }
+
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
+    }
+
+    pub async fn run(mut self) -> End {
+        let mut timer = pin!(sleep_until(self.heard_at + HANDSHAKE_TIMEOUT));
+        let end = poll_fn(|cx| self.poll(cx, timer.as_mut())).await;
+        self.close();
+        end
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, timer: Pin<&mut Sleep>) -> Poll<End> {
+        for _ in 0..TURNS_MAX {
+            match self.turn(cx) {
+                Ok(true) => {}
+                Ok(false) => return self.wait(cx, timer),
+                Err(end) => return Poll::Ready(end),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether anything was done, and so may be again.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let was_told = self.hear(cx);
+        let has_read = self.may_read() && self.read(cx)?;
+        let has_answered = self.answer();
+        // Also where the next frame is none: what came before it is answered.
+        let has_written = self.write(cx)?;
+        let has_answered = has_answered?;
+        if let Some(end) = self.is_done() {
+            return Err(end);
+        }
+        Ok(was_told || has_read || has_answered || has_written)
+    }
+
+    /// Results of other threads become replies.
+    fn hear(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut was_told = false;
+        while let Poll::Ready(Some(note)) = self.notes.poll_recv(cx) {
+            was_told = true;
+            match note {
+                Note::Done { id, result } => {
+                    self.in_work -= 1;
+                    self.reply(id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
+                }
+                Note::Drain => self.is_draining = true,
+            }
+        }
+        was_told
+    }
+
+    fn may_read(&mut self) -> bool {
+        if self.is_at_end || self.is_draining {
+            return false;
+        }
+        let stop = !self.has_room() || self.decoder.has_message();
+        if stop && !self.is_read_stopped {
+            self.desk.column.increment(self.desk.telemetry.stopped_reading);
+        }
+        self.is_read_stopped = stop;
+        !stop
+    }
+
+    /// For another request.
+    fn has_room(&self) -> bool {
+        self.in_work < REQUESTS_IN_WORK_MAX && self.replies.len() < UNSENT_BYTES_MAX
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let desk = Rc::clone(&self.desk);
+        let mut scratch = desk.scratch.borrow_mut();
+        let mut buffer = ReadBuf::new(&mut scratch.bytes);
+        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Err(_)) => return Err(self.broken()),
+            Poll::Ready(Ok(())) => {}
+        }
+        let bytes = buffer.filled();
+        if bytes.is_empty() {
+            self.is_at_end = true;
+            return if self.access.is_none() { Err(End::Handshake) } else { Ok(true) };
+        }
+        self.open(bytes)?;
+        Ok(true)
+    }
+
+    fn broken(&self) -> End {
+        if self.access.is_none() { End::Handshake } else { End::Broken }
+    }
+
+    /// Records to plaintext.
+    fn open(&mut self, mut bytes: &[u8]) -> Result<(), End> {
+        use std::io::BufRead;
+        while !bytes.is_empty() {
+            let taken = self.tls.read_tls(&mut bytes).map_err(|_| self.broken())?;
+            let state = self.tls.process_new_packets().map_err(|error| self.refused(&error))?;
+            let mut reader = self.tls.reader();
+            while let Ok(plaintext @ [_, ..]) = reader.fill_buf() {
+                self.decoder.extend(plaintext);
+                let length = plaintext.len();
+                reader.consume(length);
+            }
+            // What follows a closure alert is not looked at (RFC 8446 §6.1).
+            if state.peer_has_closed() || taken == 0 {
+                self.is_at_end = true;
+                break;
+            }
+        }
+        if self.access.is_none() && !self.tls.is_handshaking() {
+            self.welcome();
+        }
+        Ok(())
+    }
+
+    fn refused(&self, error: &rustls::Error) -> End {
+        if self.access.is_some() {
+            return End::Tls;
+        }
+        let peer = self.peer().map_or_else(|| "a client".into(), |peer| peer.to_string());
+        log::debug!("{peer}: the handshake failed: {error}");
+        End::Handshake
+    }
+
+    fn welcome(&mut self) {
+        let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
+        // Without a certificate there is no handshake; should there ever be one, it opens nothing.
+        let nothing = Access::Rules([].into());
+        self.access = Some(certificate.map_or(nothing, |certificate| self.desk.shared.rules.access(certificate)));
+        self.heard_at = Instant::now();
+        self.desk.column.increment(self.desk.telemetry.handshakes);
+    }
+
+    /// Does what the requests that are there ask for, as far as there is room.
+    fn answer(&mut self) -> Result<bool, End> {
+        if self.access.is_none() || !self.decoder.has_message() {
+            return Ok(false);
+        }
+        let desk = Rc::clone(&self.desk);
+        let scratch = &mut *desk.scratch.borrow_mut();
+        let now = Instant::now();
+        let mut result = Ok(false);
+        while scratch.jobs.len() < OPERATIONS_PER_TURN_MAX && self.has_room() {
+            match self.take(now, &mut scratch.ids, &mut scratch.jobs) {
+                Ok(true) => result = Ok(true),
+                Ok(false) => break,
+                Err(end) => {
+                    result = Err(end);
+                    break;
+                }
+            }
+        }
+        desk.kernels.run(scratch.jobs.drain(..), &mut scratch.outcomes);
+        for (id, outcome) in scratch.ids.drain(..).zip(scratch.outcomes.drain(..)) {
+            let result = outcome.as_ref().map(|signature| signature.as_slice()).map_err(|error| *error);
+            self.reply(id, result.map_err(signing::error_code));
+        }
+        self.heard_at = now;
+        result
+    }
+
+    /// The next request: answered, put among those to be done here, or handed on.
+    fn take(&mut self, now: Instant, ids: &mut Vec<u32>, jobs: &mut Vec<propylon_crypto::Job>) -> Result<bool, End> {
+        let message = match self.decoder.next_message() {
+            Ok(Some(message)) => message,
+            Ok(None) => return Ok(false),
+            // Its place is lost: there is nothing to answer to.
+            Err(_) => return Err(End::Malformed),
+        };
+        let desk = &self.desk;
+        let nothing = Access::Rules([].into());
+        let access = self.access.as_ref().unwrap_or(&nothing);
+        let (asked, answer) = request::answer(&message, &desk.shared.keys.load(), access);
+        desk.column.increment(desk.telemetry.requests[asked as usize]);
+        let id = message.id;
+        match answer {
+            Answer::Pong => {
+                let pong = Message { id, opcode: Some(opcode::PONG), payload: message.payload, ..Message::default() };
+                // It came in a frame, and so it goes into one.
+                let _ = pong.encode(&mut self.replies);
+            }
+            Answer::Error(code) => self.reply(id, Err(code)),
+            Answer::Job(job) => match signing::place(&job) {
+                Place::Here => {
+                    ids.push(id);
+                    jobs.push(job);
+                }
+                Place::There(line) => self.hand_on(now, line, id, job),
+            },
+        }
+        Ok(true)
+    }
+
+    fn hand_on(&mut self, now: Instant, line: Line, id: u32, job: propylon_crypto::Job) {
+        let desk = &self.desk;
+        let since = now.into_std();
+        let task = Task { id, job, since, deadline: since + desk.timeout, reply_to: self.reply_to.clone() };
+        let numbers = &desk.telemetry.lines[line as usize];
+        // Before it can be taken: the level must not fall below zero.
+        desk.column.raise(numbers.waiting);
+        if desk.lines.push(line, task).is_some() {
+            self.in_work += 1;
+            return;
+        }
+        desk.column.lower(numbers.waiting);
+        desk.column.increment(numbers.refused);
+        self.reply(id, Err(ErrorCode::Internal));
+    }
+
+    fn reply(&mut self, id: u32, result: Result<&[u8], ErrorCode>) {
+        let message = match &result {
+            Ok(signature) => Message { id, opcode: Some(opcode::SUCCESS), payload: signature, ..Message::default() },
+            Err(code) => {
+                self.desk.column.increment(self.desk.telemetry.errors[*code as usize - 1]);
+                Message { id, opcode: Some(opcode::ERROR), payload: &[*code as u8], ..Message::default() }
+            }
+        };
+        // No signature is longer than a frame.
+        let _ = message.encode(&mut self.replies);
+    }
+
+    /// Seals what is ready and sends as much as the client takes.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
+        let mut has_written = false;
+        loop {
+            if !self.tls.wants_write() {
+                self.sealed_at = None;
+                if self.replies.is_empty() {
+                    return Ok(has_written);
+                }
+                self.seal();
+            }
+            match self.stream.poll_write_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => return Err(self.broken()),
+                Poll::Pending => {
+                    self.sealed_at.get_or_insert_with(Instant::now);
+                    return Ok(has_written);
+                }
+            }
+            match self.tls.write_tls(&mut Socket(&self.stream)) {
+                Ok(1..) => has_written = true,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return Err(self.broken()),
+            }
+        }
+    }
+
+    fn seal(&mut self) {
+        let length = self.replies.len().min(SEALED_BYTES_MAX);
+        // Without a limit on the buffer, all is taken.
+        let _ = self.tls.writer().write_all(&self.replies[..length]);
+        self.replies.drain(..length);
+        if self.replies.is_empty() && self.replies.capacity() > UNSENT_BYTES_MAX {
+            self.replies = Vec::new();
+        }
+    }
+
+    fn is_done(&self) -> Option<End> {
+        let is_ending = self.is_at_end || self.is_draining;
+        let is_open = self.access.is_some();
+        let has_work = self.in_work > 0 || (is_open && self.decoder.has_message());
+        if !is_ending || has_work || !self.replies.is_empty() || self.tls.wants_write() {
+            return None;
+        }
+        Some(if self.is_draining { End::Drained } else { End::Client })
+    }
+
+    /// Nothing can be done but wait; for how long is what this is about.
+    fn wait(&mut self, cx: &mut Context<'_>, mut timer: Pin<&mut Sleep>) -> Poll<End> {
+        if self.in_work == 0 {
+            self.decoder.release();
+        }
+        let now = Instant::now();
+        loop {
+            let (deadline, end) = self.deadline(now);
+            if now >= deadline {
+                return Poll::Ready(end);
+            }
+            // Set when it is too late, or has gone off: not for every request.
+            if timer.is_elapsed() || timer.deadline() > deadline {
+                timer.as_mut().reset(deadline);
+            }
+            if timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn deadline(&self, now: Instant) -> (Instant, End) {
+        let idle = self.desk.idle_timeout;
+        if self.access.is_none() {
+            (self.heard_at + HANDSHAKE_TIMEOUT, End::HandshakeTimeout)
+        } else if let Some(sealed_at) = self.sealed_at {
+            (sealed_at + WRITE_TIMEOUT, End::Slow)
+        } else if self.in_work > 0 {
+            (now + idle, End::Idle)
+        } else {
+            (self.heard_at + idle, End::Idle)
+        }
+    }
+
+    /// Says so, if the client can hear it at once.
+    fn close(&mut self) {
+        self.tls.send_close_notify();
+        while self.tls.wants_write() {
+            if !matches!(self.tls.write_tls(&mut Socket(&self.stream)), Ok(1..)) {
+                return;
+            }
+        }
+    }
+}
+
+/// The socket as rustls writes to it: several records in one call, and never waiting.
+struct Socket<'a>(&'a TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

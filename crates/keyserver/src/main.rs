@@ -1,0 +1,10 @@
+//! The binary `propylon-keyserver`.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    propylon_keyserver::command::main()
+}

@@ -1,0 +1,298 @@
+//! The life of the server: what it needs is read and bound, privileges are dropped, threads start, and files are looked
+//! at until a signal ends it.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::{Arc, Barrier};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use propylon_config::Workers;
+use propylon_config::keyserver::KeyServer;
+use propylon_metrics::{Column, Store};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use crate::access::Rules;
+use crate::admin;
+use crate::identity;
+use crate::keys::Keys;
+use crate::sandbox;
+use crate::shelf::{self, Change, Shelf, Watched};
+use crate::signing::{Kernels, Lines};
+use crate::telemetry::Telemetry;
+use crate::worker::{self, Order, Shared, Worker};
+
+/// How often files are looked at.
+const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the end of the workers is looked for while draining.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// Links, curves, RSA; each has a column of the metrics.
+const THREADS_PER_CORE: usize = 3;
+
+/// Why the server could not start; what to do about it is said as well.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+struct Server {
+    config: KeyServer,
+    shelf: Shelf,
+    /// The identity and the authority.
+    links: Watched,
+    shared: Arc<Shared>,
+    column: Column,
+    telemetry: &'static Telemetry,
+    crew: Crew,
+    view: Rc<admin::View>,
+}
+
+/// The threads of the links, and where each is told things.
+struct Crew {
+    doors: Vec<mpsc::Sender<Order>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// Serves until a signal ends it.
+pub fn run(config: KeyServer) -> Result<(), Failure> {
+    harden(&config);
+    let tls = identity::load(&config.server).map_err(|fault| Failure(fault.to_string()))?;
+    let links = Watched::new([config.server.identity.path.clone(), config.server.ca.path.clone()]);
+    let mut shelf = Shelf::new(config.keys.paths.clone());
+    // At the start nothing is in service yet that a bad file could not displace: all must be good.
+    if let Some(fault) = shelf.look().faults.first() {
+        return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
+    }
+    for (path, _) in shelf.open_to_all() {
+        log::warn!("{}: every account of this machine may read or change it; chmod o= it", path.display());
+    }
+    let rules = Rules::new(config.clients.clone());
+    let keys = Keys::new(shelf.keys(), &rules.references());
+    let count = worker_count(config.server.workers);
+    let (sockets, admin) = bind(&config, count)?;
+    confine(&config)?;
+
+    log::info!("serves {} keys on {count} cores", keys.len());
+    let (telemetry, store) = Telemetry::new(THREADS_PER_CORE * count + 1);
+    let column = Store::column(&store, THREADS_PER_CORE * count);
+    column.set(telemetry.keys, keys.len() as i64);
+    let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
+    let crew = start(&config, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
+    let view = Rc::new(admin::View { store, is_draining: Cell::new(false) });
+    let server = Server { config, shelf, links, shared, column, telemetry, crew, view };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
+    LocalSet::new().block_on(&runtime, server.life(admin))
+}
+
+/// Starts all threads, and returns when each has what it needs.
+fn start(
+    config: &KeyServer,
+    shared: &Arc<Shared>,
+    sockets: Vec<Vec<TcpListener>>,
+    telemetry: &'static Telemetry,
+    store: &Arc<Store>,
+) -> io::Result<Crew> {
+    let count = sockets.len();
+    let kernels = Kernels { precompute: config.precompute, batch: config.batch };
+    log::debug!("{}", kernels.told());
+    let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
+    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
+    let lines = Lines::start(kernels, telemetry, columns(1), columns(2), &ready)?;
+    let (doors, orders): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::door()).unzip();
+    let mut workers = Vec::new();
+    let of_each = sockets.into_iter().zip(orders).zip(columns(0)).enumerate();
+    for (index, ((listeners, orders), column)) in of_each {
+        let worker = Worker {
+            index,
+            shared: Arc::clone(shared),
+            listeners,
+            orders,
+            doors: doors.clone(),
+            lines: lines.clone(),
+            kernels,
+            column,
+            telemetry,
+            idle_timeout: config.server.idle_timeout,
+            timeout: config.server.timeout,
+        };
+        workers.push(start_worker(worker, Arc::clone(&ready))?);
+    }
+    ready.wait();
+    Ok(Crew { doors, workers })
+}
+
+fn start_worker(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(format!("links-{}", worker.index)).spawn(move || {
+        if let Err(error) = worker.run(&ready) {
+            // Connections would still be given to it.
+            log::error!("a worker cannot start: {error}; the process ends");
+            std::process::exit(1);
+        }
+    })
+}
+
+/// What must be so before a key is read.
+fn harden(config: &KeyServer) {
+    if let Err(error) = propylon_sys::no_core_dumps() {
+        log::warn!("core dumps cannot be turned off: {error}");
+    }
+    if config.sandbox.lock_memory {
+        match propylon_sys::lock_memory() {
+            Ok(true) => log::info!("memory: locked, out of swap"),
+            Ok(false) => log::warn!("memory: not locked, since the limit on it is not lifted (LimitMEMLOCK=infinity)"),
+            Err(error) => log::warn!("memory: not locked: {error}"),
+        }
+    }
+    propylon_sys::raise_files_limit();
+}
+
+/// What is not needed any more is given up: the account, files, further rights.
+fn confine(config: &KeyServer) -> Result<(), Failure> {
+    if let Some(user) = &config.server.user {
+        let account = propylon_sys::drop_privileges(user).map_err(|error| Failure(error.to_string()))?;
+        log::info!("runs as {}", account.user);
+        // A change of account sets the flag again.
+        if let Err(error) = propylon_sys::no_core_dumps() {
+            log::warn!("core dumps cannot be turned off: {error}");
+        }
+    }
+    propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
+    if config.sandbox.landlock {
+        let what = sandbox::confine_files(config).map_err(Failure)?;
+        log::info!("Landlock: {what}");
+    }
+    Ok(())
+}
+
+fn worker_count(workers: Workers) -> usize {
+    match workers {
+        Workers::Auto => propylon_sys::allowed_cores().len().max(1),
+        Workers::Count(count) => count.get().into(),
+    }
+}
+
+/// The listening sockets of each worker, and the admin's.
+fn bind(config: &KeyServer, workers: usize) -> Result<(Vec<Vec<TcpListener>>, Option<TcpListener>), Failure> {
+    let failed =
+        |address: SocketAddr| move |error: io::Error| Failure(format!("{address} cannot be listened on: {error}"));
+    let mut sockets: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+    for (address, _) in &config.server.bind {
+        let mut address = *address;
+        if address.port() != 0 {
+            propylon_sys::check_free(address).map_err(failed(address))?;
+        }
+        for of_worker in &mut sockets {
+            let options = propylon_sys::ListenOptions { reuse_port: true, ..Default::default() };
+            let socket = propylon_sys::listen(address, options).map_err(failed(address))?;
+            // The port that the kernel has chosen for the first is that of the others.
+            address = socket.local_addr().map_err(failed(address))?;
+            of_worker.push(socket);
+        }
+        log::info!("listens at {address}");
+    }
+    let admin = config.admin.as_ref().map(|admin| {
+        let socket = propylon_sys::listen(admin.bind, Default::default()).map_err(failed(admin.bind))?;
+        log::info!("admin at http://{}", socket.local_addr().map_err(failed(admin.bind))?);
+        Ok(socket)
+    });
+    Ok((sockets, admin.transpose()?))
+}
+
+impl Server {
+    async fn life(mut self, admin: Option<TcpListener>) -> Result<(), Failure> {
+        let install = |kind| signal(kind).map_err(|error| Failure(format!("signals cannot be had: {error}")));
+        let mut terminate = install(SignalKind::terminate())?;
+        let mut interrupt = install(SignalKind::interrupt())?;
+        let mut hangup = install(SignalKind::hangup())?;
+        if let Some(admin) = admin {
+            admin::start(admin, Rc::clone(&self.view)).map_err(Failure::threads)?;
+        }
+        if self.config.sandbox.seccomp {
+            match sandbox::confine_calls().map_err(Failure)? {
+                true => log::info!("seccomp: enforced"),
+                false => log::warn!("seccomp: not enforced: no filter is known for this processor"),
+            }
+        }
+        let mut ticks = interval(WATCH_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        log::info!("propylon-keyserver {} runs", env!("CARGO_PKG_VERSION"));
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => self.look(true),
+                _ = ticks.tick(), if self.config.keys.watch => self.look(false),
+            }
+        }
+        self.drain().await;
+        Ok(())
+    }
+
+    /// Takes over what has changed; what is wrong changes nothing. `asked`: somebody waits for an answer in the log.
+    fn look(&mut self, asked: bool) {
+        let Change { any, faults } = self.shelf.look();
+        for fault in &faults {
+            self.column.increment(self.telemetry.reload_faults);
+            let kept = if fault.kept { "; the keys that were in it stay in service" } else { "" };
+            log::warn!("{}: {}{kept}; {}", fault.path.display(), fault.what, fault.what.fix());
+        }
+        if any {
+            let keys = Keys::new(self.shelf.keys(), &self.shared.rules.references());
+            self.column.set(self.telemetry.keys, keys.len() as i64);
+            self.column.increment(self.telemetry.reloads);
+            log::info!("serves {} keys now", keys.len());
+            self.shared.keys.store(Arc::new(keys));
+        } else if asked {
+            log::info!("no key has changed; {} are served", self.shared.keys.load().len());
+        }
+        if self.links.have_changed() || asked {
+            match identity::load(&self.config.server) {
+                Ok(tls) => {
+                    log::info!("the identity was read again, for new connections");
+                    self.shared.tls.store(tls);
+                }
+                Err(fault) => {
+                    self.column.increment(self.telemetry.reload_faults);
+                    log::warn!("{fault}; the identity stays what it was");
+                }
+            }
+        }
+    }
+
+    async fn drain(self) {
+        log::info!("drains");
+        self.view.is_draining.set(true);
+        self.column.set(self.telemetry.draining, 1);
+        let deadline = Instant::now() + self.config.server.drain_timeout;
+        for door in &self.crew.doors {
+            let _ = door.try_send(Order::Drain);
+        }
+        while self.crew.workers.iter().any(|worker| !worker.is_finished()) && Instant::now() < deadline {
+            sleep(DRAIN_LOOK).await;
+        }
+        log::info!("ends");
+    }
+}
+
+/// A fault of a key file, told in one line.
+pub fn told(fault: &shelf::Fault) -> String {
+    format!("{}: {}", fault.path.display(), fault.what)
+}
+
+impl Failure {
+    fn threads(error: io::Error) -> Failure {
+        Failure(format!("a thread or its event loop cannot be started: {error}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}

@@ -1,0 +1,382 @@
+//! Where keys come from: files and folders, read again when they have changed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use propylon_config::keyserver::NamedPath;
+use propylon_crypto::{KeyError, PrivateKey};
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::pem::PemObject;
+use zeroize::{Zeroize, Zeroizing};
+
+/// A file with a key and its chain takes a few KiB.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Files in all paths together.
+const FILES_MAX: usize = 100_000;
+/// In folders, files with other endings are passed over.
+const ENDINGS: [&str; 3] = ["pem", "key", "der"];
+
+/// All key files, and what was last found in each.
+pub struct Shelf {
+    paths: Vec<NamedPath>,
+    files: BTreeMap<PathBuf, Known>,
+}
+
+struct Known {
+    /// Index of the path that led here.
+    source: usize,
+    stamp: Stamp,
+    keys: Vec<PrivateKey>,
+}
+
+/// A file that has the same is taken for unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+/// A file that could not be read as what it should be.
+#[derive(Debug)]
+pub struct Fault {
+    /// Index of the path that led here.
+    pub source: usize,
+    pub path: PathBuf,
+    pub what: Wrong,
+    /// Whether keys that were read from it earlier are still served.
+    pub kept: bool,
+}
+
+#[derive(Debug)]
+pub enum Wrong {
+    Unreadable(io::Error),
+    TooLarge,
+    TooMany,
+    NoKey,
+    Encrypted,
+    Key(KeyError),
+}
+
+/// What looking again has brought.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// Whether the set of keys is another one.
+    pub any: bool,
+    pub faults: Vec<Fault>,
+}
+
+impl Shelf {
+    pub fn new(paths: Vec<NamedPath>) -> Shelf {
+        Shelf { paths, files: BTreeMap::new() }
+    }
+
+    /// Looks at all files, and reads those that are new or have changed. A file that cannot be read any more leaves the
+    /// keys that came from it in service; one that is gone takes them with it.
+    pub fn look(&mut self) -> Change {
+        let mut change = Change::default();
+        let mut seen = Vec::new();
+        for (source, named) in self.paths.clone().iter().enumerate() {
+            match files_at(&named.path) {
+                Ok(files) => seen.extend(files.into_iter().map(|file| (source, file))),
+                Err(error) => {
+                    // A folder that is out of reach says nothing about the files in it.
+                    let kept = self.files.values().any(|known| known.source == source && !known.keys.is_empty());
+                    let still = self.files.iter().filter(|(_, known)| known.source == source);
+                    seen.extend(still.map(|(file, _)| (source, file.clone())).collect::<Vec<_>>());
+                    change.faults.push(Fault {
+                        source,
+                        path: named.path.clone(),
+                        what: Wrong::Unreadable(error),
+                        kept,
+                    });
+                }
+            }
+        }
+        if seen.len() > FILES_MAX {
+            let (source, path) = seen.swap_remove(FILES_MAX);
+            change.faults.push(Fault { source, path, what: Wrong::TooMany, kept: false });
+            seen.truncate(FILES_MAX);
+        }
+        let gone: Vec<PathBuf> =
+            self.files.keys().filter(|path| !seen.iter().any(|(_, file)| file == *path)).cloned().collect();
+        for path in gone {
+            change.any |= self.files.remove(&path).is_some_and(|known| !known.keys.is_empty());
+        }
+        for (source, path) in seen {
+            self.look_at(source, path, &mut change);
+        }
+        change
+    }
+
+    fn look_at(&mut self, source: usize, path: PathBuf, change: &mut Change) {
+        let known = self.files.get(&path);
+        let stamp = fs::metadata(&path).map(|metadata| Stamp::of(&metadata));
+        if let (Some(known), Ok(stamp)) = (known, &stamp)
+            && known.stamp == *stamp
+        {
+            return;
+        }
+        let kept = known.is_some_and(|known| !known.keys.is_empty());
+        let read = stamp.map_err(Wrong::Unreadable).and_then(|stamp| Ok((stamp, self.read(source, &path)?)));
+        match read {
+            Ok((stamp, keys)) => {
+                change.any = true;
+                self.files.insert(path, Known { source, stamp, keys });
+            }
+            Err(what) => {
+                // Remembered as it is now, so that it is complained about once.
+                if let Ok(metadata) = fs::metadata(&path) {
+                    let stamp = Stamp::of(&metadata);
+                    let known = self.files.entry(path.clone());
+                    known.or_insert(Known { source, stamp, keys: Vec::new() }).stamp = stamp;
+                }
+                change.faults.push(Fault { source, path, what, kept });
+            }
+        }
+    }
+
+    fn read(&self, source: usize, path: &Path) -> Result<Vec<PrivateKey>, Wrong> {
+        let keys = read(path);
+        let in_folder = self.paths[source].path != path;
+        let known = self.files.get(path).is_some_and(|known| !known.keys.is_empty());
+        match keys {
+            // A folder may hold certificates as well; a file that had a key and has none now is being written.
+            Err(Wrong::NoKey) if in_folder && !known => Ok(Vec::new()),
+            keys => keys,
+        }
+    }
+
+    /// Files with keys that every account of the machine may read, each with the index of the path that led to it.
+    pub fn open_to_all(&self) -> impl Iterator<Item = (&PathBuf, usize)> {
+        let with_keys = self.files.iter().filter(|(_, known)| !known.keys.is_empty());
+        with_keys.filter(|(path, _)| is_open_to_all(path)).map(|(path, known)| (path, known.source))
+    }
+
+    /// Every key with its file, in the order of the files' names.
+    pub fn keys(&self) -> impl Iterator<Item = (&PrivateKey, &PathBuf)> {
+        self.files.iter().flat_map(|(path, known)| known.keys.iter().map(move |key| (key, path)))
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &fs::Metadata) -> Stamp {
+        let changed = (metadata.mtime(), metadata.mtime_nsec());
+        Stamp { inode: metadata.ino(), bytes: metadata.len(), changed }
+    }
+}
+
+/// Whether its mode lets every account read it, or write to it.
+pub fn is_open_to_all(path: &Path) -> bool {
+    const OTHERS: u32 = 0o006;
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & OTHERS != 0)
+}
+
+/// Files of which it matters only whether any has changed.
+pub struct Watched {
+    files: Vec<(PathBuf, Option<Stamp>)>,
+}
+
+impl Watched {
+    pub fn new(files: impl IntoIterator<Item = PathBuf>) -> Watched {
+        let mut watched = Watched { files: files.into_iter().map(|file| (file, None)).collect() };
+        watched.have_changed();
+        watched
+    }
+
+    /// Since the last time this was asked.
+    pub fn have_changed(&mut self) -> bool {
+        let mut any = false;
+        for (file, stamp) in &mut self.files {
+            let now = fs::metadata(file).ok().map(|metadata| Stamp::of(&metadata));
+            any |= now.is_some() && now != *stamp;
+            *stamp = now.or(*stamp);
+        }
+        any
+    }
+}
+
+/// The file itself, or the key files of a folder; not of the folders in it.
+fn files_at(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)?.take(FILES_MAX + 1) {
+        let file = entry?.path();
+        let ending = file.extension().and_then(|ending| ending.to_str());
+        if ending.is_some_and(|ending| ENDINGS.contains(&ending)) && file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: &Path) -> Result<Vec<PrivateKey>, Wrong> {
+    let file = File::open(path).map_err(Wrong::Unreadable)?;
+    let bytes = file.metadata().map_err(Wrong::Unreadable)?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(Wrong::TooLarge);
+    }
+    // Room for all of it at once: a buffer that grows leaves its earlier selves behind.
+    let mut text = Zeroizing::new(Vec::with_capacity(bytes as usize + 1));
+    file.take(bytes + 1).read_to_end(&mut text).map_err(Wrong::Unreadable)?;
+    parse(&text)
+}
+
+fn parse(text: &[u8]) -> Result<Vec<PrivateKey>, Wrong> {
+    const PEM: &[u8] = b"-----BEGIN ";
+    let has = |part: &[u8]| text.windows(part.len()).any(|window| window == part);
+    if !has(PEM) {
+        return match PrivateKey::from_der(text) {
+            Ok(key) => Ok(vec![key]),
+            Err(KeyError::Malformed) => Err(Wrong::NoKey),
+            Err(error) => Err(Wrong::Key(error)),
+        };
+    }
+    if has(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || has(b"Proc-Type: 4,ENCRYPTED") {
+        return Err(Wrong::Encrypted);
+    }
+    let mut keys = Vec::new();
+    for der in PrivateKeyDer::pem_slice_iter(text) {
+        let mut der = der.map_err(|_| Wrong::Key(KeyError::Malformed))?;
+        let key = PrivateKey::from_der(der.secret_der());
+        der.zeroize();
+        keys.push(key.map_err(Wrong::Key)?);
+    }
+    if keys.is_empty() { Err(Wrong::NoKey) } else { Ok(keys) }
+}
+
+impl Wrong {
+    pub fn fix(&self) -> &'static str {
+        match self {
+            Wrong::Unreadable(_) => "check the path, its owner and its mode",
+            Wrong::TooLarge => "check that it is a key file",
+            Wrong::TooMany => "leave some to another key server",
+            Wrong::NoKey => "write a private key to it, in PEM or DER",
+            Wrong::Encrypted => "decrypt it, for example by `openssl pkey`, and protect the file instead",
+            Wrong::Key(_) => "use RSA of 2048 to 8192 bits, P-256, P-384, P-521 or Ed25519, in PKCS#8, PKCS#1 or SEC 1",
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::Unreadable(error) => write!(f, "it cannot be read: {error}"),
+            Wrong::TooLarge => write!(f, "it is larger than {} KiB", FILE_BYTES_MAX / 1024),
+            Wrong::TooMany => write!(f, "there are more than {FILES_MAX} files"),
+            Wrong::NoKey => f.write_str("no private key is in it"),
+            Wrong::Encrypted => f.write_str("the private key is encrypted"),
+            Wrong::Key(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem() -> String {
+        rcgen::KeyPair::generate().expect("a key").serialize_pem()
+    }
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("propylon-shelf-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).expect("a folder");
+            Folder(path)
+        }
+
+        fn shelf(&self) -> Shelf {
+            Shelf::new(vec![NamedPath { path: self.0.clone(), ..NamedPath::default() }])
+        }
+
+        fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+            // By renaming, so that the inode is another one however coarse the clock.
+            let whole = self.0.join("new.tmp");
+            fs::write(&whole, text).expect("a file");
+            fs::rename(whole, self.0.join(name)).expect("its name");
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn skis(shelf: &Shelf) -> Vec<propylon_crypto::Ski> {
+        shelf.keys().map(|(key, _)| key.ski()).collect()
+    }
+
+    #[test]
+    fn a_folder_is_read_once_and_again_when_it_has_changed() {
+        let folder = Folder::new("changes");
+        folder.write("a.pem", pem());
+        folder.write("readme.txt", "no key");
+        folder.write("chain.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let mut shelf = folder.shelf();
+        let change = shelf.look();
+        assert!(change.any && change.faults.is_empty(), "{change:?}");
+        let before = skis(&shelf);
+        assert_eq!(before.len(), 1);
+        assert!(!shelf.look().any);
+        folder.write("a.pem", pem() + &pem());
+        assert!(shelf.look().any);
+        assert_eq!(skis(&shelf).len(), 2);
+        assert!(!skis(&shelf).contains(&before[0]));
+        fs::remove_file(folder.0.join("a.pem")).expect("it is there");
+        assert!(shelf.look().any);
+        assert_eq!(skis(&shelf).len(), 0);
+    }
+
+    #[test]
+    fn a_bad_file_never_displaces_a_good_key_and_is_complained_about_once() {
+        let folder = Folder::new("bad");
+        folder.write("a.pem", pem());
+        let mut shelf = folder.shelf();
+        shelf.look();
+        let before = skis(&shelf);
+        for bad in ["", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "-----BEGIN PRIVATE KEY-----"]
+        {
+            folder.write("a.pem", bad);
+            let change = shelf.look();
+            assert!(!change.any && change.faults.len() == 1 && change.faults[0].kept, "{bad:?}: {change:?}");
+            assert!(shelf.look().faults.is_empty());
+            assert_eq!(skis(&shelf), before);
+        }
+        folder.write("a.pem", pem());
+        assert!(shelf.look().any);
+        assert_ne!(skis(&shelf), before);
+    }
+
+    #[test]
+    fn a_folder_out_of_reach_keeps_its_keys() {
+        let folder = Folder::new("gone");
+        folder.write("a.pem", pem());
+        let mut shelf = folder.shelf();
+        shelf.look();
+        fs::rename(&folder.0, folder.0.with_extension("away")).expect("a name");
+        let change = shelf.look();
+        fs::rename(folder.0.with_extension("away"), &folder.0).expect("its name back");
+        assert!(!change.any && change.faults[0].kept, "{change:?}");
+        assert_eq!(skis(&shelf).len(), 1);
+    }
+
+    #[test]
+    fn keys_are_read_in_der_as_well_and_encrypted_ones_are_told() {
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        assert_eq!(parse(pair.serialized_der()).expect("a key").len(), 1);
+        let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        assert!(matches!(parse(encrypted.as_bytes()), Err(Wrong::Encrypted)));
+        assert!(matches!(parse(b"nothing"), Err(Wrong::NoKey)));
+    }
+}

@@ -1,0 +1,304 @@
+//! Where private-key work is done. What costs less than handing it over is done on the spot, in batches as they come
+//! from one turn of a connection; the rest goes to threads of its own, and RSA to others than the curves, behind which
+//! it would make them wait.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use propylon_crypto::keyless::ErrorCode;
+use propylon_crypto::{Job, JobError, KeyKind, Outcome};
+use propylon_metrics::Column;
+use tokio::sync::mpsc;
+
+use crate::telemetry::{Telemetry, micros};
+
+/// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s.
+const QUEUE_TASKS_MAX: usize = 4096;
+/// RSA operations that the kernel behind [`Kernels::run`] does at once.
+const RSA_KERNEL_LANES: usize = 1;
+/// How far behind the links the curves' threads stand, and how far behind those the RSA threads: so far that the kernel
+/// takes the core from an operation that lasts, and near enough that it still gets a tenth of a busy core.
+const CURVES_NICENESS: u8 = 5;
+const RSA_NICENESS: u8 = 10;
+/// Longer messages to be signed by Ed25519, which hashes them twice, are not done on the spot.
+const SHORT_MESSAGE_BYTES: usize = 4096;
+
+/// Who does a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The thread that has read the request.
+    Here,
+    There(Line),
+}
+
+/// A line that jobs wait in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    Curves,
+    Rsa,
+}
+
+/// What the threads of the links have to do with the others.
+#[derive(Clone)]
+pub struct Lines {
+    curves: Sender<Task>,
+    rsa: Sender<Task>,
+}
+
+/// A job on its way to another thread, and where its result is to go.
+pub struct Task {
+    pub id: u32,
+    pub job: Job,
+    pub since: Instant,
+    pub deadline: Instant,
+    pub reply_to: mpsc::Sender<Note>,
+}
+
+/// What a connection is told from elsewhere.
+pub enum Note {
+    Done {
+        id: u32,
+        result: Result<Signature, ErrorCode>,
+    },
+    /// Finish what is in progress, and end.
+    Drain,
+}
+
+pub type Signature = zeroize::Zeroizing<Vec<u8>>;
+
+/// The switches of the configuration. Kernels that do several operations at once plug in at [`Kernels::run`]: every
+/// private-key operation of the process goes through it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kernels {
+    /// Take a nonce that was made ahead, if there is one.
+    pub precompute: bool,
+    /// Do several RSA operations at once.
+    pub batch: bool,
+}
+
+impl Kernels {
+    /// Does all jobs; outcomes are in their order.
+    pub fn run(self, jobs: impl Iterator<Item = Job>, outcomes: &mut Vec<Outcome>) {
+        outcomes.extend(jobs.map(Job::run));
+    }
+
+    /// What the switches come to on this machine, for the log.
+    pub fn told(self) -> String {
+        let of = |on| if on { "on, but this build has no kernel for it" } else { "off" };
+        format!(
+            "precomputed ECDSA is {}; batched RSA is {}",
+            of(self.precompute),
+            of(self.batch && RSA_KERNEL_LANES == 1)
+        )
+    }
+
+    /// How many jobs more a thread at this line does well to take along. Without a kernel that gains from it, none: a
+    /// batch would only keep work from other threads of the line.
+    fn company(self, line: Line) -> usize {
+        match line {
+            Line::Rsa if self.batch && RSA_KERNEL_LANES > 1 => RSA_KERNEL_LANES - 1,
+            Line::Curves | Line::Rsa => 0,
+        }
+    }
+}
+
+/// Who does it, by what it costs: P-256 and Ed25519 take some 20 µs, which is what waking a thread up costs.
+pub fn place(job: &Job) -> Place {
+    match job {
+        Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
+        Job::Ed25519 { message, .. } if message.len() <= SHORT_MESSAGE_BYTES => Place::Here,
+        Job::Rsa { .. } => Place::There(Line::Rsa),
+        _ => Place::There(Line::Curves),
+    }
+}
+
+pub fn error_code(error: JobError) -> ErrorCode {
+    match error {
+        JobError::Refused | JobError::BadShare => ErrorCode::Cryptography,
+        JobError::TimedOut | JobError::Unavailable | JobError::Cancelled => ErrorCode::Internal,
+    }
+}
+
+impl Lines {
+    /// Starts as many threads of each kind as there are columns for them; each waits for `ready` when it has what it
+    /// needs. They end when the last `Lines` is dropped.
+    pub fn start(
+        kernels: Kernels,
+        telemetry: &'static Telemetry,
+        curves_columns: Vec<Column>,
+        rsa_columns: Vec<Column>,
+        ready: &Arc<Barrier>,
+    ) -> io::Result<Lines> {
+        let (curves, curves_tasks) = bounded(QUEUE_TASKS_MAX);
+        let (rsa, rsa_tasks) = bounded(QUEUE_TASKS_MAX);
+        let of = |line, tasks: &Receiver<Task>, column| Hand { line, kernels, tasks: tasks.clone(), column, telemetry };
+        let curves_hands = curves_columns.into_iter().map(|column| of(Line::Curves, &curves_tasks, column));
+        let rsa_hands = rsa_columns.into_iter().map(|column| of(Line::Rsa, &rsa_tasks, column));
+        for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
+            let name = format!("{}-{index}", hand.line.name());
+            let ready = Arc::clone(ready);
+            thread::Builder::new().name(name).spawn(move || hand.work_or_die(&ready))?;
+        }
+        Ok(Lines { curves, rsa })
+    }
+
+    /// Puts a task into its line. None if the line is full.
+    pub fn push(&self, line: Line, task: Task) -> Option<()> {
+        let sender = match line {
+            Line::Curves => &self.curves,
+            Line::Rsa => &self.rsa,
+        };
+        match sender.try_send(task) {
+            Ok(()) => Some(()),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => None,
+        }
+    }
+}
+
+/// One thread at a line.
+struct Hand {
+    line: Line,
+    kernels: Kernels,
+    tasks: Receiver<Task>,
+    column: Column,
+    telemetry: &'static Telemetry,
+}
+
+impl Hand {
+    /// A line with nobody at it would swallow what is put into it: then a restart is better.
+    fn work_or_die(self, ready: &Barrier) {
+        let name = self.line.name();
+        if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
+            log::error!("a thread for {name} has failed by a bug in Propylon: please report it; the process ends");
+            std::process::abort();
+        }
+    }
+
+    fn work(self, ready: &Barrier) {
+        if let Err(error) = propylon_sys::lower_priority(self.line.niceness()) {
+            log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.line.name());
+        }
+        ready.wait();
+        let mut batch = Vec::with_capacity(RSA_KERNEL_LANES);
+        let mut outcomes = Vec::with_capacity(RSA_KERNEL_LANES);
+        while let Ok(task) = self.tasks.recv() {
+            batch.push(task);
+            // Nothing waits for company: what is there now is taken along.
+            batch.extend(self.tasks.try_iter().take(self.kernels.company(self.line)));
+            self.finish(&mut batch, &mut outcomes);
+        }
+    }
+
+    fn finish(&self, batch: &mut Vec<Task>, outcomes: &mut Vec<Outcome>) {
+        let numbers = &self.telemetry.lines[self.line as usize];
+        let now = Instant::now();
+        let mut places = Vec::with_capacity(batch.len());
+        let mut jobs = Vec::with_capacity(batch.len());
+        for task in batch.drain(..) {
+            self.column.lower(numbers.waiting);
+            self.column.observe(numbers.wait, micros(now.saturating_duration_since(task.since)));
+            if now >= task.deadline {
+                self.column.increment(numbers.expired);
+                // A connection that is gone needs no answer.
+                let _ = task.reply_to.try_send(Note::Done { id: task.id, result: Err(ErrorCode::Internal) });
+            } else if !task.reply_to.is_closed() {
+                places.push((task.id, task.reply_to));
+                jobs.push(task.job);
+            }
+        }
+        self.kernels.run(jobs.into_iter(), outcomes);
+        for ((id, reply_to), outcome) in places.into_iter().zip(outcomes.drain(..)) {
+            // There is room: a connection has no more in work than its channel holds.
+            let _ = reply_to.try_send(Note::Done { id, result: outcome.map_err(error_code) });
+        }
+    }
+}
+
+impl Line {
+    pub const ALL: [Line; 2] = [Line::Curves, Line::Rsa];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Line::Curves => "curves",
+            Line::Rsa => "rsa",
+        }
+    }
+
+    fn niceness(self) -> u8 {
+        match self {
+            Line::Curves => CURVES_NICENESS,
+            Line::Rsa => RSA_NICENESS,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use propylon_crypto::{Hash, PrivateKey, Scheme};
+    use propylon_metrics::Store;
+
+    use super::*;
+
+    const KERNELS: Kernels = Kernels { precompute: true, batch: true };
+
+    fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
+        let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
+        PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read")
+    }
+
+    fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<Note>) -> Task {
+        let job = key(&rcgen::PKCS_ECDSA_P384_SHA384).job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+        Task { id, job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
+    }
+
+    fn results(notes: &mut mpsc::Receiver<Note>) -> Vec<(u32, Option<ErrorCode>)> {
+        let mut results = Vec::new();
+        while let Ok(Note::Done { id, result }) = notes.try_recv() {
+            results.push((id, result.err()));
+        }
+        results
+    }
+
+    #[test]
+    fn what_is_done_on_the_spot_is_cheap() {
+        let place_of = |algorithm, scheme, input: &[u8]| place(&key(algorithm).job(scheme, input).expect("a job"));
+        let digest = Scheme::Ecdsa(Hash::Sha256);
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P256_SHA256, digest, &[7; 32]), Place::Here);
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 100]), Place::Here);
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::There(Line::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::There(Line::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::There(Line::Rsa));
+    }
+
+    #[test]
+    fn an_operation_whose_time_is_up_is_refused_and_one_whose_client_is_gone_is_not_done() {
+        let (telemetry, store) = Telemetry::new(1);
+        let column = Store::column(&store, 0);
+        let (_lines, tasks) = bounded(1);
+        let hand = Hand { line: Line::Curves, kernels: KERNELS, tasks, column, telemetry };
+        let (reply_to, mut notes) = mpsc::channel(8);
+        let (gone, _) = mpsc::channel(8);
+        let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+        let mut batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
+        hand.finish(&mut batch, &mut Vec::new());
+        assert_eq!(results(&mut notes), [(1, Some(ErrorCode::Internal)), (2, None)]);
+        let numbers = &telemetry.lines[Line::Curves as usize];
+        assert_eq!((store.count(numbers.expired), store.distribution(numbers.wait).count), (1, 3));
+    }
+
+    #[test]
+    fn a_line_that_is_full_takes_no_more() {
+        let ((curves, _curves), (rsa, _rsa)) = (bounded(2), bounded(2));
+        let lines = Lines { curves, rsa };
+        let (reply_to, _notes) = mpsc::channel(8);
+        let taken = (0..3).map(|id| lines.push(Line::Rsa, task(id, Instant::now(), &reply_to)).is_some());
+        assert_eq!(taken.collect::<Vec<_>>(), [true, true, false]);
+        assert!(lines.push(Line::Curves, task(4, Instant::now(), &reply_to)).is_some());
+    }
+}

@@ -1,0 +1,183 @@
+//! Every number that the key server keeps: names, labels, and the ids by which a thread writes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use propylon_crypto::Scheme;
+use propylon_crypto::keyless::ErrorCode;
+use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
+
+use crate::signing::Line;
+
+/// Upper bounds of what waiting in a line takes, in microseconds: 50 µs to 5 s.
+const WAIT_BOUNDS: &[u64] = &[
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000,
+];
+
+pub struct Telemetry {
+    pub connections: Gauge,
+    pub accepted: Counter,
+    pub accept_errors: Counter,
+    pub turned_away: Counter,
+    pub handshakes: Counter,
+    /// By [`End`].
+    pub ended: [Counter; 9],
+    /// By [`Asked`].
+    pub requests: [Counter; 5],
+    /// By error byte, from 1.
+    pub errors: [Counter; 11],
+    /// By [`Line`].
+    pub lines: [LineMetrics; 2],
+    pub stopped_reading: Counter,
+    pub panics: Counter,
+    pub keys: Gauge,
+    pub reloads: Counter,
+    pub reload_faults: Counter,
+    pub draining: Gauge,
+}
+
+pub struct LineMetrics {
+    pub waiting: Gauge,
+    pub refused: Counter,
+    pub expired: Counter,
+    pub wait: Histogram,
+}
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    Rsa,
+    Ecdsa,
+    Ed25519,
+    Ping,
+    Other,
+}
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client closed it.
+    Client,
+    /// The client's certificate, or its TLS, was not acceptable.
+    Handshake,
+    HandshakeTimeout,
+    Tls,
+    Malformed,
+    Idle,
+    /// The client did not take its replies.
+    Slow,
+    Broken,
+    Drained,
+}
+
+const ENDS: [(End, &str); 9] = [
+    (End::Client, "client"),
+    (End::Handshake, "handshake"),
+    (End::HandshakeTimeout, "handshake-timeout"),
+    (End::Tls, "tls"),
+    (End::Malformed, "malformed"),
+    (End::Idle, "idle"),
+    (End::Slow, "slow"),
+    (End::Broken, "broken"),
+    (End::Drained, "drained"),
+];
+
+impl Asked {
+    pub fn of(scheme: Scheme) -> Asked {
+        match scheme {
+            Scheme::RsaPkcs1(_) | Scheme::RsaPss(_) | Scheme::RsaRaw => Asked::Rsa,
+            Scheme::Ecdsa(_) => Asked::Ecdsa,
+            Scheme::Ed25519 => Asked::Ed25519,
+        }
+    }
+}
+
+impl Telemetry {
+    /// Registered once for the life of the process, like the process's threads that write it.
+    pub fn new(columns: usize) -> (&'static Telemetry, Arc<Store>) {
+        let mut registry = Registry::new();
+        let telemetry = Telemetry::register(&mut registry);
+        (Box::leak(Box::new(telemetry)), registry.build(columns))
+    }
+
+    fn register(registry: &mut Registry) -> Telemetry {
+        let counter = |registry: &mut Registry, name: &str, help: &str| {
+            registry.counter(&format!("propylon_keyserver_{name}"), help, &[])
+        };
+        let requests = ["rsa", "ecdsa", "ed25519", "ping", "other"].map(|operation| {
+            let help = "Requests decoded, by what they ask for.";
+            registry.counter("propylon_keyserver_requests_total", help, &[("operation", operation)])
+        });
+        let errors = ErrorCode::ALL.map(|code| {
+            let help = "Error replies, by the byte in them.";
+            let byte = format!("0x{:02x}", code as u8);
+            registry.counter(
+                "propylon_keyserver_errors_total",
+                help,
+                &[("code", &byte), ("meaning", &code.to_string())],
+            )
+        });
+        let ended = ENDS.map(|(_, reason)| {
+            let help = "Connections ended, by reason.";
+            registry.counter("propylon_keyserver_connections_ended_total", help, &[("reason", reason)])
+        });
+        let gauge = |registry: &mut Registry, name: &str, help: &str| {
+            registry.gauge(&format!("propylon_keyserver_{name}"), help, &[])
+        };
+        Telemetry {
+            connections: gauge(registry, "connections", "Connections open."),
+            accepted: counter(registry, "connections_total", "Connections accepted."),
+            accept_errors: counter(registry, "accept_errors_total", "Accepts that failed."),
+            turned_away: counter(
+                registry,
+                "connections_refused_total",
+                "Connections closed because there were too many.",
+            ),
+            handshakes: counter(registry, "handshakes_total", "TLS handshakes finished."),
+            ended,
+            requests,
+            errors,
+            lines: Line::ALL.map(|line| LineMetrics::register(registry, line)),
+            stopped_reading: counter(
+                registry,
+                "read_stops_total",
+                "Times that a connection was not read from because its client did not take its replies, or had as many \
+                 requests in work as it may.",
+            ),
+            panics: counter(registry, "panics_total", "Connections that a bug of ours has ended."),
+            keys: gauge(registry, "keys", "Private keys served."),
+            reloads: counter(registry, "key_reloads_total", "Times that changed key files were taken over."),
+            reload_faults: counter(registry, "key_faults_total", "Key files, or certificates, that could not be read."),
+            draining: gauge(registry, "draining", "1 while finishing what is in progress."),
+        }
+    }
+}
+
+impl LineMetrics {
+    fn register(registry: &mut Registry, line: Line) -> LineMetrics {
+        let labels = [("line", line.name())];
+        let refused_help = "Operations refused, by reason: the line was full, or their time was up before their turn.";
+        let mut refused = |reason| {
+            let labels = [("line", line.name()), ("reason", reason)];
+            registry.counter("propylon_keyserver_refused_total", refused_help, &labels)
+        };
+        let (full, expired) = (refused("full"), refused("expired"));
+        LineMetrics {
+            waiting: registry.gauge("propylon_keyserver_waiting", "Operations that wait for a thread.", &labels),
+            refused: full,
+            expired,
+            wait: registry.histogram(
+                "propylon_keyserver_wait_seconds",
+                "How long operations waited for a thread.",
+                &labels,
+                WAIT_BOUNDS,
+                1e-6,
+            ),
+        }
+    }
+}
+
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,258 @@
+//! One core's links: its own listening sockets, its connections, and nothing shared with other cores on the way of a
+//! request but the lines of expensive work.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use propylon_crypto::{Job, Outcome};
+use propylon_metrics::Column;
+use rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::time::sleep;
+
+use crate::access::Rules;
+use crate::connection::Connection;
+use crate::keys::Keys;
+use crate::signing::{Kernels, Lines, Note};
+use crate::telemetry::{End, Telemetry};
+
+/// Taken from a socket at once: 60 requests.
+const READ_BYTES: usize = 64 * 1024;
+/// How long accepting rests after it failed.
+const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// Connections on their way from the core that accepted them to the one that serves them.
+const HANDED_OVER_MAX: usize = 128;
+
+/// What all cores see.
+pub struct Shared {
+    pub keys: ArcSwap<Keys>,
+    pub tls: ArcSwap<ServerConfig>,
+    pub rules: Rules,
+    pub connections_max: usize,
+    /// Connections of each core.
+    counts: Box<[AtomicUsize]>,
+}
+
+/// What a worker is told.
+pub enum Order {
+    Serve(std::net::TcpStream),
+    /// Accept no more, have every connection finish, and end.
+    Drain,
+}
+
+pub struct Worker {
+    pub index: usize,
+    pub shared: Arc<Shared>,
+    pub listeners: Vec<TcpListener>,
+    pub orders: mpsc::Receiver<Order>,
+    /// Of all workers, this one included.
+    pub doors: Vec<mpsc::Sender<Order>>,
+    pub lines: Lines,
+    pub kernels: Kernels,
+    pub column: Column,
+    pub telemetry: &'static Telemetry,
+    pub idle_timeout: Duration,
+    pub timeout: Duration,
+}
+
+/// What the connections of a core share.
+pub struct Desk {
+    pub shared: Arc<Shared>,
+    pub lines: Lines,
+    pub kernels: Kernels,
+    pub column: Column,
+    pub telemetry: &'static Telemetry,
+    pub idle_timeout: Duration,
+    pub timeout: Duration,
+    pub scratch: RefCell<Scratch>,
+    index: usize,
+    doors: Vec<mpsc::Sender<Order>>,
+    open: RefCell<HashMap<u64, mpsc::Sender<Note>>>,
+    last: Notify,
+}
+
+/// Room for one turn, which no other connection needs meanwhile.
+pub struct Scratch {
+    pub bytes: Box<[u8]>,
+    pub ids: Vec<u32>,
+    pub jobs: Vec<Job>,
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Shared {
+    pub fn new(keys: Keys, tls: Arc<ServerConfig>, rules: Rules, connections_max: usize, workers: usize) -> Shared {
+        let counts = (0..workers).map(|_| AtomicUsize::new(0)).collect();
+        Shared { keys: ArcSwap::from_pointee(keys), tls: ArcSwap::new(tls), rules, connections_max, counts }
+    }
+
+    /// Takes a place on the core that has the fewest connections, `own` if it is one of them. They are few and live long,
+    /// so that the kernel's dice alone would leave some cores with none. None if all places are taken.
+    fn admit(&self, own: usize) -> Option<usize> {
+        let load = |index: usize| self.counts[index].load(Ordering::Relaxed);
+        if (0..self.counts.len()).map(load).sum::<usize>() >= self.connections_max {
+            return None;
+        }
+        let least = (0..self.counts.len()).min_by_key(|index| (load(*index), *index != own)).unwrap_or(own);
+        self.counts[least].fetch_add(1, Ordering::Relaxed);
+        Some(least)
+    }
+
+    fn leave(&self, index: usize) {
+        self.counts[index].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The channel on which a worker is told things.
+pub fn door() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
+    mpsc::channel(HANDED_OVER_MAX)
+}
+
+impl Worker {
+    /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
+    pub fn run(self, ready: &Barrier) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else {
+            ready.wait();
+            return runtime.map(drop);
+        };
+        LocalSet::new().block_on(&runtime, self.serve(ready))
+    }
+
+    async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
+        let desk = Rc::new(Desk {
+            shared: self.shared,
+            lines: self.lines,
+            kernels: self.kernels,
+            column: self.column,
+            telemetry: self.telemetry,
+            idle_timeout: self.idle_timeout,
+            timeout: self.timeout,
+            scratch: RefCell::new(Scratch::new()),
+            index: self.index,
+            doors: self.doors,
+            open: RefCell::default(),
+            last: Notify::new(),
+        });
+        let accepting = self.listeners.into_iter().map(|listener| desk.listen(listener));
+        let accepting: io::Result<Vec<JoinHandle<()>>> = accepting.collect();
+        // Blocks this thread, which has nothing else to do before all others are as far.
+        ready.wait();
+        let accepting = accepting?;
+        let mut serial = 0;
+        while let Some(order) = self.orders.recv().await {
+            match order {
+                Order::Serve(stream) => {
+                    serial += 1;
+                    desk.serve(stream, serial);
+                }
+                Order::Drain => break,
+            }
+        }
+        accepting.iter().for_each(JoinHandle::abort);
+        // Those that were on their way are not begun any more.
+        while let Ok(Order::Serve(_)) = self.orders.try_recv() {
+            desk.shared.leave(desk.index);
+        }
+        desk.drain().await;
+        Ok(())
+    }
+}
+
+impl Desk {
+    fn listen(self: &Rc<Self>, listener: TcpListener) -> io::Result<JoinHandle<()>> {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let desk = Rc::clone(self);
+        Ok(spawn_local(async move {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => desk.accepted(stream).await,
+                    Err(_) => {
+                        desk.column.increment(desk.telemetry.accept_errors);
+                        sleep(ACCEPT_REST).await;
+                    }
+                }
+            }
+        }))
+    }
+
+    /// Finds the core that serves a connection.
+    async fn accepted(&self, stream: TcpStream) {
+        self.column.increment(self.telemetry.accepted);
+        let Some(index) = self.shared.admit(self.index) else {
+            self.column.increment(self.telemetry.turned_away);
+            return;
+        };
+        let _ = stream.set_nodelay(true);
+        let is_sent = match stream.into_std() {
+            // Waits if that core is behind with its new connections: then this one accepts no more for a while.
+            Ok(stream) => self.doors[index].send(Order::Serve(stream)).await.is_ok(),
+            Err(_) => false,
+        };
+        if !is_sent {
+            self.shared.leave(index);
+        }
+    }
+
+    fn serve(self: &Rc<Self>, stream: std::net::TcpStream, serial: u64) {
+        let place = Taken { desk: Rc::clone(self), serial, end: End::Broken };
+        self.column.raise(self.telemetry.connections);
+        let Ok(stream) = TcpStream::from_std(stream) else { return };
+        let Ok(connection) = Connection::new(Rc::clone(self), stream, self.shared.tls.load_full()) else { return };
+        self.open.borrow_mut().insert(serial, connection.ear());
+        spawn_local(async move {
+            let mut place = place;
+            let peer = log::log_enabled!(log::Level::Debug).then(|| connection.peer()).flatten();
+            place.end = connection.run().await;
+            if let Some(peer) = peer {
+                log::debug!("{peer}: ended: {:?}", place.end);
+            }
+        });
+    }
+
+    async fn drain(&self) {
+        for ear in self.open.borrow().values() {
+            // There is room for this one.
+            let _ = ear.try_send(Note::Drain);
+        }
+        while !self.open.borrow().is_empty() {
+            self.last.notified().await;
+        }
+    }
+}
+
+/// A connection's place, given back however the connection ends.
+struct Taken {
+    desk: Rc<Desk>,
+    serial: u64,
+    end: End,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let desk = &self.desk;
+        desk.open.borrow_mut().remove(&self.serial);
+        desk.shared.leave(desk.index);
+        desk.column.lower(desk.telemetry.connections);
+        desk.column.increment(desk.telemetry.ended[self.end as usize]);
+        if std::thread::panicking() {
+            desk.column.increment(desk.telemetry.panics);
+        }
+        desk.last.notify_one();
+    }
+}
+
+impl Scratch {
+    fn new() -> Scratch {
+        let bytes = vec![0; READ_BYTES].into_boxed_slice();
+        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new() }
+    }
+}

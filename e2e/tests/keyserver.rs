@@ -1,0 +1,365 @@
+//! The key server: what it signs, what it refuses, and what it does not let be done to it.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use propylon_e2e::keyserver::{KeyServer, Link, frame, framed, write_key};
+use propylon_e2e::program::run;
+use propylon_e2e::{eventually, holds};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustix::process::Signal;
+
+const PING: u8 = 0xf1;
+const ECDSA_SHA256: u8 = 0x15;
+const PSS_SHA256: u8 = 0x35;
+const DIGEST: (u8, &[u8]) = (0x12, &[7; 32]);
+
+#[test]
+fn every_operation_is_answered_with_signatures_that_verify() {
+    let server = KeyServer::start("");
+    for (key, operation, tls) in [
+        ("ec", "ecdsa-sha256", "1.2"),
+        ("ec", "ecdsa-sha512", "1.3"),
+        ("ec384", "ecdsa-sha384", "1.3"),
+        ("rsa", "rsa-pss-sha256", "1.3"),
+        ("rsa", "rsa-pkcs1-sha256", "1.2"),
+        ("ed", "ed25519", "1.3"),
+    ] {
+        let more = ["--count", "40", "--outstanding", "16", "--connections", "2", "--tls", tls];
+        server.bench(key, operation, &more).ok();
+    }
+    assert_eq!(server.metric("propylon_keyserver_errors_total{code=\"0x01\",meaning=\"cryptographic failure\"}"), 0);
+}
+
+#[test]
+fn each_mistake_has_its_error_and_the_link_goes_on() {
+    let server = KeyServer::start("");
+    let (ec, rsa, ed) = (server.ski("ec"), server.ski("rsa"), server.ski("ed"));
+    let mut link = server.link();
+    let mut id = 0;
+    for (opcode, ski, payload, error) in [
+        (ECDSA_SHA256, &[1; 20][..], &[7; 32][..], 0x02),
+        (ECDSA_SHA256, &[0; 20], &[7; 32], 0x08),
+        (ECDSA_SHA256, &[1; 19], &[7; 32], 0x08),
+        (0x05, &ec, &[7; 32], 0x01),
+        (ECDSA_SHA256, &rsa, &[7; 32], 0x01),
+        (PSS_SHA256, &ec, &[7; 32], 0x01),
+        (0x18, &ec, &[7; 32], 0x01),
+        (ECDSA_SHA256, &ed, &[7; 32], 0x01),
+        (0x01, &ed, &[7; 32], 0x01),
+        (0x05, &rsa, &[7; 31], 0x01),
+        (PSS_SHA256, &rsa, &[7; 33], 0x01),
+        (0x02, &rsa, &[7; 35], 0x01),
+        (0x01, &rsa, &[0xff; 256], 0x01),
+        (0x01, &rsa, &[0x01; 257], 0x01),
+        (0x08, &rsa, &[7; 32], 0x05),
+        (0x24, &rsa, &[7; 32], 0x05),
+        (0x99, &rsa, &[7; 32], 0x05),
+        (0x21, &rsa, &[7; 32], 0x08),
+        (0x23, &rsa, &[7; 32], 0x08),
+        (0xf0, &rsa, &[7; 32], 0x06),
+        (0xff, &rsa, &[7; 32], 0x06),
+    ] {
+        id += 1;
+        let reply = link.ask(&frame(opcode, id, &[(0x12, payload), (0x04, ski)]));
+        let told = (reply.id, reply.opcode, reply.payload.as_slice(), reply.bytes);
+        assert_eq!(told, (id, 0xff, &[error][..], 1024), "opcode {opcode:#x}");
+    }
+    let reply = link.ask(&framed(9, &[]));
+    assert_eq!((reply.id, reply.opcode, reply.payload), (9, 0xff, vec![0x05]), "no opcode at all");
+    let reply = link.ask(&frame(ECDSA_SHA256, 10, &[(0x12, &[7; 32])]));
+    assert_eq!((reply.opcode, reply.payload), (0xff, vec![0x08]), "no SKI at all");
+}
+
+#[test]
+fn odd_but_lawful_requests_are_served() {
+    let server = KeyServer::start("");
+    let (ec, rsa, ed) = (server.ski("ec"), server.ski("rsa"), server.ski("ed"));
+    let mut link = server.link();
+    // Digests of any length for ECDSA; no ciphertext is the number zero; 36 bytes of two digests; a long message.
+    let long = vec![7; 60_000];
+    for (opcode, ski, payload, length) in [
+        (ECDSA_SHA256, &ec, &[][..], None),
+        (0x12, &ec, &[7; 36], None),
+        (0x17, &ec, &[7; 64], None),
+        (0x01, &rsa, &[], Some(256)),
+        (0x01, &rsa, &[2], Some(256)),
+        (0x02, &rsa, &[7; 36], Some(256)),
+        (0x18, &ed, &[], Some(64)),
+        (0x18, &ed, &long, Some(64)),
+    ] {
+        let reply = link.ask(&frame(opcode, 1, &[(0x12, payload), (0x04, ski)]));
+        assert_eq!(reply.opcode, 0xf0, "opcode {opcode:#x}: {:x?}", reply.payload);
+        assert!(length.is_none_or(|length| length == reply.payload.len()), "opcode {opcode:#x}");
+    }
+    // Any order, unknown items twice, stray bytes, another version.
+    let mut body = vec![0x99, 0, 1, 7, 0x99, 0, 1, 7, 0x12, 0, 2];
+    body.extend_from_slice(b"ab\x11\0\x01\xf1\x11");
+    let mut odd = framed(3, &body);
+    odd[..2].copy_from_slice(&[9, 9]);
+    let reply = link.ask(&odd);
+    assert_eq!((reply.id, reply.opcode, reply.payload.as_slice(), reply.bytes), (3, 0xf2, &b"ab"[..], 1024));
+    // The largest frame, and the sizes around the padding.
+    for length in [0, 1, 1006, 1007, 1008, 1009, 65_528] {
+        let reply = link.ask(&frame(PING, 4, &[(0x12, &vec![5; length])]));
+        let bytes = match length {
+            ..=1006 => 1024,
+            1007 => 1025,
+            1008 => 1026,
+            _ => 15 + length,
+        };
+        assert_eq!((reply.opcode, reply.payload.len(), reply.bytes), (0xf2, length, bytes));
+    }
+}
+
+#[test]
+fn frames_come_in_any_split_and_any_number() {
+    let server = KeyServer::start("");
+    let ski = server.ski("ec");
+    let requests: Vec<u8> = (0..5).flat_map(|id| frame(ECDSA_SHA256, id, &[DIGEST, (0x04, &ski)])).collect();
+    for step in [1, 7, requests.len()] {
+        let mut link = server.link();
+        for part in requests.chunks(step) {
+            link.send(part).expect("a part is sent");
+        }
+        let mut ids: Vec<u32> = (0..5).map(|_| link.receive().expect("a reply").id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2, 3, 4], "in steps of {step}");
+    }
+}
+
+#[test]
+fn what_is_no_frame_ends_the_link_without_a_reply() {
+    let server = KeyServer::start("");
+    for body in [
+        &b"\x11\0\x01\xf1\x12\0\x09ab"[..],
+        b"\x11\0\x01\xf1\x11\0\x01\xf1",
+        b"\x11\0\x01\xf1\x20\0\0\x20\0\0",
+        b"\x11\0\x02\xf1\xf1",
+        b"\x11\0\x01\xf1\x03\0\x03abc",
+        b"\x11\0\x01\xf1\x17\0\0",
+    ] {
+        let mut link = server.link();
+        link.send(&framed(1, body)).expect("it is sent");
+        assert!(link.is_closed(), "{body:x?}");
+    }
+    // What came before it is answered.
+    let mut link = server.link();
+    link.send(&[frame(PING, 1, &[]), framed(2, b"\x11\0\0")].concat()).expect("both are sent");
+    assert_eq!(link.receive().expect("a pong").id, 1);
+    assert!(link.is_closed());
+    assert_eq!(server.metric("propylon_keyserver_connections_ended_total{reason=\"malformed\"}"), 7);
+}
+
+#[test]
+fn only_who_has_a_certificate_of_the_authority_gets_in() {
+    let server = KeyServer::start("");
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        assert!(server.link_as("", &[version]).is_err(), "without a certificate");
+        assert!(server.link_as("stranger.pem", &[version]).is_err(), "another authority's");
+        assert!(server.link_as("server.pem", &[version]).is_err(), "one that is for servers");
+        server.link_as("other.pem", &[version]).expect("one of the authority's");
+    }
+    holds("the handshakes are counted", || {
+        server.metric("propylon_keyserver_connections_ended_total{reason=\"handshake\"}") == 6
+    });
+}
+
+/// The two suites of stock servers, and openssl as a peer.
+#[test]
+fn openssl_speaks_to_it_in_both_versions() {
+    let server = KeyServer::start("");
+    let port = server.address().port();
+    for arguments in [&["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"][..], &["-tls1_3"]] {
+        let mut command = Command::new("openssl");
+        command.args(["s_client", "-quiet", "-verify_return_error", "-connect", &format!("127.0.0.1:{port}")]);
+        command.arg("-CAfile").arg(server.scratch.join("ca.pem")).arg("-cert").arg(server.scratch.join("engine.pem"));
+        command.arg("-key").arg(server.scratch.join("engine.pem")).args(arguments);
+        // A ping, and then what is no frame, so that the server ends the link.
+        let said =
+            run(command, &[frame(PING, 77, &[DIGEST]), framed(1, b"\x11\0\0")].concat(), Duration::from_secs(20));
+        let pong = [&[1, 0, 3, 248, 0, 0, 0, 77, 0x11, 0, 1, 0xf2, 0x12, 0, 32][..], &[7; 32]].concat();
+        assert!(said.stdout.starts_with(&pong), "{arguments:?}: {:x?}\n{}", said.stdout, said.stderr);
+        assert_eq!(said.stdout.len(), 1024);
+    }
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256", "-connect"]);
+    command.arg(format!("127.0.0.1:{port}"));
+    assert!(!run(command, b"", Duration::from_secs(20)).status.success());
+}
+
+#[test]
+fn a_client_does_not_learn_of_keys_that_it_may_not_use() {
+    let server = KeyServer::start(
+        "[[client]]\ncommon_name = \"engine\"\n\
+         [[client]]\nsan = \"other.test\"\nkeys = [\"keys/rsa.pem\"]\n",
+    );
+    let ask = |link: &mut Link, opcode, key| link.ask(&frame(opcode, 1, &[DIGEST, (0x04, &server.ski(key))]));
+    let mut engine = server.link();
+    assert_eq!(ask(&mut engine, ECDSA_SHA256, "ec").opcode, 0xf0);
+    let mut other = server.link_as("other.pem", rustls::DEFAULT_VERSIONS).expect("it may come in");
+    assert_eq!(ask(&mut other, PSS_SHA256, "rsa").opcode, 0xf0);
+    assert_eq!(ask(&mut other, ECDSA_SHA256, "ec").payload, [0x02]);
+    assert_eq!(other.ask(&frame(ECDSA_SHA256, 1, &[DIGEST, (0x04, &[9; 20])])).payload, [0x02]);
+}
+
+#[test]
+fn replies_come_as_they_are_ready_and_cheap_ones_do_not_wait_for_rsa() {
+    let server = KeyServer::start("");
+    let (ec, rsa) = (server.ski("ec"), server.ski("rsa"));
+    let mut link = server.link();
+    let mut requests: Vec<u8> = (0..200).flat_map(|id| frame(PSS_SHA256, id, &[DIGEST, (0x04, &rsa)])).collect();
+    requests.extend(frame(ECDSA_SHA256, 1000, &[DIGEST, (0x04, &ec)]));
+    link.send(&requests).expect("all are sent");
+    let replies: Vec<u32> = (0..201).map(|_| link.receive().expect("a reply").id).collect();
+    let place = replies.iter().position(|id| *id == 1000).expect("it is answered");
+    assert!(place < 100, "its reply was number {place}");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from_and_takes_no_memory() {
+    const MEBIBYTE: u64 = 1 << 20;
+    const CLIENTS: usize = 12;
+    let server = KeyServer::start("");
+    let mut well = server.link();
+    let mut silent: Vec<Link> = (0..4).map(|_| never_reading(&server)).collect();
+    // Each worker has got its share of the allocator's pages by now.
+    let before = server.rss();
+    silent.extend((0..CLIENTS).map(|_| never_reading(&server)));
+    let grown = server.rss().saturating_sub(before);
+    assert!(grown < CLIENTS as u64 * 2 * MEBIBYTE, "{grown} bytes more with {CLIENTS} more clients that do not read");
+    assert_eq!(well.ask(&frame(PING, 5, &[])).id, 5);
+    assert!(server.metric("propylon_keyserver_read_stops_total") >= silent.len() as u64);
+}
+
+/// Sends pings until no more of them are taken.
+#[track_caller]
+fn never_reading(server: &KeyServer) -> Link {
+    let ping = frame(PING, 1, &[(0x12, &vec![5; 60_000])]);
+    let mut link = server.link();
+    link.0.sock.set_write_timeout(Some(Duration::from_millis(300))).expect("a limit");
+    let started = Instant::now();
+    let mut sent = 0;
+    while link.0.write_all(&ping).and_then(|()| link.0.flush()).is_ok() {
+        sent += ping.len();
+        assert!(started.elapsed() < Duration::from_secs(20), "it takes all that it is sent: {sent} bytes");
+    }
+    link
+}
+
+#[test]
+fn a_key_is_replaced_while_it_is_in_use_and_a_bad_file_changes_nothing() {
+    let server = KeyServer::start("");
+    let old = server.ski("ec");
+    let mut link = server.link();
+    let sign = |link: &mut Link, ski: &[u8; 20]| link.ask(&frame(ECDSA_SHA256, 1, &[DIGEST, (0x04, ski)])).opcode;
+    assert_eq!(sign(&mut link, &old), 0xf0);
+    fs::write(server.scratch.join("keys/ec.pem"), "-----BEGIN PRIVATE KEY-----\n").expect("a bad file");
+    server.signal(Signal::HUP);
+    holds("the bad file is complained about", || server.says("the keys that were in it stay in service"));
+    assert_eq!(sign(&mut link, &old), 0xf0);
+    assert_eq!(server.metric("propylon_keyserver_key_faults_total"), 1);
+    write_key(&server.scratch, "ec", KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key"));
+    let new = server.ski("ec");
+    // Nobody is told: the files are looked at.
+    holds("the new key is served", || sign(&mut link, &new) == 0xf0);
+    assert_eq!(sign(&mut link, &old), 0xff);
+    server.bench("ec", "ecdsa-sha256", &["--count", "10"]).ok();
+}
+
+#[test]
+fn what_is_in_work_is_finished_before_the_end() {
+    let mut server = KeyServer::start("");
+    let rsa = server.ski("rsa");
+    let mut link = server.link();
+    let requests: Vec<u8> = (0..50).flat_map(|id| frame(PSS_SHA256, id, &[DIGEST, (0x04, &rsa)])).collect();
+    link.send(&requests).expect("all are sent");
+    let first = link.receive().expect("a reply");
+    server.signal(Signal::TERM);
+    assert_eq!(first.opcode, 0xf0);
+    for _ in 1..50 {
+        assert_eq!(link.receive().expect("a reply").opcode, 0xf0);
+    }
+    assert!(link.is_closed());
+    server.ends();
+}
+
+#[test]
+fn no_thread_is_without_its_filters_and_nobody_can_look_into_the_process() {
+    let server = KeyServer::start("");
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("a running server");
+    let statuses: Vec<String> = tasks
+        .map(|task| fs::read_to_string(task.expect("a thread").path().join("status")).expect("its status"))
+        .collect();
+    assert!(statuses.len() >= 7, "two workers, their lines and the main thread");
+    for status in &statuses {
+        assert!(status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2"), "{status}");
+    }
+    let limits = fs::read_to_string(format!("/proc/{}/limits", server.pid())).expect("its limits");
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("one is of core dumps");
+    assert!(core.split_whitespace().skip(4).take(2).eq(["0", "0"]), "{core}");
+}
+
+#[test]
+fn check_and_keys_tell_what_is_there_and_what_is_wrong() {
+    let server = KeyServer::start("");
+    let said = server.command("check", &[]).ok();
+    assert!(said.text().trim_end().ends_with("keyserver.toml: ok"), "{}", said.text());
+    let said = server.command("keys", &[]).ok();
+    assert_eq!(said.text().lines().filter(|line| line.contains("  loaded  ")).count(), 4, "{}", said.text());
+    let mode = |mode| fs::set_permissions(server.scratch.join("keys/ed.pem"), fs::Permissions::from_mode(mode));
+    mode(0o644).expect("a mode");
+    let said = server.command("check", &[]).ok();
+    assert!(said.stderr.contains("ed.pem: every account of this machine may read or change it"), "{}", said.stderr);
+    mode(0o640).expect("a mode");
+    server.scratch.write("keys/bad.pem", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
+    let said = server.command("keys", &["--json"]);
+    assert_eq!(said.status.code(), Some(1));
+    let listed: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    assert_eq!(listed.as_array().map(Vec::len), Some(5));
+    assert_eq!(listed[4]["loaded"], false);
+    let text = "[server]\nbind = \"127.0.0.1\"\nidentity = \"none.pem\"\nca = \"ca.pem\"\nidle_timeuot = \"5s\"\n\
+                [keys]\npaths = [\"keys/\", \"more/\"]\n[[client]]\nkeys = [\"x\"]\n";
+    server.scratch.write("keyserver.toml", text);
+    let said = server.command("check", &[]);
+    assert_eq!(said.status.code(), Some(1));
+    for part in [
+        "keyserver.toml:2:8: \"127.0.0.1\" has no port",
+        "keyserver.toml:3:12:",
+        "keyserver.toml:5:1: unknown key `idle_timeuot` in [server]; did you mean `idle_timeout`?",
+        "keyserver.toml:7:10:",
+        "keyserver.toml:7:19:",
+        "keyserver.toml:8:1: nothing says which certificates this client has",
+    ] {
+        assert!(said.stderr.contains(part), "no {part} in:\n{}", said.stderr);
+    }
+}
+
+#[test]
+fn the_example_is_content_with_the_files_it_names() {
+    let server = KeyServer::start("");
+    let copy = |from: &str, to: &str| fs::copy(server.scratch.join(from), server.scratch.join(to)).expect("a copy");
+    copy("server.pem", "keyserver.pem");
+    copy("ca.pem", "engines-ca.pem");
+    copy("keys/ec.pem", "keys/shop.ec.pem");
+    copy("keys/rsa.pem", "keys/shop.rsa.pem");
+    server.scratch.write("keyserver.toml", include_str!("../../examples/keyserver.toml"));
+    let said = server.command("check", &[]).ok();
+    assert!(said.text().trim_end().ends_with("keyserver.toml: ok"), "{}{}", said.text(), said.stderr);
+}
+
+#[test]
+fn the_admin_address_tells_numbers_and_health() {
+    let server = KeyServer::start("");
+    assert!(server.admin("/health").ends_with("\r\n\r\nok\n"));
+    let link = server.link();
+    assert_eq!(server.metric("propylon_keyserver_connections"), 1);
+    assert_eq!(server.metric("propylon_keyserver_keys"), 4);
+    drop(link);
+    eventually(Duration::from_secs(20), "the connection's end", || {
+        (server.metric("propylon_keyserver_connections") == 0).then_some(())
+    });
+}
