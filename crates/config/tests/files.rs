@@ -30,8 +30,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
     assert_eq!(
         lines(&problems),
         [
-            "design.toml:19:1: `signer` is not supported yet; remove it, and keep the keys beside the certificates",
-            "design.toml:22:9: `signer.vault` is not supported yet; remove it, and keep the keys beside the certificates",
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
             "design.toml:30:70: `max_connections` is not supported yet; remove it",
             "design.toml:31:9: `reuse = \"safe\"` is not supported yet; remove it, or use \"never\" or \"always\"",

@@ -13,6 +13,7 @@ mod key;
 pub mod keyless;
 mod pair;
 mod scheme;
+mod verify;
 
 pub use desk::{Desk, DeskCounts, Pending};
 pub use job::{Job, JobError, JobKind, Outcome};

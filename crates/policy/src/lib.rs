@@ -7,4 +7,5 @@ pub mod balance;
 pub mod budget;
 pub mod patience;
 pub mod route;
+pub mod signers;
 pub mod suspect;

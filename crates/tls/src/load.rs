@@ -1,6 +1,7 @@
 //! Certificates and keys from files, with everything that is wrong with them.
 
 mod chain;
+mod link;
 mod pem;
 mod trust;
 
@@ -8,14 +9,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use propylon_config::{At, CertificateSource, TlsProfile};
+use propylon_config::{At, CertificateSource, SignerId, TlsProfile};
+use propylon_crypto::RemoteKey;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::finding::{Finding, Severity};
-use crate::profile::Credential;
+use crate::profile::{Credential, CredentialKey};
 use chain::Leaf;
+pub(crate) use link::link_identity;
 pub(crate) use trust::client_trust;
 
 /// What is wrong with a file, before it is said where the configuration names it.
@@ -49,7 +52,7 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
         let mut troubles = Vec::new();
         for bundle in bundles(&certificate.source, &mut troubles) {
             let path = bundle.chain_path.clone();
-            if let Some(credential) = assemble(bundle, now, &mut troubles) {
+            if let Some(credential) = assemble(bundle, profile.signer, now, &mut troubles) {
                 admit(credential, &path, &mut credentials, &mut troubles);
             }
         }
@@ -60,7 +63,18 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
         let fix = "list at least one file under `certificates`";
         findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
     }
+    findings.extend(idle_signer(profile, &credentials));
     (credentials, findings)
+}
+
+fn idle_signer(profile: &TlsProfile, credentials: &[Credential]) -> Option<Finding> {
+    let local = |credential: &Credential| matches!(credential.key, CredentialKey::Local(_));
+    if profile.signer.is_none() || credentials.is_empty() || !credentials.iter().all(local) {
+        return None;
+    }
+    let what = format!("[tls.{}] has a signer, but every certificate has its key beside it", profile.name);
+    let fix = "remove the keys that the signer holds, or remove `signer`";
+    Some(Trouble::warning(Path::new(""), what, fix).at(profile.at))
 }
 
 /// What should be one chain and its key.
@@ -124,8 +138,17 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
     Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys })
 }
 
-fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Credential> {
-    match check(bundle, now, troubles) {
+fn assemble(
+    bundle: Bundle,
+    signer: Option<SignerId>,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Credential> {
+    let checked = match signer {
+        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, now, troubles),
+        _ => check(bundle, now, troubles),
+    };
+    match checked {
         Ok(credential) => Some(credential),
         Err(trouble) => {
             troubles.push(trouble);
@@ -156,7 +179,30 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
-    Ok(Credential { chain, key, kind, names: leaf.names })
+    Ok(Credential { chain, key: CredentialKey::Local(key), kind, names: leaf.names })
+}
+
+/// A chain whose key is at a signer: the first certificate is taken for the server's own.
+fn check_remote(
+    bundle: Bundle,
+    signer: SignerId,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Result<Credential, Trouble> {
+    let Bundle { chain_path, chain, .. } = bundle;
+    if chain.is_empty() {
+        let fix = "add the certificate and its intermediates as PEM";
+        return Err(Trouble::error(&chain_path, "there is no certificate in this file", fix));
+    }
+    let leaf = Leaf::inspect(&chain, &chain_path)?;
+    let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
+    let public_key = chain::public_key(&chain[0], &chain_path)?;
+    let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);
+    let key = RemoteKey::new(signer, &public_key).map_err(|why| unsupported(&chain_path, &why.to_string()))?;
+    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &chain_path)?;
+    troubles.extend(repaired);
+    troubles.extend(chain::worries(&chain[0], now, &chain_path));
+    Ok(Credential { chain, key: CredentialKey::Remote(key), kind, names: leaf.names })
 }
 
 const SUPPORTED_KEYS: &str =
@@ -177,7 +223,7 @@ fn only_key(
             Err(Trouble::error(path, what, "keep the one that belongs to the first certificate"))
         }
         (None, _) => {
-            let fix = "append the key as PEM, or name its file: { chain = \"...\", key = \"...\" }";
+            let fix = "append the key as PEM, name its file: { chain = \"...\", key = \"...\" }, or name a `signer` that has it";
             Err(Trouble::error(path, "there is no private key in this file", fix))
         }
     }

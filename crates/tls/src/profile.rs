@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use propylon_crypto::RemoteKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -70,6 +71,11 @@ impl Profile {
         Acceptor::new(self, tickets)
     }
 
+    /// Certificates whose keys are elsewhere.
+    pub fn remote_keys(&self) -> usize {
+        self.credentials.iter().filter(|credential| matches!(credential.key, CredentialKey::Remote(_))).count()
+    }
+
     /// Forgets the sessions that are too old. For the main thread, now and then.
     pub fn purge_sessions(&self, now: SystemTime) {
         self.sessions.purge(now);
@@ -96,10 +102,18 @@ impl fmt::Debug for Profile {
 pub(crate) struct Credential {
     /// The leaf first.
     pub chain: Vec<CertificateDer<'static>>,
-    pub key: Zeroizing<PrivateKeyDer<'static>>,
+    pub key: CredentialKey,
     pub kind: KeyKind,
     /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
     pub names: Vec<Box<str>>,
+}
+
+/// Where a certificate's key is.
+#[derive(PartialEq, Eq)]
+pub(crate) enum CredentialKey {
+    Local(Zeroizing<PrivateKeyDer<'static>>),
+    /// At the profile's signer.
+    Remote(RemoteKey),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{Context, client_auth, file, required_file, seconds};
-use crate::model::{Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
+use crate::model::{Certificate, CertificateSource, KeyType, Resumption, SignerId, TicketKeys, TlsPolicy, TlsProfile};
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch};
 
@@ -18,22 +18,23 @@ const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
     let Named { name, span, mut section } = named;
-    let certificates = certificates(context, &mut section);
+    let signer = signer(context, &mut section);
+    let certificates = certificates(context, &mut section, signer.is_some());
     let policies = [("modern", TlsPolicy::Modern), ("intermediate", TlsPolicy::Intermediate)];
     let policy = section.choice("policy", &policies).map_or(TlsPolicy::Intermediate, |found| found.value);
     let prefer = section.list("prefer").map(|found| prefer(&section, found));
     let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
     let resumption = resumption(context, &mut section);
-    signer(context, &mut section);
     let client_auth = client_auth::client_auth(context, &mut section);
     let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
     never_here(&mut section);
     section.close();
     let at = context.report.at(span);
-    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, client_auth, ja4, at }
+    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, client_auth, ja4, signer, at }
 }
 
-fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
+/// With a signer a chain may come without its key.
+fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>, signer: bool) -> Vec<Certificate> {
     let report = context.report;
     if section.node("certificates").is_none() {
         section.missing("certificates", "add certificates = [\"PATH\"] with a PEM file of chain and key");
@@ -48,7 +49,7 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec
     let mut seen = HashMap::new();
     let mut certificates = Vec::new();
     for node in list.value {
-        let Some(source) = certificate(context, node) else {
+        let Some(source) = certificate(context, node, signer) else {
             continue;
         };
         let at = report.at(node.span);
@@ -61,7 +62,7 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec
     certificates
 }
 
-fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<CertificateSource> {
+fn certificate(context: &Context<'_, '_>, node: &Node<'_>, signer: bool) -> Option<CertificateSource> {
     let report = context.report;
     match &node.value {
         Value::String(text) => {
@@ -71,6 +72,10 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate
         Value::Table(_) => {
             let mut section = Section::of(report, node, "this certificate", node.span)?;
             let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
+            if signer && section.node("key").is_none() {
+                section.close();
+                return chain.map(CertificateSource::Path);
+            }
             let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
             section.close();
             Some(CertificateSource::Pair { chain: chain?, key: key? })
@@ -135,16 +140,11 @@ fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Opti
     }
 }
 
-fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(entry) = section.entry("signer") else {
-        return;
-    };
-    let Some(name) = section.string("signer") else {
-        return;
-    };
-    if context.signers.resolve(context.report, name).is_some() {
-        context.report.unsupported(entry.key_span, "signer", "and keep the keys beside the certificates");
-    }
+/// Where the name leads nowhere, any signer stands in: what keys are missing is then not to be complained about.
+fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<SignerId> {
+    section.entry("signer")?;
+    let known = section.string("signer").and_then(|name| context.signers.resolve(context.report, name));
+    Some(SignerId(known.unwrap_or(usize::MAX)))
 }
 
 /// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.
