@@ -215,7 +215,7 @@ fn signers_are_checked() {
         (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
         (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
         (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
-        (&signer("verify='yes'"), 5, 8, "`verify`: expected a boolean"),
+        (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
         (&servers("[]"), 2, 9, "`servers` is empty"),
         (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),
         (&servers("[{address='a:1',server_name='a b'}]"), 2, 37, "\"a b\" is not a host name"),

@@ -64,8 +64,13 @@ impl Signers {
     /// those is, any (to ask is better than to fail). None when no server is connected and allowed.
     pub fn choose(&self, allowed: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
         let usable = |index: usize| self.servers[index].links > 0 && allowed(index);
-        let trusted = |index: usize| usable(index) && self.servers[index].standing == Standing::Trusted;
-        self.better_of_two(trusted, random).or_else(|| self.better_of_two(usable, random))
+        self.choose_trusted(&allowed, random).or_else(|| self.better_of_two(usable, random))
+    }
+
+    /// As [`Signers::choose`], but never one that is ejected.
+    pub fn choose_trusted(&self, allowed: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
+        let trusted = |index: usize| self.servers[index].links > 0 && !self.is_ejected(index) && allowed(index);
+        self.better_of_two(trusted, random)
     }
 
     fn better_of_two(&self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::Listener;
-use propylon_crypto::{Outcome, Pending};
+use propylon_crypto::Outcome;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::http1::{self, Parsed, Reject};
+use crate::signer::Work;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
@@ -304,11 +305,7 @@ impl Connection {
     }
 
     /// `work` is what the handshake is parked for, if it is.
-    fn poll_handshake(
-        &mut self,
-        context: &mut Context<'_>,
-        work: &mut Option<Pending>,
-    ) -> Poll<Result<(), Unfinished>> {
+    fn poll_handshake(&mut self, context: &mut Context<'_>, work: &mut Option<Work>) -> Poll<Result<(), Unfinished>> {
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
@@ -535,7 +532,7 @@ fn progress(
     context: &mut Context<'_>,
     session: &mut Session,
     inbox: &mut Buffer,
-    work: &mut Option<Pending>,
+    work: &mut Option<Work>,
     answer: &mut Vec<u8>,
 ) -> Option<Result<Step, Failure>> {
     match work {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
+use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
+use crate::signer::{Signer, Work};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
@@ -32,6 +33,8 @@ pub struct Core {
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
+    /// By position in the configuration.
+    pub signers: Vec<Rc<Signer>>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
@@ -67,6 +70,10 @@ impl Core {
         log: Sheet,
         seed: u64,
     ) -> Rc<Core> {
+        let profiles = &snapshot.shared.signers;
+        let signers = telemetry.signers.iter().enumerate();
+        let signers =
+            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
         Rc::new(Core {
             stock: Stock::default(),
             timers: Rc::new(Timers::new()),
@@ -75,6 +82,7 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
+            signers,
             parking,
             parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
@@ -94,12 +102,14 @@ impl Core {
         Rc::clone(&self.snapshot.borrow())
     }
 
-    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
-    /// connections, of which there are none yet.
-    pub fn submit(&self, job: Job) -> Pending {
-        match job.kind() {
-            JobKind::Remote => Pending::answered(Err(JobError::Unavailable)),
-            _ => self.desk.submit(job),
+    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer.
+    pub fn submit(&self, job: Job) -> Work {
+        match &job {
+            Job::Remote { key, .. } => match self.signers.get(usize::from(key.signer)) {
+                Some(signer) => signer.submit(job),
+                None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
+            },
+            _ => Work::Here(self.desk.submit(job)),
         }
     }
 

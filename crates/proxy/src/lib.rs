@@ -17,6 +17,7 @@ pub mod exchange;
 pub mod http1;
 pub mod logger;
 pub mod pool;
+pub mod signer;
 pub mod snapshot;
 pub mod socket;
 pub mod telemetry;

@@ -19,6 +19,7 @@ use crate::access_log::Sheet;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Snapshot};
 use crate::telemetry::Telemetry;
 
@@ -85,6 +86,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    core.signers.iter().for_each(Signer::start);
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);

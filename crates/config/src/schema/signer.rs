@@ -24,11 +24,8 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     let timeout = section.duration("timeout", up_to(TIMEOUT_MAX)).map_or(TIMEOUT, |found| found.value);
     let connections = section.integer("connections", 1..=16).map_or(2, |found| found.value);
     let hedge = hedge(&mut section, timeout);
-    let verify = match section.boolean("verify") {
-        None => Verify::Rsa,
-        Some(Found { value: true, .. }) => Verify::All,
-        Some(Found { value: false, .. }) => Verify::Nothing,
-    };
+    let verifies = [("rsa", Verify::Rsa), ("all", Verify::All), ("off", Verify::Nothing)];
+    let verify = section.choice("verify", &verifies).map_or(Verify::Rsa, |found| found.value);
     section.close();
     let at = report.at(span);
     Signer { name: name.to_string(), servers, identity, ca, timeout, connections, hedge, verify, at }
@@ -112,7 +109,8 @@ fn required(context: &Context<'_, '_>, section: &mut Section<'_, '_>, key: &'sta
 
 /// `"off"`, or a duration that is shorter than the timeout.
 fn hedge(section: &mut Section<'_, '_>, timeout: Duration) -> Option<Duration> {
-    let default = Some(timeout / 2);
+    let half = Duration::from_millis(timeout.as_millis() as u64 / 2);
+    let default = (!half.is_zero()).then_some(half);
     let report = section.report;
     let Some(node) = section.node("hedge") else { return default };
     let Value::String(text) = &node.value else {

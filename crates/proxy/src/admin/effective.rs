@@ -9,12 +9,12 @@ use std::time::Duration;
 use propylon_config::{
     AccessLog, Action, Backend, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope, ForwardIdentity,
     Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse, Route,
-    TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
+    Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
 use super::view::balance_name;
-use crate::telemetry::server_label;
+use crate::telemetry::{address_label, server_label};
 
 pub fn config(config: &Config) -> Value {
     let named = |entries: Vec<(&String, Value)>| -> Value {
@@ -30,7 +30,10 @@ pub fn config(config: &Config) -> Value {
         root["admin"] = json!({ "bind": admin.bind });
     }
     if !config.tls.is_empty() {
-        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(each))).collect());
+        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
+    }
+    if !config.signers.is_empty() {
+        root["signer"] = named(config.signers.iter().map(|each| (&each.name, signer(each))).collect());
     }
     if !config.backends.is_empty() {
         root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
@@ -111,7 +114,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     value
 }
 
-fn tls(profile: &TlsProfile) -> Value {
+fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let certificate = |source: &CertificateSource| match source {
         CertificateSource::Path(file) => path(file),
         CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
@@ -141,7 +144,33 @@ fn tls(profile: &TlsProfile) -> Value {
     if let Some(auth) = &profile.client_auth {
         value["client_auth"] = client_auth(auth);
     }
+    if let Some(id) = profile.signer {
+        value["signer"] = json!(config.signers[id.0].name);
+    }
     value
+}
+
+fn signer(signer: &Signer) -> Value {
+    let server = |server: &SignerServer| {
+        let address = address_label(&server.address);
+        match &server.server_name {
+            None => json!(address),
+            Some(name) => json!({ "address": address, "server_name": name }),
+        }
+    };
+    json!({
+        "servers": signer.servers.iter().map(server).collect::<Vec<Value>>(),
+        "identity": path(&signer.identity.path),
+        "ca": path(&signer.ca.path),
+        "timeout": duration(signer.timeout),
+        "connections": signer.connections,
+        "hedge": signer.hedge.map_or_else(|| "off".to_owned(), duration),
+        "verify": match signer.verify {
+            Verify::Rsa => "rsa",
+            Verify::All => "all",
+            Verify::Nothing => "off",
+        },
+    })
 }
 
 fn client_auth(auth: &ClientAuth) -> Value {
