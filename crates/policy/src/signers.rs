@@ -13,6 +13,11 @@ pub const EJECTION_MIN: u64 = 1_000_000;
 pub const EJECTION_MAX: u64 = 30_000_000;
 /// What a server that has never answered is taken to need, in microseconds.
 const LATENCY_UNKNOWN: u64 = 1_000;
+/// Costs are guesses: of two servers that differ by less than this factor neither is the better one, and chance has
+/// decided. Or else a server that is a little slower would see no work at all, and nobody would know what it is like.
+const CLEARLY: u64 = 2;
+/// A latency that was measured longer ago, in microseconds, says nothing any more.
+const LATENCY_KEPT: u64 = 5_000_000;
 /// The share of a new sample in the smoothed latency, as a power of two: a quarter where it rises, an eighth where it
 /// falls, so that a server that has become slow is noticed sooner than one that has become fast.
 const RISE_SHIFT: u32 = 2;
@@ -31,6 +36,8 @@ struct Server {
     outstanding: u32,
     /// Smoothed; 0: it has never answered.
     latency: u64,
+    /// When that was last measured.
+    measured: u64,
     /// In a row.
     failures: u32,
     standing: Standing,
@@ -82,7 +89,7 @@ impl Signers {
                 let first = (random as u32) as usize % count;
                 let second = (first + 1 + (random >> 32) as usize % (count - 1)) % count;
                 let (first, second) = (nth(first)?, nth(second)?);
-                Some(if self.cost(second) < self.cost(first) { second } else { first })
+                Some(if self.cost(second) * CLEARLY < self.cost(first) { second } else { first })
             }
         }
     }
@@ -90,7 +97,8 @@ impl Signers {
     fn cost(&self, server: usize) -> u64 {
         let server = &self.servers[server];
         let latency = if server.latency == 0 { LATENCY_UNKNOWN } else { server.latency };
-        latency.saturating_mul(u64::from(server.outstanding) + 1)
+        // Far from overflow: hours times millions.
+        latency.min(1 << 34) * (u64::from(server.outstanding) + 1)
     }
 
     /// A connection has come up. True if it is the server's first.
@@ -119,9 +127,9 @@ impl Signers {
 
     /// An answer has come after so long. In time it makes good for all failures, and ends an ejection if it is the answer
     /// to a trial; too late it tells of the latency only, its failure having been reported.
-    pub fn answered(&mut self, server: usize, latency: u64, in_time: bool, to_trial: bool) -> Change {
+    pub fn answered(&mut self, server: usize, latency: u64, in_time: bool, to_trial: bool, now: u64) -> Change {
         let server = &mut self.servers[server];
-        server.sample(latency);
+        server.sample(latency, now);
         if !in_time {
             return Change::None;
         }
@@ -144,7 +152,7 @@ impl Signers {
     /// A question was not answered in time, or its answer was none.
     pub fn failed(&mut self, server: usize, waited: u64, now: u64) -> Change {
         let server = &mut self.servers[server];
-        server.sample(waited);
+        server.sample(waited, now);
         server.failures = server.failures.saturating_add(1);
         if server.standing != Standing::Trusted || server.failures < FAILURES_MAX {
             return Change::None;
@@ -195,10 +203,13 @@ impl Signers {
 }
 
 impl Server {
-    fn sample(&mut self, latency: u64) {
+    fn sample(&mut self, latency: u64, now: u64) {
         let latency = latency.max(1);
+        let stale = now.saturating_sub(self.measured) > LATENCY_KEPT;
+        self.measured = now;
         self.latency = match self.latency {
             0 => latency,
+            _ if stale => latency,
             old if latency > old => old + ((latency - old) >> RISE_SHIFT).max(1),
             old => old - ((old - latency) >> FALL_SHIFT),
         };
@@ -240,10 +251,10 @@ mod tests {
             assert_eq!(signers.choose(|_| true, random << 32 | random), Some(1));
         }
         assert!(!signers.trial_due(0, EJECTION_MIN, 250_000));
-        assert_eq!(signers.answered(0, 5, true, false), Change::None, "no trial has been made");
+        assert_eq!(signers.answered(0, 5, true, false, 5), Change::None, "no trial has been made");
         assert!(signers.trial_due(0, 2 + EJECTION_MIN, 250_000));
         assert!(!signers.trial_due(0, 3 + EJECTION_MIN, 250_000), "one trial at a time");
-        assert_eq!(signers.answered(0, 900, true, true), Change::Readmitted);
+        assert_eq!(signers.answered(0, 900, true, true, 2 * EJECTION_MIN), Change::Readmitted);
         assert!(!signers.is_ejected(0));
     }
 
@@ -281,13 +292,28 @@ mod tests {
         let mut signers = connected(1);
         signers.failed(0, 1, 0);
         signers.failed(0, 1, 0);
-        signers.answered(0, 400_000, false, false);
+        signers.answered(0, 400_000, false, false, 2);
         assert_eq!(signers.failed(0, 1, 0), Change::Ejected);
         let mut signers = connected(1);
         signers.failed(0, 1, 0);
         signers.failed(0, 1, 0);
-        signers.answered(0, 400, true, false);
+        signers.answered(0, 400, true, false, 2);
         assert_eq!(signers.failed(0, 1, 0), Change::None);
+    }
+
+    #[test]
+    fn a_little_slower_is_no_reason_to_see_no_work_and_much_slower_is() {
+        let mut signers = connected(2);
+        signers.answered(0, 300, true, false, 0);
+        signers.answered(1, 500, true, false, 0);
+        let asked_second =
+            |signers: &Signers| (0..100).filter(|draw| signers.choose(|_| true, *draw) == Some(1)).count();
+        assert_eq!(asked_second(&signers), 50);
+        signers.answered(1, 5_000, true, false, 1);
+        assert_eq!(asked_second(&signers), 0);
+        // Much later what was slow is what it is found to be.
+        signers.answered(1, 400, true, false, LATENCY_KEPT + 2);
+        assert_eq!(asked_second(&signers), 50);
     }
 
     /// Servers with a latency each (one question at a time per thousand microseconds of it), and a stream of questions.
@@ -332,7 +358,7 @@ mod tests {
             for (end, sent, server, answer, trial) in landed {
                 self.signers.settled(server);
                 if answer {
-                    self.signers.answered(server, end - sent, true, trial);
+                    self.signers.answered(server, end - sent, true, trial, end);
                 } else {
                     self.unanswered += u64::from(!trial);
                     self.signers.failed(server, end - sent, end);

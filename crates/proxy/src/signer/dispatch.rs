@@ -435,24 +435,24 @@ impl Dispatch {
     fn answered(&mut self, at: usize, sent: Sent, reply: Reply, now: u64) {
         let server = self.channels[at].server;
         self.settle(server);
-        let latency = now - sent.at;
-        let in_time = latency <= self.settings.timeout;
         match sent.purpose {
             // Whatever it answers: it is there, and takes us for one of its clients.
             Purpose::Greeting => {
-                self.latency(server, latency, in_time, false);
+                self.latency(server, &sent, now);
                 self.opened(at, now);
             }
-            Purpose::Ping | Purpose::Trial => self.latency(server, latency, in_time, sent.purpose == Purpose::Trial),
+            Purpose::Ping | Purpose::Trial => self.latency(server, &sent, now),
             Purpose::Job(id) => {
-                self.report.duration(server, latency);
+                self.report.duration(server, now - sent.at);
                 self.job_answered(server, id, &sent, reply, now);
             }
         }
     }
 
-    fn latency(&mut self, server: usize, latency: u64, in_time: bool, to_trial: bool) {
-        let change = self.servers.answered(server, latency, in_time, to_trial);
+    fn latency(&mut self, server: usize, sent: &Sent, now: u64) {
+        let in_time = !sent.overdue && now - sent.at <= self.settings.timeout;
+        let to_trial = sent.purpose == Purpose::Trial;
+        let change = self.servers.answered(server, now - sent.at, in_time, to_trial, now);
         self.changed(server, change);
     }
 
@@ -465,7 +465,6 @@ impl Dispatch {
     }
 
     fn job_answered(&mut self, server: usize, id: JobId, sent: &Sent, reply: Reply, now: u64) {
-        let latency = now - sent.at;
         let verify = self.settings.verify;
         // The job may be over: cancelled, or answered by another server, or out of time.
         let verdict = self.job(id).map(|job| job.judge(reply, verify));
@@ -480,21 +479,21 @@ impl Dispatch {
         }
         match verdict {
             Some(Verdict::Wrong) => {
-                let change = self.servers.failed(server, latency, now);
+                let change = self.servers.failed(server, now - sent.at, now);
                 self.changed(server, change);
                 self.report.wrong(server);
                 self.refuse(id, server, JobError::Unavailable);
                 self.attempt_over(id, now);
             }
             Some(Verdict::Refused(code)) => {
-                self.latency(server, latency, !sent.overdue, false);
+                self.latency(server, sent, now);
                 self.refused(id, server, code, now);
             }
             Some(Verdict::Signed(signature)) => {
-                self.latency(server, latency, !sent.overdue, false);
+                self.latency(server, sent, now);
                 self.conclude(id, Ok(signature.into()));
             }
-            None => self.latency(server, latency, !sent.overdue, false),
+            None => self.latency(server, sent, now),
         }
     }
 
@@ -565,9 +564,16 @@ impl Dispatch {
         if let Purpose::Job(_) = sent.purpose {
             self.report.answered(server, "unanswered");
         }
-        if sent.purpose != Purpose::Greeting {
-            let change = self.servers.failed(server, waited, now);
-            self.changed(server, change);
+        if sent.purpose == Purpose::Greeting {
+            return;
+        }
+        let change = self.servers.failed(server, waited, now);
+        self.changed(server, change);
+        // Handshakes avoid it from here on. Whether it is there at all is asked without one.
+        let asks = |sent: &Sent| sent.purpose == Purpose::Ping && !sent.overdue;
+        let is_asked = self.channels[question.channel].sent.values().any(asks);
+        if !is_asked && !self.servers.is_ejected(server) && self.channels[question.channel].has_room() {
+            self.ping(question.channel, Purpose::Ping, now);
         }
     }
 
