@@ -1,15 +1,17 @@
 //! Keys that are elsewhere: an engine with certificates only, and the key servers that sign for it.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use propylon_e2e::distance::Distance;
 use propylon_e2e::engine::simple;
 use propylon_e2e::keyserver::KeyServer;
-use propylon_e2e::program::s_client;
-use propylon_e2e::{Certificates, Client, Engine, Origin, holds};
+use propylon_e2e::program::{run, s_client};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -145,8 +147,8 @@ fn keys_of_two_types_and_keys_that_are_here_stand_side_by_side() {
     let cases: &[(&[&str], &str, f64)] = &[
         (&["-tls1_3", "-sigalgs", "ECDSA+SHA256"], "ECDSA", 1.0),
         (&["-tls1_3", "-sigalgs", "rsa_pss_rsae_sha256"], "RSA-PSS", 1.0),
-        (&["-tls1_3", "-servername", "ed.test", "-CAfile", &ed, "-sigalgs", "ed25519"], "Ed25519", 2.0),
-        (&["-tls1_2", "-servername", "ed.test", "-CAfile", &ed, "-sigalgs", "ed25519"], "Ed25519", 3.0),
+        (&["-tls1_3", "-servername", "ed.test", "-CAfile", &ed, "-sigalgs", "ed25519"], "ed25519", 2.0),
+        (&["-tls1_2", "-servername", "ed.test", "-CAfile", &ed, "-sigalgs", "ed25519"], "ed25519", 3.0),
         (&["-tls1_3", "-servername", "ec384.test", "-CAfile", &ec384, "-sigalgs", "ECDSA+SHA384"], "ECDSA", 4.0),
     ];
     for (arguments, kind, remote) in cases {
@@ -286,4 +288,173 @@ fn an_engine_starts_while_its_key_servers_are_down() {
     engine.metric_reaches("propylon_signer_unsent", &[], 1.0);
     vault.restart(0, addresses[0]);
     visitor.join().expect("no panic").expect("the handshake went on");
+}
+
+#[test]
+fn a_key_server_that_falls_silent_is_passed_over_and_costs_no_handshake() {
+    let vault = Vault::new(2);
+    let origin = Origin::always(ANSWER);
+    let addresses = vault.addresses();
+    let distance = Distance::new(addresses[0], Duration::ZERO);
+    let tables = vault.tables(&[distance.address(), addresses[1]], "timeout = \"2s\"\nhedge = \"50ms\"");
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 2);
+    let crowd = Crowd::new(4, engine.address("web"));
+    crowd.goes_on(100);
+    distance.swallow();
+    let server = distance.address().to_string();
+    let by = [("server", server.as_str())];
+    holds("it is ejected", || {
+        let _ = crowd.good();
+        engine.metric("propylon_signer_ejected", &by) == 1.0
+    });
+    assert!(engine.metric("propylon_signer_hedges_total", &[]) > 0.0);
+    // Those connections are dead, and new ones will do.
+    distance.set(Duration::ZERO);
+    engine.metric_reaches("propylon_signer_ejected", &by, 0.0);
+    let signed = || engine.metric("propylon_signer_requests_total", &[by[0], ("outcome", "signed")]);
+    let before = signed();
+    holds("it signs again", || signed() > before);
+    let (good, bad) = crowd.end();
+    assert_eq!(bad, 0, "of {good} visits");
+}
+
+#[test]
+fn a_slow_key_server_is_avoided() {
+    let vault = Vault::new(2);
+    let origin = Origin::always(ANSWER);
+    let addresses = vault.addresses();
+    let distance = Distance::new(addresses[0], Duration::from_millis(100));
+    let tables = vault.tables(&[distance.address(), addresses[1]], "timeout = \"3s\"\nhedge = \"off\"");
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 2);
+    let crowd = Crowd::new(4, engine.address("web"));
+    crowd.goes_on(300);
+    let (good, bad) = crowd.end();
+    assert_eq!(bad, 0, "of {good} visits");
+    let server = distance.address().to_string();
+    let slow = engine.metric("propylon_signer_requests_total", &[("server", &server), ("outcome", "signed")]);
+    assert!(slow * 10.0 < good as f64, "{slow} of {good}");
+}
+
+/// Handshakes that have been begun and wait for their signatures; what comes is not read before the end.
+fn waiting(address: SocketAddr, count: usize) -> Vec<(TcpStream, rustls::ClientConnection)> {
+    let config = Certificates::shared().client();
+    let begin = |_| {
+        let name = "localhost".try_into().expect("a name");
+        let mut tls = rustls::ClientConnection::new(Arc::clone(&config), name).expect("a client");
+        let mut socket = TcpStream::connect(address).expect("the engine takes connections");
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        tls.write_tls(&mut socket).expect("a ClientHello is sent");
+        (socket, tls)
+    };
+    (0..count).map(begin).collect()
+}
+
+#[test]
+fn a_thousand_handshakes_that_wait_for_a_server_far_away_hold_nobody_up() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let distance = Distance::new(vault.addresses()[0], Duration::from_millis(25));
+    let tables = vault.tables(&[distance.address()], "timeout = \"20s\"\nhedge = \"off\"");
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    let web = engine.address("web");
+    let mut steady = Client::tls(web);
+    assert_eq!(steady.get("/").status, 200);
+    let before = engine.rss();
+    // So far away that all are begun before the first is signed for.
+    distance.set(Duration::from_secs(3));
+    let crowd = waiting(web, 1_000);
+    engine.metric_reaches("propylon_tls_parked_handshakes", &[], 1_000.0);
+    let started = Instant::now();
+    for _ in 0..200 {
+        assert_eq!(steady.get("/").status, 200);
+    }
+    let parked = engine.metric("propylon_tls_parked_handshakes", &[]);
+    assert!(parked == 1_000.0 || started.elapsed() > Duration::from_secs(1), "requests went on beside {parked}");
+    let each = engine.rss().saturating_sub(before) / 1_000;
+    assert!(each < 100_000, "{each} bytes for each that waits");
+    let files = fs::read_dir(format!("/proc/{}/fd", engine.pid())).expect("a running engine").count();
+    assert!(files < 1_100, "{files} files");
+    for (mut socket, mut tls) in crowd {
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket).expect("a handshake that comes to its end");
+        }
+    }
+    assert_eq!(jobs(&engine, "signed"), 1_001.0);
+    engine.metric_reaches("propylon_tls_parked_handshakes", &[], 0.0);
+}
+
+#[test]
+fn clients_that_go_away_while_they_wait_take_their_jobs_along() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let distance = Distance::new(vault.addresses()[0], Duration::ZERO);
+    let tables = vault.tables(&[distance.address()], "timeout = \"20s\"\nhedge = \"off\"");
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    distance.swallow();
+    let crowd = waiting(engine.address("web"), 50);
+    engine.metric_reaches("propylon_tls_parked_handshakes", &[], 50.0);
+    drop(crowd);
+    engine.metric_reaches("propylon_signer_jobs_total", &[("outcome", "cancelled")], 50.0);
+    engine.metric_reaches("propylon_tls_parked_handshakes", &[], 0.0);
+}
+
+#[test]
+fn a_handshake_without_an_answer_gets_an_alert_at_the_deadline() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let distance = Distance::new(vault.addresses()[0], Duration::ZERO);
+    let tables = vault.tables(&[distance.address()], "timeout = \"300ms\"");
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    distance.swallow();
+    let started = Instant::now();
+    let error = visit(engine.address("web"), &Certificates::shared().client()).expect_err("nobody signs").to_string();
+    assert!(error.contains("InternalError"), "{error}");
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    let reasons = [("reason", "signer-timeout")];
+    engine.metric_reaches("propylon_tls_handshake_failures_total", &reasons, 1.0);
+}
+
+#[test]
+fn a_key_server_that_cannot_be_trusted_is_not_used_and_the_log_says_why() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let addresses = vault.addresses();
+    let cases = [
+        (
+            vault.tables(&addresses, "").replace("server_name = \"localhost\"", "server_name = \"other.test\""),
+            "certificate not valid for name",
+        ),
+        (vault.tables(&addresses, "").replace("/ca.pem", "/shop-ec.crt"), "UnknownIssuer"),
+        (vault.tables(&addresses, "").replace("/engine.pem", "/stranger.pem"), "UnknownCA"),
+    ];
+    for (tables, why) in cases {
+        let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+        holds(why, || engine.stderr().iter().any(|line| line.contains("cannot be reached") && line.contains(why)));
+        assert_eq!(engine.metric("propylon_signer_connections", &[]), 0.0);
+    }
+}
+
+#[test]
+fn check_says_what_is_wrong_with_a_signer() {
+    let vault = Vault::new(1);
+    let whole = simple(&["127.0.0.1:1".parse().expect("an address")]) + &vault.tables(&vault.addresses(), "");
+    let scratch = Scratch::new();
+    let check = |text: &str| {
+        let path = scratch.write("propylon.toml", text);
+        let mut command = Command::new(propylon_e2e::binaries::propylon());
+        command.arg("check").arg("-c").arg(path);
+        run(command, b"", Duration::from_secs(20))
+    };
+    check(&whole).ok();
+    let without = whole.replace("signer = \"vault\"\n", "");
+    assert!(check(&without).stderr.contains("there is no private key in this file"), "{}", check(&without).stderr);
+    let keyless = whole.replace("engine.pem", "shop-ec.crt");
+    assert!(check(&keyless).stderr.contains("there is no private key in this file"), "{}", check(&keyless).stderr);
+    let absent = whole.replace("/ca.pem", "/nowhere.pem");
+    assert!(check(&absent).stderr.contains("there is no such file"), "{}", check(&absent).stderr);
 }
