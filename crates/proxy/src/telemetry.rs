@@ -7,6 +7,7 @@ use std::sync::Arc;
 use propylon_config::Config;
 use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::signer::SignerMetrics;
@@ -73,6 +74,32 @@ pub struct Telemetry {
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
+    pub gate: GateMetrics,
+}
+
+/// Handshakes that wait for their turn, and those that are not begun at all.
+pub struct GateMetrics {
+    pub in_progress: Gauge,
+    pub queued: Gauge,
+    pub wait: Histogram,
+    pub refused: RefusedHandshakes,
+}
+
+/// By reason.
+pub struct RefusedHandshakes {
+    queue: Counter,
+    core: Counter,
+    source: Counter,
+}
+
+impl RefusedHandshakes {
+    pub fn of(&self, refusal: Refusal) -> Counter {
+        match refusal {
+            Refusal::Queue => self.queue,
+            Refusal::Core => self.core,
+            Refusal::Source => self.source,
+        }
+    }
 }
 
 /// Handshakes that are set aside while their private-key work is done.
@@ -92,9 +119,25 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub certificate_reloads: CertificateReloads,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
+}
+
+pub struct CertificateReloads {
+    pub success: Counter,
+    pub failure: Counter,
+}
+
+impl CertificateReloads {
+    fn new(r: &mut Registry) -> CertificateReloads {
+        let mut slot = |result: &str| {
+            let help = "Times that certificates were read again, by SIGHUP or because their files had changed.";
+            r.counter("propylon_certificate_reloads_total", help, &[("result", result)])
+        };
+        CertificateReloads { success: slot("success"), failure: slot("failure") }
+    }
 }
 
 pub struct ListenerMetrics {
@@ -134,8 +177,9 @@ impl Handshakes {
         let mut full = Vec::new();
         let mut resumed = Vec::new();
         for version in ["TLSv1.2", "TLSv1.3"] {
-            full.push((version, "ecdsa", slot(version, "ecdsa", "false")));
-            full.push((version, "rsa", slot(version, "rsa", "false")));
+            for certificate in ["ecdsa", "ed25519", "rsa"] {
+                full.push((version, certificate, slot(version, certificate, "false")));
+            }
             resumed.push((version, slot(version, "none", "true")));
         }
         Handshakes { full, resumed }
@@ -292,14 +336,16 @@ impl Telemetry {
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
+        let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, signers }, store)
+        (Telemetry { listeners, backends, process, parking, signers, gate }, store)
     }
 }
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
+        certificate_reloads: CertificateReloads::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",
@@ -358,6 +404,26 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
 fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
     let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
     SignerMetrics::new(r, &signer.name, &servers)
+}
+
+fn gate_metrics(r: &mut Registry) -> GateMetrics {
+    let mut refused = |reason: &str| {
+        let help = "TLS connections reset before their handshake, because there were too many or the wait too long.";
+        r.counter("propylon_handshakes_refused_total", help, &[("reason", reason)])
+    };
+    let refused = RefusedHandshakes { queue: refused("queue"), core: refused("core"), source: refused("source") };
+    GateMetrics {
+        refused,
+        in_progress: r.gauge("propylon_handshakes_in_progress", "TLS handshakes between accept and end.", &[]),
+        queued: r.gauge("propylon_handshakes_queued", "TLS handshakes that wait for their turn.", &[]),
+        wait: r.histogram(
+            "propylon_handshake_queue_seconds",
+            "How long handshakes waited for their turn once the client's hello was there.",
+            &[],
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+    }
 }
 
 fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {

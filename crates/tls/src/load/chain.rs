@@ -110,6 +110,11 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
         return Vec::new();
     };
     let mut worries: Vec<Trouble> = validity(&leaf, now, path).into_iter().collect();
+    if let Some(left) = ends_soon(&leaf, OffsetDateTime::from(now)) {
+        let not_after = leaf.validity().not_after.to_datetime();
+        let what = format!("the certificate expires on {}, in {}", not_after.date(), days(left));
+        worries.push(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"));
+    }
     if dns_names(&leaf).is_empty() {
         let what = "the certificate names no DNS name (subjectAltName)";
         let fix = "clients refuse it by name; it is served only where no other certificate fits";
@@ -121,6 +126,41 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     }
     worries
 }
+
+/// Seconds since 1970; of a leaf that has been inspected.
+pub(super) fn not_after(leaf: &CertificateDer<'_>) -> i64 {
+    X509Certificate::from_der(leaf).map_or(0, |(_, leaf)| leaf.validity().not_after.timestamp())
+}
+
+/// Whether it is the certificate of an authority, which is not meant to be served by itself.
+pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
+}
+
+/// Whether clients are to refuse the leaf without a stapled response (RFC 7633).
+pub(super) fn must_staple(leaf: &CertificateDer<'_>) -> bool {
+    const TLS_FEATURE: &str = "1.3.6.1.5.5.7.1.24";
+    X509Certificate::from_der(leaf)
+        .is_ok_and(|(_, leaf)| leaf.extensions().iter().any(|extension| extension.oid.to_id_string() == TLS_FEATURE))
+}
+
+/// Whether a certificate is for this key.
+pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPublicKeyInfoDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, certificate)| certificate.public_key().raw == public_key.as_ref())
+}
+
+/// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
+/// design, less than a third of its life.
+fn ends_soon(leaf: &X509Certificate<'_>, now: OffsetDateTime) -> Option<Duration> {
+    let not_before = leaf.validity().not_before.to_datetime();
+    let not_after = leaf.validity().not_after.to_datetime();
+    let left = not_after - now;
+    let soon = RENEWAL.min((not_after - not_before) / 3);
+    (left.is_positive() && left < soon).then_some(left)
+}
+
+const RENEWAL: Duration = Duration::days(14);
 
 /// What does not stop a certificate from being shown to others than clients.
 pub(super) fn age(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
