@@ -364,10 +364,23 @@ mod tests {
         ticket_keys = { file = "keys", rotate = "90m" }
         session_ids = 9
         ja4 = true
+        signer = "vault"
         client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
         [tls.spare]
         certificates = ["b.pem"]
         ticket_keys = "keys"
+        [signer.vault]
+        servers = ["10.0.0.7:2407", { address = "keys.internal:2408", server_name = "keys" }]
+        identity = "engine.pem"
+        ca = "keys-ca.pem"
+        timeout = "750ms"
+        connections = 3
+        hedge = "off"
+        verify = "all"
+        [signer.near]
+        servers = ["127.0.0.1:2407"]
+        identity = "engine.pem"
+        ca = "keys-ca.pem"
         [backend.app]
         balance = "random"
         servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
@@ -416,6 +429,11 @@ mod tests {
         assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
+        let vault = &shown["signer"]["vault"];
+        assert_eq!(vault["servers"][1], json!({ "address": "keys.internal:2408", "server_name": "keys" }));
+        assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));
+        assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
+        assert_eq!(shown["tls"]["public"]["signer"], "vault");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
         assert_eq!(shown["route"][1]["redirect"]["port"], 444);
         assert_eq!(shown["route"][2]["respond"]["status"], 418);
