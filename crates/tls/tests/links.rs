@@ -157,7 +157,7 @@ fn an_identity_without_its_key_and_an_authority_that_is_none_are_found() {
     let files = Directory::new();
     let authority = authority();
     let mut signer = signer(&files, &authority, Some("keys.test"));
-    signer.identity.path = files.write("chain.pem", &authority.pem());
+    signer.identity.path = files.write("chain.pem", authority.pem());
     signer.ca.path = files.write("empty.pem", "");
     let whats: Vec<String> = LinkProfile::load(&signer).unwrap_err().into_iter().map(|finding| finding.what).collect();
     assert_eq!(whats, ["there is no certificate in this file", "there is no private key in this file"]);
@@ -170,8 +170,8 @@ fn without_key(pem: &str) -> String {
 #[test]
 fn with_a_signer_a_chain_may_come_without_its_key() {
     let files = Directory::new();
-    let remote = files.write("remote.pem", &without_key(&ec(&["shop.example"])));
-    let local = files.write("local.pem", &rsa(&["shop.example"]));
+    let remote = files.write("remote.pem", without_key(&ec(&["shop.example"])));
+    let local = files.write("local.pem", rsa(&["shop.example"]));
     let paths: [&Path; 2] = [&remote, &local];
     let mut profile = tls_profile(&paths);
     let findings = Profile::load(&profile, ALPN).unwrap_err();
@@ -184,7 +184,7 @@ fn with_a_signer_a_chain_may_come_without_its_key() {
 #[test]
 fn a_signer_that_no_certificate_needs_is_a_warning() {
     let files = Directory::new();
-    let local = files.write("local.pem", &ec(&["shop.example"]));
+    let local = files.write("local.pem", ec(&["shop.example"]));
     let mut profile = tls_profile(&[&local]);
     profile.signer = Some(SignerId(0));
     let (_, findings) = Profile::load(&profile, ALPN).unwrap();
