@@ -26,7 +26,8 @@ const OPENING: Duration = Duration::from_secs(5);
 /// Idle for so long a connection sends a ping; up to half as long again is added, so that they do not all at once. Key
 /// servers close what is idle for 30 s.
 const PING_AFTER: Duration = Duration::from_secs(10);
-/// A question without an answer for so long is forgotten, and a connection that brought nothing meanwhile is closed.
+/// A question without an answer for so long, or for the timeout if that is longer, is forgotten, and a connection that
+/// brought nothing meanwhile is closed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// For so long a server is not asked again for a key that it does not have, where others may have it.
 const REFUSAL_KEPT: Duration = Duration::from_secs(5);
@@ -614,14 +615,20 @@ impl Dispatch {
         }
         self.refusals.retain(|_, until| now < *until);
         self.tidy();
-        // A job whose only connection went while others had no room.
+        // A job whose only connection went while others had no room. Those that are over are in nobody's way meanwhile.
         self.send_unsent(now);
+        if !self.unsent.is_empty() {
+            let slots = &self.slots;
+            self.unsent.retain(|id| lives(slots, *id));
+            self.report.unsent(self.unsent.len());
+        }
     }
 
     fn forget_unanswered(&mut self, at: usize, now: u64) {
         let channel = &mut self.channels[at];
         let server = channel.server;
-        let is_old = |sent: &Sent| now - sent.at >= micros(SILENCE_MAX);
+        let silence = micros(SILENCE_MAX).max(self.settings.timeout);
+        let is_old = |sent: &Sent| now - sent.at >= silence;
         let Some(oldest) = channel.sent.values().filter(|sent| is_old(sent)).map(|sent| sent.at).min() else { return };
         if channel.last_heard < oldest {
             return self.condemn(at, "it has gone silent");
@@ -653,10 +660,7 @@ impl Dispatch {
         let live = self.slots.len() - self.free.len();
         let limit = 2 * live + 1024;
         let slots = &self.slots;
-        let lives = |id: &JobId| {
-            let slot = &slots[id.slot as usize];
-            slot.generation == id.generation && matches!(slot.content, Content::Open(_))
-        };
+        let lives = |id: &JobId| lives(slots, *id);
         if self.deadlines.len() > limit {
             self.deadlines.retain(|(_, id)| lives(id));
         }
@@ -725,6 +729,11 @@ impl Job {
             self.key.has_form(&signature) && (!verified || self.key.verifies(self.scheme, &self.input, &signature));
         if good { Verdict::Signed(signature) } else { Verdict::Wrong }
     }
+}
+
+fn lives(slots: &[Slot], id: JobId) -> bool {
+    let slot = &slots[id.slot as usize];
+    slot.generation == id.generation && matches!(slot.content, Content::Open(_))
 }
 
 fn due<T>(waits: &mut VecDeque<(u64, T)>, now: u64) -> Option<T> {

@@ -13,8 +13,8 @@ use tokio::time::sleep;
 use super::Signer;
 use crate::socket::Socket;
 
-/// The pause before a connection is made again: nothing after one that was up, then from the least on twice as long each
-/// time, up to a limit. Half of it is left to chance, so that cores and engines do not all come at once.
+/// The pause before a connection is made again: the least after one that was up, then twice as long each time, up to a
+/// limit. Half of it is left to chance, so that cores and engines do not all come at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(4);
 /// Bytes read at once: a record, as key servers write them.
