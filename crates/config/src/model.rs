@@ -26,6 +26,10 @@ pub struct TlsId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub usize);
 
+/// Index into [`Config::signers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SignerId(pub usize);
+
 /// A whole configuration without errors. Ids index the vectors of the same name.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -39,6 +43,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// `[tls.NAME]`, in file order.
     pub tls: Vec<TlsProfile>,
+    /// `[signer.NAME]`, in file order.
+    pub signers: Vec<Signer>,
     /// `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
     /// `[[route]]`, in file order, which means nothing.
@@ -318,8 +324,55 @@ pub struct TlsProfile {
     pub client_auth: Option<ClientAuth>,
     /// Every client's JA4 fingerprint is computed. Default no.
     pub ja4: bool,
+    /// Who signs for the certificates whose keys are not here. Default: nobody.
+    pub signer: Option<SignerId>,
     /// Where the name is written.
     pub at: At,
+}
+
+/// Key servers that hold the same private keys, and how they are spoken to.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    /// The NAME of `[signer.NAME]`.
+    pub name: String,
+    /// At least one, at most 64.
+    pub servers: Vec<SignerServer>,
+    /// PEM file of the chain and key that this engine shows to them.
+    pub identity: Trust,
+    /// PEM file of the authorities that sign their certificates.
+    pub ca: Trust,
+    /// How long a handshake waits for its signature. Default 1 s.
+    pub timeout: Duration,
+    /// Connections to each server that each core keeps. Default 2.
+    pub connections: u16,
+    /// After how long another server is asked as well; absent: never. Default half of `timeout`.
+    pub hedge: Option<Duration>,
+    /// Which signatures are verified before they are used. Default those of RSA keys.
+    pub verify: Verify,
+    /// Where the name is written.
+    pub at: At,
+}
+
+/// A key server.
+#[derive(Clone, Debug)]
+pub struct SignerServer {
+    /// Where it listens.
+    pub address: ServerAddress,
+    /// The name that its certificate must be for; absent: the host of the address.
+    pub server_name: Option<String>,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Which signatures of key servers are verified before they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those of RSA keys: it costs little, and a faulty one can give away the key.
+    Rsa,
+    /// All of them.
+    All,
+    /// None.
+    Nothing,
 }
 
 /// How clients come back to a session without a full handshake.

@@ -30,8 +30,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
     assert_eq!(
         lines(&problems),
         [
-            "design.toml:19:1: `signer` is not supported yet; remove it, and keep the keys beside the certificates",
-            "design.toml:22:9: `signer.vault` is not supported yet; remove it, and keep the keys beside the certificates",
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
             "design.toml:30:70: `max_connections` is not supported yet; remove it",
             "design.toml:31:9: `reuse = \"safe\"` is not supported yet; remove it, or use \"never\" or \"always\"",
@@ -101,6 +99,13 @@ fn every_key_reaches_the_model() {
     );
     assert_eq!((auth.depth, auth.send_ca_names, auth.forward), (2, false, ForwardIdentity::Chain));
     assert!(tls.ja4);
+    assert_eq!(tls.signer, Some(SignerId(0)));
+    let vault = &config.signers[0];
+    assert_eq!((vault.timeout, vault.connections), (Duration::from_millis(250), 3));
+    assert_eq!((vault.hedge, vault.verify), (Some(Duration::from_millis(50)), Verify::Nothing));
+    assert_eq!(vault.servers[1].server_name.as_deref(), Some("keys"));
+    assert_eq!(vault.identity.path.as_path(), Path::new("/etc/propylon/engine.pem"));
+    assert_eq!(vault.ca.path.as_path(), Path::new("/etc/keys-ca.pem"));
 
     let app = &config.backends[0];
     assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
@@ -186,7 +191,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:49:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:61:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

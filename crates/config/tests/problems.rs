@@ -190,13 +190,39 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         "`ca` is empty",
         "`queue` is not supported yet",
         "`limit` is too small",
-        "`signer.s` is not supported yet",
         "[signer.s] has no `identity`",
-        "`servers`: expected a string, found an integer",
+        "no certificates use [signer.s]",
+        "`servers`: expected a string or { address = \"HOST:PORT\" }, found an integer",
         "\"a\" has no port",
     ];
     let Err(problems) = parse(&source("f", &text)) else { panic!("many errors") };
     assert_eq!(problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>(), whats);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn signers_are_checked() {
+    let used = "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nsigner='v'";
+    let whole = |text: &str| format!("[signer.v]\n{text}\n{used}");
+    let signer = |text: &str| whole(&format!("servers=['a:1']\nidentity='e'\nca='c'\n{text}"));
+    let servers = |text: &str| whole(&format!("servers={text}\nidentity='e'\nca='c'"));
+    expect_below_good(&[
+        (&signer("timeout='0s'"), 5, 9, "`timeout` is too small"),
+        (&signer("timeout='2m'"), 5, 9, "`timeout` is too large"),
+        (&signer("connections=0"), 5, 13, "`connections` is too small"),
+        (&signer("connections=17"), 5, 13, "`connections` is too large"),
+        (&signer("hedge='0ms'"), 5, 7, "`hedge` is too small"),
+        (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
+        (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
+        (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
+        (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
+        (&servers("[]"), 2, 9, "`servers` is empty"),
+        (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),
+        (&servers("[{address='a:1',server_name='a b'}]"), 2, 37, "\"a b\" is not a host name"),
+        (&servers("[{server_name='a'}]"), 2, 10, "this server has no `address`"),
+        (&whole("identity='e'\nca='c'"), 1, 9, "[signer.v] has no `servers`"),
+        ("[signer.v]\nservers=['a:1']\nidentity='e'\nca='c'", 1, 9, "no certificates use [signer.v]"),
+    ]);
 }
 
 #[test]

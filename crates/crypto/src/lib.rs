@@ -17,6 +17,7 @@ pub mod keyless;
 mod locked;
 mod pair;
 mod scheme;
+mod verify;
 
 pub use desk::{Desk, DeskCounts, Pending};
 pub use job::{Job, JobError, JobKind, Outcome};

@@ -10,4 +10,5 @@ pub mod budget;
 pub mod gate;
 pub mod patience;
 pub mod route;
+pub mod signers;
 pub mod suspect;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::Listener;
-use propylon_crypto::{Outcome, Pending};
+use propylon_crypto::Outcome;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
@@ -19,6 +19,7 @@ use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
+use crate::signer::Work;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
@@ -573,7 +574,7 @@ enum Errand {
     /// Its turn at the gate, with a whole hello in the inbox.
     Turn(Queued),
     /// The outcome of what it is parked for.
-    Work(Pending),
+    Work(Work),
 }
 
 impl Errand {

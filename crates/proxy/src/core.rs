@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime};
 
 use propylon_config::HandshakeLimits;
 use propylon_crypto::batch::BatchCounts;
-use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
+use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_tls::{Parking, ParkingCounts};
@@ -20,6 +20,7 @@ use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
+use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
@@ -40,6 +41,8 @@ pub struct Core {
     /// Where handshakes wait for their turn.
     pub gate: Rc<Gate>,
     admission: RefCell<Admission>,
+    /// By position in the configuration.
+    pub signers: Vec<Rc<Signer>>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     batches_seen: Cell<BatchCounts>,
@@ -85,6 +88,10 @@ impl Core {
         seed: u64,
     ) -> Rc<Core> {
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
+        let profiles = &snapshot.shared.signers;
+        let signers = telemetry.signers.iter().enumerate();
+        let signers =
+            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
         Rc::new(Core {
             stock: Stock::default(),
             timers: Rc::new(Timers::new()),
@@ -95,6 +102,7 @@ impl Core {
             desk: Desk::new(),
             gate: Gate::new(),
             admission: RefCell::new(admission),
+            signers,
             parking,
             parking_seen: Cell::default(),
             batches_seen: Cell::default(),
@@ -134,12 +142,14 @@ impl Core {
         *self.snapshot.borrow_mut() = next;
     }
 
-    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
-    /// connections, of which there are none yet.
-    pub fn submit(&self, job: Job) -> Pending {
-        match job.kind() {
-            JobKind::Remote => Pending::answered(Err(JobError::Unavailable)),
-            _ => self.desk.submit(job),
+    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer.
+    pub fn submit(&self, job: Job) -> Work {
+        match &job {
+            Job::Remote { key, .. } => match self.signers.get(usize::from(key.signer)) {
+                Some(signer) => signer.submit(job),
+                None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
+            },
+            _ => Work::Here(self.desk.submit(job)),
         }
     }
 

@@ -20,6 +20,7 @@ mod gate;
 pub mod http1;
 pub mod logger;
 pub mod pool;
+pub mod signer;
 pub mod snapshot;
 pub mod socket;
 pub mod telemetry;

@@ -10,15 +10,17 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
+use propylon_config::{
+    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
+use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
-use crate::telemetry::server_label;
+use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
@@ -37,6 +39,8 @@ pub struct Snapshot {
     pub router: Arc<Router>,
     /// By backend, then by server.
     pub servers: Arc<Vec<Vec<Server>>>,
+    /// By `SignerId`.
+    pub signers: Arc<[SignerProfile]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     tickets: Arc<TicketSets>,
@@ -58,6 +62,13 @@ pub struct Server {
     pub label: String,
 }
 
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+pub struct SignerProfile {
+    pub config: Signer,
+    pub link: LinkProfile,
+    pub servers: Vec<Server>,
+}
+
 /// What stands in the way of a configuration that was read without problems.
 #[derive(Debug)]
 pub enum CompileError {
@@ -68,12 +79,15 @@ pub enum CompileError {
 impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
-        let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
+        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let profiles = profiles.into_iter().map(Arc::new).collect();
-        Ok((Snapshot { config: Arc::new(config), router, servers, profiles, tickets }, warnings))
+        Ok((Snapshot { config: Arc::new(config), router, servers, signers, profiles, tickets }, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
@@ -82,6 +96,7 @@ impl Snapshot {
             config: Arc::clone(&self.config),
             router: Arc::clone(&self.router),
             servers: Arc::clone(&self.servers),
+            signers: Arc::clone(&self.signers),
             profiles,
             tickets: Arc::clone(&self.tickets),
         }
@@ -117,17 +132,39 @@ pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Fin
     Profile::load(tls, ALPN)
 }
 
+/// Loads what every signer's files hold; as [`load_profiles`].
+pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for signer in signers {
+        match LinkProfile::load(signer) {
+            Ok((profile, warnings)) => {
+                loaded.push(profile);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
+fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
+    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
+    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
+}
+
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
-    let server = |server: &propylon_config::Server| {
-        let label = server_label(server);
-        let address = match &server.address {
-            ServerAddress::Ip(address) => *address,
-            ServerAddress::Name { host, port } => first_address(host, *port)
-                .map_err(|error| CompileError::Lookup { at: server.at, what: format!("{label}: {error}") })?,
-        };
-        Ok(Server { address, label })
+    backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
+}
+
+fn look_up_one(address: &ServerAddress, at: At) -> Result<Server, CompileError> {
+    let label = address_label(address);
+    let address = match address {
+        ServerAddress::Ip(address) => *address,
+        ServerAddress::Name { host, port } => first_address(host, *port)
+            .map_err(|error| CompileError::Lookup { at, what: format!("{label}: {error}") })?,
     };
-    backend.servers.iter().map(server).collect()
+    Ok(Server { address, label })
 }
 
 fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {

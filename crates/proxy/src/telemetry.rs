@@ -11,9 +11,10 @@ use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
+use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
-const DURATION_BOUNDS: &[u64] = &[
+pub const DURATION_BOUNDS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
@@ -74,6 +75,7 @@ pub struct Telemetry {
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub batches: BatchMetrics,
+    pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
 }
 
@@ -336,10 +338,11 @@ impl Telemetry {
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let batches = BatchMetrics::new(r);
+        let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, batches, gate }, store)
+        (Telemetry { listeners, backends, process, parking, batches, signers, gate }, store)
     }
 }
 
@@ -399,6 +402,11 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
             &[],
         ),
     }
+}
+
+fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
+    let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+    SignerMetrics::new(r, &signer.name, &servers)
 }
 
 fn gate_metrics(r: &mut Registry) -> GateMetrics {
@@ -544,7 +552,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
 
 /// How a server is called in metrics and logs: as the user wrote it.
 pub fn server_label(server: &propylon_config::Server) -> String {
-    match &server.address {
+    address_label(&server.address)
+}
+
+pub fn address_label(address: &propylon_config::ServerAddress) -> String {
+    match address {
         propylon_config::ServerAddress::Ip(address) => address.to_string(),
         propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
     }

@@ -21,6 +21,7 @@ use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 
@@ -106,6 +107,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(follow(Rc::clone(&core), index, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    core.signers.iter().for_each(Signer::start);
     spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
