@@ -12,6 +12,7 @@ use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_policy::gate::Budget;
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -87,6 +88,8 @@ impl Core {
         log: Sheet,
         seed: u64,
     ) -> Rc<Core> {
+        // Where RSA is done in batches it is worth while to let in as many as go together.
+        let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         let profiles = &snapshot.shared.signers;
         let signers = telemetry.signers.iter().enumerate();
@@ -100,7 +103,7 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
-            gate: Gate::new(),
+            gate: Gate::new(budget),
             admission: RefCell::new(admission),
             signers,
             parking,

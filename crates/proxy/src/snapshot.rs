@@ -266,6 +266,11 @@ impl CoreSnapshot {
         })
     }
 
+    /// Whether RSA operations wait for each other's company.
+    pub fn sets_aside_rsa(&self) -> bool {
+        self.deferral.rsa
+    }
+
     pub fn listener(&self, index: usize) -> &Listener {
         &self.shared.config.listeners[index]
     }
