@@ -157,7 +157,9 @@ impl<C> Turnstile<C> {
         let mut line = self.lock();
         let ticket = line.next;
         line.next += 1;
-        wants.iter().for_each(|server| drop(self.servers[*server].wanted.fetch_add(1, SeqCst)));
+        for server in &wants {
+            self.servers[*server].wanted.fetch_add(1, SeqCst);
+        }
         line.waiters.push_back(Waiter { ticket, wants: wants.clone() });
         let mut woken = Vec::new();
         for server in &wants {
@@ -255,7 +257,9 @@ impl<C> Turnstile<C> {
     }
 
     fn unwant(&self, waiter: &Waiter) {
-        waiter.wants.iter().for_each(|server| drop(self.servers[*server].wanted.fetch_sub(1, SeqCst)));
+        for server in &waiter.wants {
+            self.servers[*server].wanted.fetch_sub(1, SeqCst);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Line<C>> {

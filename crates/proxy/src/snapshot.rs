@@ -17,7 +17,8 @@ use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
 use propylon_tls::{Acceptor, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
-use crate::pool::Pool;
+use crate::engine::worker_count;
+use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::telemetry::server_label;
 use crate::ticket_keys::TicketSets;
 
@@ -36,6 +37,8 @@ pub struct Snapshot {
     pub router: Router,
     /// By backend, then by server.
     pub servers: Vec<Vec<Server>>,
+    /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
+    turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
     profiles: Vec<Profile>,
     tickets: TicketSets,
 }
@@ -60,7 +63,9 @@ impl Snapshot {
         let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
         let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
         let router = Router::new(config.routes.iter().map(rule).collect());
-        Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
+        let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
+        let turnstiles = turnstiles.collect();
+        Ok((Snapshot { config, router, servers, turnstiles, profiles, tickets }, warnings))
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -138,13 +143,16 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
+    /// `core` counts from 0.
+    pub fn new(shared: Arc<Snapshot>, core: usize, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
         let acceptor = |listener: &Listener| {
             let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
             acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
         };
         let acceptors = shared.config.listeners.iter().map(acceptor).collect();
-        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
+        let backends = shared.config.backends.iter().zip(&shared.turnstiles);
+        let backends =
+            backends.map(|(backend, turnstile)| CoreBackend::new(backend, core, turnstile.clone())).collect();
         Rc::new(CoreSnapshot { acceptors, backends, shared })
     }
 
@@ -160,17 +168,17 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, seed: u64) -> CoreBackend {
+    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
         let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
         let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, seed),
+            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
             propylon_config::Balance::Random => Balancer::random(&weights),
         };
         CoreBackend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(Suspects::new(weights.len())),
             retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(weights.len(), backend.max_idle),
+            pool: Pool::new(backend, core, turnstile),
         }
     }
 }

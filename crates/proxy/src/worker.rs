@@ -19,8 +19,10 @@ use crate::access_log::Sheet;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::seat;
 use crate::snapshot::{CoreSnapshot, Snapshot};
 use crate::telemetry::Telemetry;
+use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
 const ACCEPTS_MAX: usize = 32;
@@ -77,7 +79,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
     // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
-    let snapshot = CoreSnapshot::new(snapshot, index as u64, Deferral::default(), &parking);
+    let snapshot = CoreSnapshot::new(snapshot, index, Deferral::default(), &parking);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
@@ -85,6 +87,9 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    for backend in 0..core.snapshot().backends.len() {
+        spawn_local(seat::steward(Rc::clone(&core), core.snapshot(), backend));
+    }
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -122,7 +127,11 @@ async fn tick(core: Rc<Core>) {
     loop {
         ticks.tick().await;
         count = count.wrapping_add(1);
-        core.tick(count.is_multiple_of(SWEEP_TICKS));
+        let sweep = count.is_multiple_of(SWEEP_TICKS);
+        core.tick(sweep);
+        if sweep {
+            warm(&core);
+        }
     }
 }
 

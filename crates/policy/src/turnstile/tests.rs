@@ -227,10 +227,7 @@ fn take(turnstile: &Turnstile<Connection>, patience: usize, waker: &Waker) -> bo
         }
         std::thread::park();
     }
-    match turnstile.leave(ticket) {
-        None => false,
-        Some(_) => true,
-    }
+    turnstile.leave(ticket).is_some()
 }
 
 #[test]
