@@ -485,15 +485,3 @@ fn a_stale_pooled_connection_costs_the_client_nothing() {
         assert!(engine.metric("propylon_retries_total", &[]) > 0.0);
     });
 }
-
-#[test]
-fn no_connection_is_reused_where_the_configuration_says_never() {
-    let origin = paths();
-    let engine = Engine::start(&with(&[origin.address()], "", "reuse = \"never\""));
-    let mut client = engine.client("web");
-    for n in 0..5 {
-        assert_eq!(client.get(&format!("/{n}")).text(), format!("/{n}"));
-    }
-    assert_eq!(origin.connections(), 5);
-    assert!(origin.received_text().contains("\r\nConnection: close\r\n"));
-}
