@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use propylon_e2e::engine::with;
 use propylon_e2e::nginx::Nginx;
-use propylon_e2e::{Client, Engine, Origin, Peer, holds};
+use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
@@ -224,6 +224,34 @@ fn an_answer_before_the_upload_is_over_ends_the_connection() {
     assert_eq!(client.read_response().text(), "hello\n");
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
     idle(&engine, 0.0);
+}
+
+#[test]
+fn a_later_request_that_cannot_be_repeated_ends_without_an_answer_when_its_connection_was_stale() {
+    // Takes the second request of each connection, and closes.
+    let origin = Origin::scripted(|peer| {
+        if peer.read_request().is_some() {
+            peer.send(HELLO);
+        }
+        peer.read_request();
+        peer.close();
+    });
+    for (backend, is_always) in [("", false), ("reuse = \"always\"", true)] {
+        let engine = engine(&origin, backend);
+        let mut client = engine.client("web");
+        get(&mut client);
+        idle(&engine, 1.0);
+        if is_always {
+            let response = engine.client("web").ask(POST);
+            assert_eq!(response.status, 502, "a client's first request gets an answer");
+            get(&mut client);
+            idle(&engine, 1.0);
+        }
+        client.send(POST);
+        assert_eq!(client.read_to_end(), (Vec::new(), Ending::Clean), "so that the client may ask again");
+        let line = engine.logged("a line", |line| line["method"] == "POST" && line["status"] == 0);
+        assert_eq!(line["fault"], "closed-before-response", "{line}");
+    }
 }
 
 /// Serves a connection's first request always; after that it closes at a moment and in a way that chance decides.

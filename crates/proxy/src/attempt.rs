@@ -94,13 +94,18 @@ pub async fn forward(
         if stale {
             core.metrics.increment(metrics.servers[server].stale);
             experience.fresh = true;
-            experience.kept = Some((server, permit));
+            experience.kept = permit.map(|permit| (server, permit));
         } else {
             failures += 1;
             experience.tried.push(server);
         }
         if retries == 0 || failures > retries || !may_repeat(request, &upload, &failed) {
-            return answer_failure(connection, request, &failed);
+            // On a connection that has served before a client takes an end without an answer for what it is, and may ask
+            // again (RFC 9112 §9.3.1); an answer it would take for the last word.
+            return match stale && connection.requests > 1 {
+                true => After::Close,
+                false => answer_failure(connection, request, &failed),
+            };
         }
         if stale {
             core.metrics.increment(metrics.stale_retries);

@@ -35,7 +35,7 @@ pub struct Experience {
     /// A pooled connection was stale: the others are likely to be.
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
-    pub kept: Option<(usize, Option<Permit>)>,
+    pub kept: Option<(usize, Permit)>,
 }
 
 /// Why a request got no connection.
@@ -82,7 +82,7 @@ pub async fn take(
     };
     request.note.reused = false;
     let (server, found) = match experience.kept.take() {
-        Some((server, permit)) => (server, Found::Permit(permit)),
+        Some((server, permit)) => (server, Found::Permit(Some(permit))),
         None => find(connection, request, snapshot, backend, &need, experience).await?,
     };
     request.note.server = Some(server);
@@ -292,7 +292,8 @@ fn granted(
     if let Found::Connection(mut handed) = found {
         let home = core.metrics.index();
         let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.socket.is_quiet();
-        let fits = fits && !(need.certain && handed.socket.has_news());
+        // What the other core's event loop knows may be old.
+        let fits = fits && !((need.certain || handed.home != home) && handed.socket.has_news());
         let fits = fits && (handed.home == home || handed.socket.leave_event_loop().is_ok());
         found = if fits {
             if handed.home != home {
