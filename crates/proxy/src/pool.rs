@@ -22,7 +22,7 @@ use crate::socket::Socket;
 const READ_BYTES_MIN: usize = 4096;
 
 /// What all cores share of a backend whose servers have a limit of connections.
-pub type ServerTurnstile = Turnstile<ServerConnection>;
+pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
 
 /// Everything that makes two connections differ: a request goes out on a connection of its own key only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Drop for Permit {
     }
 }
 
-/// A connection to a server, between two requests or in one.
+/// A connection to a server, between two requests or in one. It lives in a box: it is passed on at every step of a request.
 pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub socket: Socket,
@@ -114,7 +114,7 @@ impl ServerConnection {
 }
 
 struct Idle {
-    connection: ServerConnection,
+    connection: Box<ServerConnection>,
     /// Milliseconds on the core's clock.
     since: u64,
 }
@@ -174,7 +174,7 @@ impl Pool {
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
     /// `certain` asks the kernel as well, for a request that could not be repeated.
-    pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<ServerConnection>, u64) {
+    pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
         if self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(key.server)) {
             // It belongs to those who wait.
@@ -182,6 +182,7 @@ impl Pool {
         }
         let found = loop {
             let mut all = self.idle[key.server].borrow_mut();
+            // Nearly always the last one.
             let place = all.iter().rposition(|idle| idle.connection.key == key && idle.connection.suits(fit));
             let Some(mut idle) = place.map(|place| all.remove(place)) else { break None };
             drop(all);
@@ -205,7 +206,7 @@ impl Pool {
     }
 
     /// Any idle connection of this server, the one idle for the longest: it is in the way of another.
-    pub fn evict(&self, server: usize) -> Option<ServerConnection> {
+    pub fn evict(&self, server: usize) -> Option<Box<ServerConnection>> {
         let mut all = self.idle[server].borrow_mut();
         let idle = (!all.is_empty()).then(|| all.remove(0))?;
         drop(all);
@@ -214,7 +215,7 @@ impl Pool {
     }
 
     /// Takes a connection back after a complete response, or a new one that was made ahead.
-    pub fn check_in(&self, mut connection: ServerConnection, now: u64) -> Returned {
+    pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
         if !connection.socket.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
             return Returned::Closed;

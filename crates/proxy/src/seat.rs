@@ -71,7 +71,7 @@ pub async fn take(
     backend: BackendId,
     repeatable: bool,
     experience: &mut Experience,
-) -> Result<ServerConnection, Refusal> {
+) -> Result<Box<ServerConnection>, Refusal> {
     let core = Rc::clone(&connection.core);
     let level = level(snapshot.shared.config.backends[backend.0].reuse);
     let owner = (level == Level::Never).then(|| connection.owner());
@@ -83,7 +83,12 @@ pub async fn take(
     request.note.reused = false;
     let (server, found) = match experience.kept.take() {
         Some((server, permit)) => (server, Found::Permit(Some(permit))),
-        None => find(connection, request, snapshot, backend, &need, experience).await?,
+        None => match seek(&core, snapshot, backend, &need, experience) {
+            Ok(found) => found,
+            Err(None) => return Err(Refusal::NoServer),
+            // Boxed, as all that is rare: every request would carry room for it.
+            Err(Some(wants)) => Box::pin(queue(connection, request, snapshot, backend, wants, &need)).await?,
+        },
     };
     request.note.server = Some(server);
     let state = &snapshot.backends[backend.0];
@@ -101,7 +106,7 @@ pub async fn take(
     };
     let key = PoolKey { server, owner };
     let started = Instant::now();
-    let made = connect(&core, snapshot, backend, key, permit, &connection.deadline).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &connection.deadline)).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         connection.count_timeout(Wait::Connect);
@@ -120,7 +125,7 @@ struct Need {
 }
 
 enum Found {
-    Connection(ServerConnection),
+    Connection(Box<ServerConnection>),
     /// The right to make one; none where there is no limit.
     Permit(Option<Permit>),
 }
@@ -133,7 +138,7 @@ pub async fn connect(
     key: PoolKey,
     permit: Option<Permit>,
     deadline: &Deadline,
-) -> Result<ServerConnection, Attempt> {
+) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
     let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
@@ -147,7 +152,7 @@ pub async fn connect(
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(ServerConnection { socket, key, home, requests: 0, expires, permit })
+            Ok(Box::new(ServerConnection { socket, key, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -174,24 +179,34 @@ fn level(reuse: Reuse) -> Level {
     }
 }
 
-async fn find(
-    connection: &mut Connection,
-    request: &mut Request,
+/// A connection or the right to make one, without waiting; else the servers to wait for, or none where there is none.
+fn seek(
+    core: &Core,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     need: &Need,
     experience: &Experience,
+) -> Result<(usize, Found), Option<Box<[usize]>>> {
+    match pick(core, snapshot, backend, &experience.tried) {
+        Pick::None => Err(None),
+        Pick::Full(wants) => Err(Some(wants)),
+        Pick::Server(server, choice) => match at(core, snapshot, backend, server, need) {
+            Some(found) => Ok((server, found)),
+            // Another core was faster.
+            None => Err(Some(acceptable(core, snapshot, backend, &experience.tried, choice))),
+        },
+    }
+}
+
+async fn queue(
+    connection: &mut Connection,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    wants: Box<[usize]>,
+    need: &Need,
 ) -> Result<(usize, Found), Refusal> {
     let core = Rc::clone(&connection.core);
-    let wants = match pick(&core, snapshot, backend, &experience.tried) {
-        Pick::None => return Err(Refusal::NoServer),
-        Pick::Full(wants) => wants,
-        Pick::Server(server, choice) => match at(&core, snapshot, backend, server, need) {
-            Some(found) => return Ok((server, found)),
-            // Another core was faster.
-            None => acceptable(&core, snapshot, backend, &experience.tried, choice),
-        },
-    };
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
     let grant = wait(connection, request, snapshot, backend, turnstile, wants).await?;
     Ok(granted(&core, snapshot, backend, turnstile, grant, need))
@@ -281,7 +296,7 @@ fn granted(
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
-    grant: Grant<ServerConnection>,
+    grant: Grant<Box<ServerConnection>>,
     need: &Need,
 ) -> (usize, Found) {
     let (server, mut found) = match grant {
@@ -340,7 +355,7 @@ async fn wait(
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
     wants: Box<[usize]>,
-) -> Result<Grant<ServerConnection>, Refusal> {
+) -> Result<Grant<Box<ServerConnection>>, Refusal> {
     let core = Rc::clone(&connection.core);
     let metrics = &core.telemetry.backends[backend.0];
     let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;

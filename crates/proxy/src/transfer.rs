@@ -51,7 +51,7 @@ pub enum Ended {
 
 /// A connection to a server that is a tunnel now, and what it has sent already.
 pub struct Switched {
-    pub server: ServerConnection,
+    pub server: Box<ServerConnection>,
     pub answer: Buffer,
 }
 
@@ -128,7 +128,7 @@ pub struct Transfer<'a> {
     request: &'a mut Request,
     upload: &'a mut Upload,
     core: Rc<Core>,
-    server: ServerConnection,
+    server: Box<ServerConnection>,
     /// The response is long: it is moved in large pieces.
     long: bool,
     /// The server's connection cannot carry another request.
@@ -166,7 +166,7 @@ impl<'a> Transfer<'a> {
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: ServerConnection,
+        opened: Box<ServerConnection>,
         upload: &'a mut Upload,
     ) -> Ended {
         let core = Rc::clone(&connection.core);
@@ -191,7 +191,7 @@ impl<'a> Transfer<'a> {
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: ServerConnection,
+        opened: Box<ServerConnection>,
         upload: &'a mut Upload,
     ) -> Transfer<'a> {
         let core = Rc::clone(&connection.core);
@@ -500,8 +500,11 @@ impl<'a> Transfer<'a> {
     fn switch(&mut self) -> Ended {
         self.stage_head(Framing::None, true, 0);
         let answer = std::mem::take(&mut self.answer);
-        let server =
-            ServerConnection { socket: self.server.socket.take(), permit: self.server.permit.take(), ..self.server };
+        let server = Box::new(ServerConnection {
+            socket: self.server.socket.take(),
+            permit: self.server.permit.take(),
+            ..*self.server
+        });
         Ended::Switched(Box::new(Switched { server, answer }))
     }
 
