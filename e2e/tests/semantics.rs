@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use propylon_e2e::engine::{simple, with};
+use propylon_e2e::engine::simple;
 use propylon_e2e::http::{Body, framing, in_chunks};
 use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
 

@@ -182,9 +182,14 @@ impl Pool {
         }
         let found = loop {
             let mut all = self.idle[key.server].borrow_mut();
-            // Nearly always the last one.
-            let place = all.iter().rposition(|idle| idle.connection.key == key && idle.connection.suits(fit));
-            let Some(mut idle) = place.map(|place| all.remove(place)) else { break None };
+            let fits = |idle: &Idle| idle.connection.key == key && idle.connection.suits(fit);
+            // The last one, nearly always.
+            let found = match all.last() {
+                None => None,
+                Some(last) if fits(last) => all.pop(),
+                Some(_) => all.iter().rposition(fits).map(|place| all.remove(place)),
+            };
+            let Some(mut idle) = found else { break None };
             drop(all);
             let socket = &mut idle.connection.socket;
             if socket.is_quiet() && !(certain && socket.has_news()) && !idle.connection.is_expired() {
