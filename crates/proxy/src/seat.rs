@@ -417,8 +417,10 @@ fn connect_failure(error: &std::io::Error) -> Attempt {
 }
 
 /// Hands this core's idle connections to requests of others whenever it is called.
-pub async fn steward(core: Rc<Core>, snapshot: Rc<CoreSnapshot>, backend: usize) {
-    let pool = &snapshot.backends[backend].pool;
+pub async fn steward(core: Rc<Core>, backend: usize) {
+    // Not the snapshot: it ends when another follows, and what a core knows of its backends goes on.
+    let backends = Rc::clone(&core.snapshot().backends);
+    let pool = &backends[backend].pool;
     let Some(turnstile) = &pool.turnstile else { return };
     loop {
         poll_fn(|context| turnstile.poll_called(core.metrics.index(), context)).await;

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
@@ -15,7 +15,7 @@ use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
+use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
@@ -32,16 +32,28 @@ pub fn alpn_name(position: u8) -> &'static str {
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
+#[derive(Clone)]
 pub struct Snapshot {
-    pub config: Config,
-    pub router: Router,
+    pub config: Arc<Config>,
+    pub router: Arc<Router>,
     /// By backend, then by server.
-    pub servers: Vec<Vec<Server>>,
+    pub servers: Arc<Vec<Vec<Server>>>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
-    turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
-    profiles: Vec<Profile>,
-    tickets: TicketSets,
+    turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    /// By `TlsId`.
+    pub profiles: Vec<Arc<Profile>>,
+    tickets: Arc<TicketSets>,
 }
+
+/// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
+pub struct Publication {
+    pub snapshot: Arc<Snapshot>,
+    /// By worker.
+    parts: Vec<OnceLock<Parts>>,
+}
+
+/// One core's, by listener; none for plaintext.
+type Parts = Arc<[Option<AcceptorParts>]>;
 
 pub struct Server {
     pub address: SocketAddr,
@@ -60,12 +72,25 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
-        let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
-        let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
-        let router = Router::new(config.routes.iter().map(rule).collect());
+        let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
+        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
-        Ok((Snapshot { config, router, servers, turnstiles, profiles, tickets }, warnings))
+        let profiles = profiles.into_iter().map(Arc::new).collect();
+        Ok((Snapshot { config: Arc::new(config), router, servers, turnstiles, profiles, tickets }, warnings))
+    }
+
+    /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
+    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+        Snapshot {
+            config: Arc::clone(&self.config),
+            router: Arc::clone(&self.router),
+            servers: Arc::clone(&self.servers),
+            turnstiles: Arc::clone(&self.turnstiles),
+            profiles,
+            tickets: Arc::clone(&self.tickets),
+        }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -79,7 +104,7 @@ impl Snapshot {
 pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
     let (mut loaded, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
     for tls in profiles {
-        match Profile::load(tls, ALPN) {
+        match load_profile(tls) {
             Ok((profile, warnings)) => {
                 loaded.push(profile);
                 findings.extend(warnings);
@@ -91,6 +116,11 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
         }
     }
     if failed { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// Loads the certificates of one profile. The findings beside it are warnings.
+pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    Profile::load(tls, ALPN)
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
@@ -126,12 +156,49 @@ fn rule(route: &propylon_config::Route) -> Rule {
     }
 }
 
+impl Publication {
+    pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
+        Publication { snapshot, parts: (0..workers).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
+    /// serves should not spend; one that only starts can make its own.
+    pub fn prepare(&self) {
+        for worker in 0..self.parts.len() {
+            self.parts(worker);
+        }
+    }
+
+    fn parts(&self, worker: usize) -> Parts {
+        Arc::clone(self.parts[worker].get_or_init(|| {
+            let shared = &self.snapshot;
+            shared.config.listeners.iter().map(|listener| shared.acceptor_parts(listener)).collect()
+        }))
+    }
+
+    /// By listener; none for plaintext. To be called on the worker's own core.
+    fn acceptors(&self, worker: usize, deferral: Deferral, parking: &Rc<Parking>) -> Vec<Option<Acceptor>> {
+        let acceptor = |parts: &Option<AcceptorParts>| Some(parts.as_ref()?.assemble().deferring(deferral, parking));
+        self.parts(worker).iter().map(acceptor).collect()
+    }
+}
+
+impl Snapshot {
+    fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
+        let profile = listener.tls?.0;
+        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile)))
+    }
+}
+
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Acceptor>>,
-    pub backends: Vec<CoreBackend>,
+    pub backends: Rc<[CoreBackend]>,
+    /// Which work of handshakes is set aside, and where.
+    deferral: Deferral,
+    parking: Rc<Parking>,
 }
 
 /// What one core knows of a backend.
@@ -143,17 +210,31 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    /// `core` counts from 0.
-    pub fn new(shared: Arc<Snapshot>, core: usize, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| {
-            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
-            acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
-        };
-        let acceptors = shared.config.listeners.iter().map(acceptor).collect();
-        let backends = shared.config.backends.iter().zip(&shared.turnstiles);
+    pub fn new(
+        publication: &Publication,
+        worker: usize,
+        deferral: Deferral,
+        parking: &Rc<Parking>,
+    ) -> Rc<CoreSnapshot> {
+        let shared = Arc::clone(&publication.snapshot);
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
         let backends =
-            backends.map(|(backend, turnstile)| CoreBackend::new(backend, core, turnstile.clone())).collect();
-        Rc::new(CoreSnapshot { acceptors, backends, shared })
+            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
+        let acceptors = publication.acceptors(worker, deferral, parking);
+        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+    }
+
+    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
+    /// certificates can differ.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
+        debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
+        Rc::new(CoreSnapshot {
+            shared: Arc::clone(&publication.snapshot),
+            acceptors: publication.acceptors(worker, self.deferral, &self.parking),
+            backends: Rc::clone(&self.backends),
+            deferral: self.deferral,
+            parking: Rc::clone(&self.parking),
+        })
     }
 
     pub fn listener(&self, index: usize) -> &Listener {

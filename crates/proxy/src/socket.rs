@@ -39,6 +39,12 @@ impl Socket {
         Poll::Ready(Ok(into.filled().len()))
     }
 
+    /// As [`Socket::poll_read`], for when nothing can have come yet: the event loop says when to try.
+    pub fn poll_read_later(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.registered()?;
+        self.poll_read(context, into)
+    }
+
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if let State::Fresh(stream) = &mut self.0 {
             match stream.write(bytes) {

@@ -1,6 +1,6 @@
 //! `[listener.NAME]`
 
-use super::{Context, DAY, HOUR, close, seconds, timeout};
+use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
 use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Protocol, TlsId};
 use crate::report::Report;
 use crate::tree::{Node, Value};
@@ -16,6 +16,11 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let bind = binds(&mut section);
     protocol(&mut section);
     let tls = section.string("tls").and_then(|found| context.tls.resolve(report, found)).map(TlsId);
+    let prefer = section.list("prefer").map(|found| tls::prefer(report, found));
+    if prefer.is_some() && tls.is_none() && report.is_whole() {
+        let span = section.entry("prefer").map_or(span, |entry| entry.key_span);
+        report.warning(span, "`prefer` has no effect on a listener without `tls`", "remove it, or name a TLS profile");
+    }
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
     if section.boolean("accept_proxy_protocol").is_some_and(|found| found.value)
         && let Some(entry) = section.entry("accept_proxy_protocol")
@@ -34,6 +39,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         bind,
         protocol: Protocol::Http,
         tls,
+        prefer,
         monitor_path,
         forwarded,
         request_headers,
