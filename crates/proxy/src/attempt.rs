@@ -14,6 +14,7 @@ use propylon_config::BackendId;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
 use crate::http1::{Decoder, Event};
+use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
@@ -47,9 +48,7 @@ pub async fn forward(
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
 ) -> After {
-    let core = Rc::clone(&connection.core);
     let state = &snapshot.backends[backend.0];
-    let metrics = &core.telemetry.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
     connection.note_backend(backend);
@@ -61,8 +60,6 @@ pub async fn forward(
     }
     let mut upload = Upload::of(&request.head, &connection.inbox, listener);
     let mut experience = Experience::default();
-    // Attempts that failed for another reason than a stale connection.
-    let mut failures = 0;
     loop {
         request.note.attempts += 1;
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
@@ -85,37 +82,59 @@ pub async fn forward(
                 Ended::Failed(failed, permit) => (failed, permit),
             },
         };
-        let server = request.note.server.unwrap_or(0);
-        core.metrics.increment(metrics.faults.of(failed.reason));
-        request.note.fault = Some(failed.reason);
-        // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
-        // while our request was on its way. The repeat is on a new one, so there is one of these at most.
-        let stale = request.note.reused && failed.repeatable != Repeatable::No;
-        if stale {
-            core.metrics.increment(metrics.servers[server].stale);
-            experience.fresh = true;
-            experience.kept = permit.map(|permit| (server, permit));
-        } else {
-            failures += 1;
-            experience.tried.push(server);
+        if let Some(after) = give_up(connection, request, snapshot, backend, &upload, (failed, permit), &mut experience)
+        {
+            return after;
         }
-        if retries == 0 || failures > retries || !may_repeat(request, &upload, &failed) {
-            // On a connection that has served before a client takes an end without an answer for what it is, and may ask
-            // again (RFC 9112 §9.3.1); an answer it would take for the last word.
-            return match stale && connection.requests > 1 {
-                true => After::Close,
-                false => answer_failure(connection, request, &failed),
-            };
-        }
-        if stale {
-            core.metrics.increment(metrics.stale_retries);
-        } else if failed.repeatable == Repeatable::Unanswered && !state.retry_budget.borrow_mut().spend() {
-            core.metrics.increment(metrics.retries_refused);
-            return answer_failure(connection, request, &failed);
-        }
-        core.metrics.increment(metrics.retries);
-        request.note.fault = None;
     }
+}
+
+/// The account of a failed attempt; how the request ends if there is to be no other.
+fn give_up(
+    connection: &mut Connection,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    upload: &Upload,
+    (failed, permit): (Attempt, Option<Permit>),
+    experience: &mut Experience,
+) -> Option<After> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let retries = snapshot.shared.config.backends[backend.0].retries;
+    let server = request.note.server.unwrap_or(0);
+    core.metrics.increment(metrics.faults.of(failed.reason));
+    request.note.fault = Some(failed.reason);
+    // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
+    // while our request was on its way. The repeat is on a new one, so there is one of these at most.
+    let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    if stale {
+        core.metrics.increment(metrics.servers[server].stale);
+        experience.fresh = true;
+        experience.kept = permit.map(|permit| (server, permit));
+    } else {
+        experience.failures += 1;
+        experience.tried.push(server);
+    }
+    if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
+        // On a connection that has served before a client takes an end without an answer for what it is, and may ask
+        // again (RFC 9112 §9.3.1); an answer it would take for the last word.
+        return Some(match stale && connection.requests > 1 {
+            true => After::Close,
+            false => answer_failure(connection, request, &failed),
+        });
+    }
+    if stale {
+        core.metrics.increment(metrics.stale_retries);
+    } else if failed.repeatable == Repeatable::Unanswered
+        && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
+    {
+        core.metrics.increment(metrics.retries_refused);
+        return Some(answer_failure(connection, request, &failed));
+    }
+    core.metrics.increment(metrics.retries);
+    request.note.fault = None;
+    None
 }
 
 fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {

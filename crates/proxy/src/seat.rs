@@ -29,6 +29,8 @@ const LIFETIME_SPREAD_PERCENT: u64 = 10;
 /// What a request has learnt in its earlier attempts.
 #[derive(Default)]
 pub struct Experience {
+    /// Attempts that failed for another reason than a stale connection.
+    pub failures: u32,
     /// Servers that it failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without memory, for
     /// nearly every request.
     pub tried: Vec<usize>,
