@@ -1,7 +1,7 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -648,14 +648,22 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
-    /// Which requests may share a server connection. Default always.
+    /// Which requests may share a server connection. Default safe.
     pub reuse: Reuse,
+    /// Requests that wait while every server has as many connections as it may.
+    pub queue: Queue,
     /// Patience with servers.
     pub timeouts: ServerTimeouts,
     /// Further attempts after a failed one, where a repeat is safe. Default 2.
     pub retries: u32,
     /// Idle connections that one core keeps per server. Default 128.
     pub max_idle: usize,
+    /// Idle connections that one core makes ahead per server while there are requests. Default 0.
+    pub min_idle: usize,
+    /// Requests that a server connection carries. Default: no limit.
+    pub max_requests: Option<NonZeroU32>,
+    /// A server connection that is older gets no further request. Default: no limit.
+    pub max_lifetime: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }
@@ -676,6 +684,8 @@ pub struct Server {
     pub address: ServerAddress,
     /// Default 1, at most 256.
     pub weight: NonZeroU16,
+    /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
+    pub max_connections: Option<NonZeroU32>,
     /// Where it is written.
     pub at: At,
 }
@@ -697,10 +707,29 @@ pub enum ServerAddress {
 /// Which requests may share a server connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// A server connection serves one request.
+    /// A server connection serves one client connection.
     Never,
-    /// Any request may go out on any idle connection. The default.
+    /// A client's first request goes out on a connection of its own, unless it could be repeated. The default.
+    Safe,
+    /// Such a first request may go out on a connection that has been reused before.
+    Aggressive,
+    /// Any request may go out on any idle connection.
     Always,
+}
+
+/// The line in which requests wait for a server connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Requests in it, over all cores. Default 1024; 0: nobody waits.
+    pub limit: usize,
+    /// How long one waits. Default 5 s.
+    pub timeout: Duration,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue { limit: 1024, timeout: Duration::from_secs(5) }
+    }
 }
 
 /// Patience with servers.

@@ -154,6 +154,11 @@ fn backends_are_checked_server_by_server() {
         (&backend("servers=['a:1']\nbalance='roundrobin'"), 6, 9, "did you mean \"round-robin\"?"),
         (&backend("servers=['a:1']\nretries=11"), 6, 9, "use 10 or less"),
         (&backend("servers=['a:1']\nmax_idle='x'"), 6, 10, "expected an integer"),
+        (&backend("servers=['a:1']\nmax_idle=2\nmin_idle=3"), 7, 10, "`min_idle` is above `max_idle`, which is 2"),
+        (&backend("servers=['a:1']\nreuse='never'\nmin_idle=3"), 7, 10, "`min_idle` has no use with reuse = \"never\""),
+        (&backend("servers=['a:1']\nmax_requests=0"), 6, 14, "`max_requests` is too small"),
+        (&backend("servers=['a:1']\nqueue={limits=1}"), 6, 8, "did you mean `limit`?"),
+        (&backend("servers=[{address='a:1',max_connections=0}]"), 5, 41, "`max_connections` is too small"),
         ("[backend.c]\nservers=['a:1']", 1, 10, "warning: no route leads to [backend.c]"),
     ]);
 }
@@ -173,13 +178,11 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
         (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
         (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
-        (&backend("reuse='aggressive'"), 6, 7, "`reuse = \"aggressive\"` is not supported yet"),
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
         (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
         (&backend("slow_start='1s'"), 6, 1, "`slow_start` is not supported yet; remove it"),
-        (&backend("queue={limit=1}"), 6, 1, "`queue` is not supported yet"),
     ]);
-    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=0}\n[signer.s]\nservers=[1,'a']\nca='c'"));
+    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
         "`health` is not supported yet",
         "the path \"x\" does not begin with `/`",
@@ -188,7 +191,6 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         "`tls` is not supported yet",
         "\"a b\" is not a host name",
         "`ca` is empty",
-        "`queue` is not supported yet",
         "`limit` is too small",
         "[signer.s] has no `identity`",
         "no certificates use [signer.s]",

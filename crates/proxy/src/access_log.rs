@@ -52,6 +52,8 @@ pub struct Durations {
     pub handshake: Option<u64>,
     /// First byte of the head to its last.
     pub head: u64,
+    /// Waiting for a server connection while servers had as many as they may.
+    pub queue: Option<u64>,
     pub connect: Option<u64>,
     /// Request sent to the response's head.
     pub first_byte: Option<u64>,
@@ -171,9 +173,13 @@ fn second_text(seconds: u64) -> String {
 fn durations(out: &mut Vec<u8>, durations: &Durations) {
     out.extend_from_slice(b",\"duration_us\":{");
     let _ = write!(out, "\"head\":{}", durations.head);
-    for (name, value) in
-        [("handshake", durations.handshake), ("connect", durations.connect), ("first_byte", durations.first_byte)]
-    {
+    let phases = [
+        ("handshake", durations.handshake),
+        ("queue", durations.queue),
+        ("connect", durations.connect),
+        ("first_byte", durations.first_byte),
+    ];
+    for (name, value) in phases {
         if let Some(value) = value {
             let _ = write!(out, ",\"{name}\":{value}");
         }

@@ -3,12 +3,13 @@
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_config::Listener;
+use propylon_config::{BackendId, Listener};
 use propylon_crypto::Outcome;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
@@ -52,6 +53,10 @@ pub struct Connection {
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
+    /// By what server connections of its own are known; none while it has had none.
+    owner: Option<NonZeroU64>,
+    /// Backends that its requests went to, a bit for each (from the 65th on they share them).
+    backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
 }
@@ -109,12 +114,29 @@ impl Connection {
             handshake_us: None,
             requests: 0,
             handshaking,
+            owner: None,
+            backends: 0,
         }
     }
 
     fn end_handshake(&mut self) {
         if std::mem::take(&mut self.handshaking) {
             self.core.end_handshake(self.peer.ip());
+        }
+    }
+
+    pub fn owner(&mut self) -> NonZeroU64 {
+        *self.owner.get_or_insert_with(|| self.core.next_owner())
+    }
+
+    /// A request goes to this backend.
+    pub fn note_backend(&mut self, backend: BackendId) {
+        let bit = 1 << (backend.0 % 64);
+        if self.backends & bit == 0 {
+            self.backends |= bit;
+            let metrics = &self.core.telemetry.backends[backend.0];
+            self.core.metrics.increment(metrics.clients);
+            self.core.metrics.raise(metrics.clients_open);
         }
     }
 
@@ -542,6 +564,14 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
+        if let Some(owner) = self.owner {
+            self.core.forget_owner(owner);
+        }
+        for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {
+            if self.backends & (1 << index) != 0 {
+                self.core.metrics.lower(metrics.clients_open);
+            }
+        }
         self.end_handshake();
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -21,6 +22,7 @@ use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
+use crate::pool::Pool;
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -61,6 +63,8 @@ pub struct Core {
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
     requests_kept: RefCell<Vec<Box<Request>>>,
+    /// The next of `next_owner`.
+    owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,
 }
@@ -116,6 +120,7 @@ impl Core {
             requests: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
+            owners: Cell::new(NonZeroU64::MIN),
             snapshot: RefCell::new(snapshot),
             date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
         })
@@ -237,20 +242,46 @@ impl Core {
             backend
                 .pool
                 .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
         }
+    }
+
+    /// Says how many connections are idle.
+    pub fn report_idle(&self, backend: usize, pool: &Pool, server: usize) {
+        let metrics = &self.telemetry.backends[backend].servers[server];
+        self.metrics.set(metrics.idle, pool.idle(server) as i64);
+    }
+
+    /// A number that no other client connection of this core has.
+    pub fn next_owner(&self) -> NonZeroU64 {
+        let owner = self.owners.get();
+        self.owners.set(owner.saturating_add(1));
+        owner
+    }
+
+    /// Closes the server connections that belong to a client connection.
+    pub fn forget_owner(&self, owner: NonZeroU64) {
+        for (index, backend) in self.snapshot().backends.iter().enumerate() {
+            backend.pool.forget(owner, |server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
+        }
+    }
+
+    fn report_all_idle(&self, backend: usize, pool: &Pool) {
+        (0..pool.servers()).for_each(|server| self.report_idle(backend, pool, server));
     }
 
     /// Closes every pooled connection.
     pub fn clear_pools(&self) {
         for (index, backend) in self.snapshot().backends.iter().enumerate() {
             backend.pool.clear(|server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
         }
     }
 
     fn pool_closed(&self, backend: usize, server: usize, closed: usize) {
         let metrics = &self.telemetry.backends[backend].servers[server];
         for _ in 0..closed {
-            self.metrics.lower(metrics.idle);
             self.metrics.lower(metrics.open);
         }
     }

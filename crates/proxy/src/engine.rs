@@ -100,7 +100,8 @@ pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
     Ok(Prepared { snapshot: Arc::new(snapshot), sockets, admin, log, connections_max })
 }
 
-fn worker_count(config: &Config) -> usize {
+/// Threads that will serve.
+pub fn worker_count(config: &Config) -> usize {
     match config.process.workers {
         Workers::Auto => propylon_sys::allowed_cores().len().max(1),
         Workers::Count(count) => count.get().into(),

@@ -19,7 +19,8 @@ use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
 use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
 
-use crate::pool::Pool;
+use crate::engine::worker_count;
+use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
@@ -41,6 +42,8 @@ pub struct Snapshot {
     pub servers: Arc<Vec<Vec<Server>>>,
     /// By `SignerId`.
     pub signers: Arc<[SignerProfile]>,
+    /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
+    turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     tickets: Arc<TicketSets>,
@@ -86,8 +89,10 @@ impl Snapshot {
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
+        let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
-        Ok((Snapshot { config: Arc::new(config), router, servers, signers, profiles, tickets }, warnings))
+        Ok((Snapshot { config: Arc::new(config), router, servers, signers, turnstiles, profiles, tickets }, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
@@ -97,6 +102,7 @@ impl Snapshot {
             router: Arc::clone(&self.router),
             servers: Arc::clone(&self.servers),
             signers: Arc::clone(&self.signers),
+            turnstiles: Arc::clone(&self.turnstiles),
             profiles,
             tickets: Arc::clone(&self.tickets),
         }
@@ -248,7 +254,9 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, worker as u64)).collect();
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
+        let backends =
+            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
         Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
     }
@@ -283,17 +291,17 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, seed: u64) -> CoreBackend {
+    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
         let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
         let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, seed),
+            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
             propylon_config::Balance::Random => Balancer::random(&weights),
         };
         CoreBackend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(Suspects::new(weights.len())),
             retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(weights.len(), backend.max_idle),
+            pool: Pool::new(backend, core, turnstile),
         }
     }
 }

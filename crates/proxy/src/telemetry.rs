@@ -237,7 +237,13 @@ pub struct BackendMetrics {
     pub servers: Vec<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
+    pub stale_retries: Counter,
     pub unavailable: Counter,
+    pub clients: Counter,
+    pub clients_open: Gauge,
+    pub queue_depth: Gauge,
+    pub queue_wait: Histogram,
+    pub queue_refused: ByReason,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     pub first_byte_duration: Histogram,
@@ -250,6 +256,8 @@ pub struct ServerMetrics {
     pub idle: Gauge,
     pub reused: Counter,
     pub stale: Counter,
+    pub handed_over: Counter,
+    pub warmed: Counter,
     pub connect_failures: Counter,
 }
 
@@ -320,7 +328,12 @@ pub const SERVER_FAULTS: &[&str] = &[
     "response-head-too-large",
     "write-failed",
     "no-server",
+    "out-of-files",
+    "out-of-ports",
 ];
+
+/// Why a request left a backend's line without a connection.
+pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
 
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
@@ -504,6 +517,36 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             "Retries that the retry budget did not allow.",
             by,
         ),
+        stale_retries: r.counter(
+            "propylon_stale_retries_total",
+            "Requests tried again because an idle connection turned out to be closed; among the retries.",
+            by,
+        ),
+        clients: r.counter(
+            "propylon_backend_client_connections_total",
+            "Client connections that sent a request to the backend.",
+            by,
+        ),
+        clients_open: r.gauge(
+            "propylon_backend_client_connections",
+            "Client connections open that have sent a request to the backend.",
+            by,
+        ),
+        queue_depth: r.gauge("propylon_queue_depth", "Requests that wait for a server connection.", by),
+        queue_wait: r.histogram(
+            "propylon_queue_wait_seconds",
+            "Waits for a server connection while servers had as many as they may.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        queue_refused: ByReason::new(
+            r,
+            "propylon_queue_refused_total",
+            "Requests that left the line without a server connection.",
+            label,
+            QUEUE_REFUSALS,
+        ),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -546,6 +589,12 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
             "Connections from the pool that turned out to be closed by the server.",
             by,
         ),
+        handed_over: r.counter(
+            "propylon_server_handed_over_total",
+            "Connections to a server that one worker gave to another's request.",
+            by,
+        ),
+        warmed: r.counter("propylon_server_warmed_total", "Connections to a server made ahead.", by),
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
     }
 }

@@ -21,9 +21,11 @@ use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::seat;
 use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
+use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
 const ACCEPTS_MAX: usize = 32;
@@ -109,6 +111,9 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(Rc::clone(&core).leave_desk());
     core.signers.iter().for_each(Signer::start);
     spawn_local(Rc::clone(&core.gate).keep());
+    for backend in 0..core.snapshot().backends.len() {
+        spawn_local(seat::steward(Rc::clone(&core), backend));
+    }
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -154,7 +159,11 @@ async fn tick(core: Rc<Core>) {
     loop {
         ticks.tick().await;
         count = count.wrapping_add(1);
-        core.tick(count.is_multiple_of(SWEEP_TICKS));
+        let sweep = count.is_multiple_of(SWEEP_TICKS);
+        core.tick(sweep);
+        if sweep {
+            warm(&core);
+        }
     }
 }
 

@@ -252,14 +252,23 @@ fn template(pieces: &[Piece]) -> String {
 
 fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
-    let server = |server: &propylon_config::Server| json!({ "address": server_label(server), "weight": server.weight });
-    json!({
+    let server = |server: &propylon_config::Server| {
+        let mut value = json!({ "address": server_label(server), "weight": server.weight });
+        if let Some(connections) = server.max_connections {
+            value["max_connections"] = json!(connections);
+        }
+        value
+    };
+    let mut value = json!({
         "balance": balance_name(backend.balance),
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
         "reuse": match backend.reuse {
             Reuse::Never => "never",
+            Reuse::Safe => "safe",
+            Reuse::Aggressive => "aggressive",
             Reuse::Always => "always",
         },
+        "queue": { "limit": backend.queue.limit, "timeout": duration(backend.queue.timeout) },
         "timeouts": {
             "connect": duration(timeouts.connect),
             "first_byte": duration(timeouts.first_byte),
@@ -268,7 +277,15 @@ fn backend(backend: &Backend) -> Value {
         },
         "retries": backend.retries,
         "max_idle": backend.max_idle,
-    })
+        "min_idle": backend.min_idle,
+    });
+    if let Some(requests) = backend.max_requests {
+        value["max_requests"] = json!(requests);
+    }
+    if let Some(lifetime) = backend.max_lifetime {
+        value["max_lifetime"] = json!(duration(lifetime));
+    }
+    value
 }
 
 fn route(config: &Config, route: &Route) -> Value {
@@ -387,8 +404,12 @@ mod tests {
         ca = "keys-ca.pem"
         [backend.app]
         balance = "random"
-        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
-        reuse = "never"
+        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, "[fd00::1]:80"]
+        reuse = "aggressive"
+        queue = { limit = 0, timeout = "3s" }
+        min_idle = 2
+        max_requests = 500
+        max_lifetime = "10m"
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -430,7 +451,11 @@ mod tests {
         assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
-        assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
+        assert_eq!(
+            shown["backend"]["app"]["servers"][1],
+            json!({ "address": "app.internal:81", "weight": 4, "max_connections": 7 })
+        );
+        assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         let vault = &shown["signer"]["vault"];
