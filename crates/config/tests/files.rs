@@ -194,7 +194,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:61:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:65:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }
