@@ -57,10 +57,10 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
-    /// Bounds on TLS handshakes in progress, of each worker by itself.
-    pub handshakes: HandshakeLimits,
     /// Whether private-key work is done in batches. Default auto.
     pub batch: Batch,
+    /// Bounds on TLS handshakes in progress, of each worker by itself.
+    pub handshakes: HandshakeLimits,
 }
 
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.

@@ -4,7 +4,24 @@
 //! use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory, blindings, and
 //! two pools. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, a P-256 key signs with a nonce from the
 //! pool, and [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair. When the thread has nothing else to do it calls
-//! [`refill`]. None of this needs a runtime, or a second thread.
+//! [`refill`]. None of this needs a runtime, or a second thread:
+//!
+//! ```
+//! use propylon_crypto::batch::{self, Batching};
+//! use propylon_crypto::{Desk, X25519Pair};
+//!
+//! // Once for the process, before its threads are started.
+//! let batching = Batching::start();
+//! // On each thread that is to work in batches.
+//! batch::install(&batching);
+//! let desk = Desk::new();
+//! let jobs: Vec<_> = (0..5).map(|_| desk.submit(X25519Pair::draw().agree([9; 32]))).collect();
+//! // When all that came in together has been handed in. Then each of `jobs` has its outcome.
+//! assert_eq!(desk.leave(), 5);
+//! // Before the thread waits for more to come.
+//! batch::refill();
+//! # drop(jobs);
+//! ```
 //!
 //! AWS-LC is what everything is compared with, and what does it wherever a kernel cannot, or can no longer: other
 //! processors, other keys, a failed self-test, a result that was found to be wrong.

@@ -324,6 +324,9 @@ impl Connection {
     }
 
     fn poll_handshake(&mut self, context: &mut Context<'_>, errand: &mut Errand) -> Poll<Result<(), Unfinished>> {
+        if self.facts.is_some() {
+            return self.poll_last_flight(context).map(Ok);
+        }
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
@@ -337,13 +340,8 @@ impl Connection {
             }
             match progress {
                 Some(Ok(Step::Done)) => {
-                    let facts = session.facts();
-                    self.facts = Some(facts);
-                    // In TLS 1.2 the client waits for our Finished before it sends its request.
-                    if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
-                        let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
-                    }
-                    return Poll::Ready(Ok(()));
+                    self.facts = Some(session.facts());
+                    return self.poll_last_flight(context).map(Ok);
                 }
                 Some(Ok(Step::Work)) => {
                     if let Some(job) = session.take_job() {
@@ -379,6 +377,17 @@ impl Connection {
                 Poll::Ready(Ok(count)) => self.inbox.sealed_filled(count),
             }
         }
+    }
+
+    /// In TLS 1.2 the client waits for our Finished before it sends its request, so nobody may wait for that request before
+    /// the Finished is on its way. A socket that the event loop has only just met may not be written to yet.
+    fn poll_last_flight(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let is_awaited = self.facts.is_some_and(|facts| facts.version == Version::Tls12);
+        if !is_awaited || self.inbox.sealed_len() > 0 {
+            return Poll::Ready(());
+        }
+        // A failed write shows at the next read as well.
+        self.stream.poll_flush(context, &self.core.stock, &mut self.wire).map(drop)
     }
 
     fn handshake_done(&mut self, started: Instant) {

@@ -139,7 +139,8 @@ impl Core {
     pub fn submit(&self, job: Job) -> Pending {
         match job.kind() {
             JobKind::Remote => Pending::answered(Err(JobError::Unavailable)),
-            _ => self.desk.submit(job),
+            // Jobs that fill the lanes are done in there.
+            _ => self.charged(|| self.desk.submit(job)),
         }
     }
 
@@ -148,10 +149,16 @@ impl Core {
     pub async fn leave_desk(self: Rc<Core>) {
         loop {
             poll_fn(|context| self.desk.poll_gathered(context)).await;
-            let began = Instant::now();
-            self.desk.leave();
-            self.gate.charge(began.elapsed());
+            self.charged(|| self.desk.leave());
         }
+    }
+
+    /// Work of handshakes that is done beside their own steps, out of the same budget.
+    fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.gate.charge(began.elapsed());
+        result
     }
 
     /// Memory for a request, used before or new.
@@ -188,10 +195,10 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
-        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         if sweep {
             self.stock.trim();
             self.sweep_pools();

@@ -254,8 +254,8 @@ impl Main {
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
-                    self.reload_changed_certificates();
                     self.report_kernels();
+                    self.reload_changed_certificates();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");

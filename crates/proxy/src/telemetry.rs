@@ -73,8 +73,8 @@ pub struct Telemetry {
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
-    pub gate: GateMetrics,
     pub batches: BatchMetrics,
+    pub gate: GateMetrics,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -335,11 +335,11 @@ impl Telemetry {
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
-        let gate = gate_metrics(r);
         let batches = BatchMetrics::new(r);
+        let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, gate, batches }, store)
+        (Telemetry { listeners, backends, process, parking, batches, gate }, store)
     }
 }
 

@@ -80,12 +80,23 @@ fn run(assignment: Assignment) -> io::Result<()> {
 }
 
 async fn work(assignment: Assignment) -> io::Result<()> {
-    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, .. } = assignment;
-    let Assignment { batching, mut phase, .. } = assignment;
+    let Assignment {
+        index,
+        listeners,
+        mut published,
+        column,
+        telemetry,
+        log,
+        connections_max,
+        batching,
+        mut phase,
+        ..
+    } = assignment;
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
     let first = Arc::clone(&published.borrow_and_update());
-    let snapshot = CoreSnapshot::new(&first, index, batches::install(&batching), &parking);
+    let deferral = batches::install(&batching);
+    let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {

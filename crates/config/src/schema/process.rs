@@ -26,8 +26,8 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         user: None,
         drain_timeout: seconds(30),
         max_connections: None,
-        handshakes: HandshakeLimits::default(),
         batch: Batch::Auto,
+        handshakes: HandshakeLimits::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -41,10 +41,10 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.drain_timeout = found.value;
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
-    process.handshakes = handshakes(section.table("handshakes"));
     if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
         process.batch = batch.value;
     }
+    process.handshakes = handshakes(section.table("handshakes"));
     section.close();
     process
 }
