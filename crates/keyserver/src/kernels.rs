@@ -131,7 +131,8 @@ impl KernelMetrics {
         });
         let help = "RSA operations that were done together; those of one are done by AWS-LC.";
         let sizes = r.histogram(&name("batch_size"), help, &[], &bounds, 1.0);
-        let pool_level = r.gauge(&name("pool_level"), "Nonces for P-256 made ahead and ready.", &[]);
+        let pool_level =
+            r.gauge(&name("pool_level"), "Nonces for P-256 made ahead and ready, after the last operations.", &[]);
         let help = "Times that no nonce was ready, and some were made while somebody waited.";
         let pool_misses = r.counter(&name("pool_misses_total"), help, &[]);
         let help = "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.";

@@ -155,6 +155,7 @@ impl Hand {
         self.kernels.install(self.line.role());
         ready.wait();
         let (mut held, mut seen) = (VecDeque::with_capacity(HELD_TASKS_MAX), Seen::default());
+        self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
         while let Some(batch) = self.gather(&mut held) {
             self.finish(batch, &mut seen);
         }

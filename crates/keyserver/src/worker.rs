@@ -131,6 +131,8 @@ impl Worker {
     }
 
     async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
+        let mut seen = Seen::default();
+        self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
         let desk = Rc::new(Desk {
             shared: self.shared,
             lines: self.lines,
@@ -138,7 +140,7 @@ impl Worker {
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,
             timeout: self.timeout,
-            scratch: RefCell::new(Scratch::new()),
+            scratch: RefCell::new(Scratch::new(seen)),
             index: self.index,
             doors: self.doors,
             open: RefCell::default(),
@@ -253,8 +255,8 @@ impl Drop for Taken {
 }
 
 impl Scratch {
-    fn new() -> Scratch {
+    fn new(seen: Seen) -> Scratch {
         let bytes = vec![0; READ_BYTES].into_boxed_slice();
-        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), seen: Seen::default() }
+        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), seen }
     }
 }
