@@ -178,3 +178,51 @@ impl KernelMetrics {
         column.set(self.swappable, i64::from(!now.is_locked));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use propylon_crypto::{Hash, PrivateKey, Scheme};
+    use propylon_metrics::Store;
+
+    use super::*;
+
+    /// Signs so many times on a thread of its own, as one of the links does, and returns what was counted.
+    fn signed(kernels: &Kernels, times: usize) -> (Arc<Store>, KernelMetrics) {
+        let mut registry = Registry::new();
+        let metrics = KernelMetrics::register(&mut registry);
+        let store = registry.build(1);
+        let column = Store::column(&store, 0);
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let key = PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read");
+        std::thread::scope(|scope| {
+            let (metrics, column) = (&metrics, column);
+            scope.spawn(move || {
+                kernels.install(Role::Links);
+                let (mut seen, mut outcomes) = (Seen::default(), Vec::new());
+                metrics.report(&column, &mut seen, 0, 0);
+                for _ in 0..times {
+                    let job = key.job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+                    run_each(std::iter::once(job), &mut outcomes);
+                    metrics.report(&column, &mut seen, 1, 0);
+                }
+                assert!(outcomes.iter().all(Result::is_ok));
+            });
+        });
+        (store, metrics)
+    }
+
+    #[test]
+    fn every_signature_is_counted_once_by_what_made_it() {
+        for precompute in [true, false] {
+            let kernels = Kernels::start(precompute, true);
+            let is_used = kernels.state(Kernel::P256) == KernelState::Used;
+            assert!(precompute || kernels.state(Kernel::P256) == KernelState::TurnedOff);
+            let (store, metrics) = signed(&kernels, 100);
+            let [p256, rsa] = metrics.operations.map(|counters| counters.map(|counter| store.count(counter)));
+            assert_eq!((p256, rsa), (if is_used { [100, 0] } else { [0, 100] }, [0, 0]));
+            // 64 were there at the start, and 64 were made when they were used up.
+            let pool = (store.count(metrics.pool_misses), store.level(metrics.pool_level));
+            assert_eq!(pool, if is_used { (1, 28) } else { (0, 0) });
+        }
+    }
+}
