@@ -137,7 +137,7 @@ impl KernelMetrics {
         let pool_misses = r.counter(&name("pool_misses_total"), help, &[]);
         let help = "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.";
         let bad_lanes = r.counter(&name("bad_lanes_total"), help, &[]);
-        let help = "Threads whose nonces, blindings and working memory could not be locked into memory.";
+        let help = "Threads whose nonces or working memory could not be locked into memory.";
         let swappable = r.gauge(&name("swappable"), help, &[]);
         KernelMetrics { sizes, operations, pool_level, pool_misses, bad_lanes, checks, swappable, kernels }
     }
