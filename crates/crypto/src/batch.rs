@@ -27,6 +27,7 @@
 //! processors, other keys, a failed self-test, a result that was found to be wrong.
 
 mod chance;
+mod direct;
 mod health;
 mod plan;
 pub(crate) mod pools;
@@ -38,6 +39,7 @@ use std::sync::Arc;
 use propylon_lanes::{Ifma, p256, x25519};
 use zeroize::Zeroizing;
 
+pub use direct::{company, go_together, prepare, run_all};
 pub use health::{Batching, Kernel, KernelState};
 pub use plan::LANES;
 pub use pools::{POOL_MAX, REFILL};
@@ -389,6 +391,22 @@ impl Bench {
         let pair = self.shares.there()?.take()?;
         self.counts.in_lanes[Work::X25519Pair as usize] += 1;
         Some(pair)
+    }
+
+    fn prepare(&mut self, work: Work) {
+        match work {
+            Work::Rsa => {
+                self.raise.made(|| Raise::new().map(Box::new));
+            }
+            Work::P256Signature => {
+                self.make_nonces();
+            }
+            Work::X25519Pair => {
+                self.make_shares();
+            }
+            // Needs nothing.
+            Work::X25519 => {}
+        }
     }
 
     fn refill(&mut self) -> bool {

@@ -157,7 +157,8 @@ impl Core {
                 Some(signer) => signer.submit(job),
                 None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
             },
-            _ => Work::Here(self.desk.submit(job)),
+            // Jobs that fill the lanes are done in there.
+            _ => Work::Here(self.charged(|| self.desk.submit(job))),
         }
     }
 
@@ -166,10 +167,16 @@ impl Core {
     pub async fn leave_desk(self: Rc<Core>) {
         loop {
             poll_fn(|context| self.desk.poll_gathered(context)).await;
-            let began = Instant::now();
-            self.desk.leave();
-            self.gate.charge(began.elapsed());
+            self.charged(|| self.desk.leave());
         }
+    }
+
+    /// Work of handshakes that is done beside their own steps, out of the same budget.
+    fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.gate.charge(began.elapsed());
+        result
     }
 
     /// Memory for a request, used before or new.

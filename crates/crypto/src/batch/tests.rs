@@ -352,3 +352,53 @@ fn a_job_taken_back_while_others_of_its_departure_are_done_is_not_done() {
     assert!(canceller.0.load(Ordering::Relaxed));
     assert_eq!((desk.counts().done, desk.counts().cancelled), (1, 1));
 }
+
+#[test]
+fn jobs_of_every_sort_done_at_once_have_their_own_outcomes_in_their_order() {
+    let (_, there) = bench();
+    let mut random = random();
+    let (keys, curve) = (rsa_keys(), p256());
+    prepare(Work::Rsa);
+    prepare(Work::P256Signature);
+    for round in 0..20 {
+        let (mut jobs, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..round {
+            let digest = bytes::<32>(&mut random);
+            let (job, outcome) = match random.u8(..3) {
+                0 => operation(&keys, &mut random),
+                1 => agreement(&mut random),
+                _ => (curve.job(Scheme::Ecdsa(Hash::Sha256), &digest).expect("a job"), Ok(digest.to_vec().into())),
+            };
+            jobs.push(job);
+            expected.push(outcome);
+        }
+        let kinds: Vec<JobKind> = jobs.iter().map(Job::kind).collect();
+        let outcomes = run_all(jobs);
+        assert_eq!(outcomes.len(), expected.len());
+        for ((kind, outcome), expected) in kinds.into_iter().zip(outcomes).zip(expected) {
+            match (kind, outcome, expected) {
+                // Of a signature with a nonce, what was signed is known.
+                (JobKind::Ecdsa, Ok(signature), Ok(digest)) => assert!(curve.verifies(&digest, &signature)),
+                (_, outcome, expected) => assert_eq!(outcome, expected),
+            }
+        }
+    }
+    if let (Some(counts), true) = (counts(), there) {
+        let lanes = |work: Work| counts.in_lanes[work as usize];
+        assert!(lanes(Work::Rsa) > 10 && lanes(Work::P256Signature) > 10 && lanes(Work::X25519) > 10, "{counts:?}");
+    }
+}
+
+#[test]
+fn only_jobs_of_one_sort_and_size_go_together_and_none_without_a_bench() {
+    let keys = rsa_keys();
+    let job = |key: &PrivateKey| key.job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
+    let (small, alike, large) = (job(&keys[0]), job(&keys[1]), job(&keys[4]));
+    let curve = p256().job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+    assert!(go_together(&small, &alike));
+    assert!(!go_together(&small, &large) && !go_together(&small, &curve) && !go_together(&curve, &curve));
+    assert_eq!(company(&small), 1);
+    let (_, there) = bench();
+    let together = if there { plan::RSA_PASS } else { 1 };
+    assert_eq!((company(&small), company(&curve)), (together, 1));
+}
