@@ -26,6 +26,7 @@ mod report;
 mod resolve;
 mod schema;
 mod source;
+mod succession;
 mod text;
 mod tree;
 mod units;
@@ -35,6 +36,7 @@ pub use keyserver::{inspect_keyserver, parse_keyserver};
 pub use model::*;
 pub use problem::{Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};
+pub use succession::FreePlaces;
 
 use std::path::Path;
 

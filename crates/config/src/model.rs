@@ -1,5 +1,6 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
@@ -67,6 +68,21 @@ pub struct Process {
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+    /// The configuration file is read again when it changes. Default no; SIGHUP reads it in any case.
+    pub watch_config: bool,
+    /// Folder where the admin API writes what it changes. Absent: it changes nothing.
+    pub state: Option<StateFolder>,
+    /// The admin API changes nothing, whatever else is said. Default no.
+    pub immutable: bool,
+}
+
+/// Where the admin API's changes are kept.
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    /// Joined to the configuration's folder.
+    pub path: PathBuf,
+    /// Where it is written.
+    pub at: At,
 }
 
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
@@ -114,9 +130,40 @@ pub enum Workers {
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// The one address it listens on.
-    pub bind: SocketAddr,
+    pub bind: AdminBind,
+    /// File with the token that changes must come with. Absent: no changes by TCP, and none needed on a Unix socket.
+    pub token_file: Option<Trust>,
     /// Where the address is written.
     pub at: At,
+}
+
+/// Where the admin API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminBind {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket that its owner alone can open.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for AdminBind {
+    /// As it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdminBind::Tcp(address) => address.fmt(f),
+            AdminBind::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl AdminBind {
+    /// Where it is an address of the network.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            AdminBind::Tcp(address) => Some(*address),
+            AdminBind::Unix(_) => None,
+        }
+    }
 }
 
 /// What is written down, and where.
@@ -177,6 +224,8 @@ pub struct Listener {
     pub timeouts: ClientTimeouts,
     /// Bounds on what a client may send.
     pub limits: ClientLimits,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Where the name is written.
     pub at: At,
 }
@@ -349,6 +398,8 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Where the name is written.
     pub at: At,
 }
@@ -664,6 +715,8 @@ pub struct Backend {
     pub max_requests: Option<NonZeroU32>,
     /// A server connection that is older gets no further request. Default: no limit.
     pub max_lifetime: Option<Duration>,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Where the name is written.
     pub at: At,
 }
@@ -686,6 +739,10 @@ pub struct Server {
     pub weight: NonZeroU16,
     /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
     pub max_connections: Option<NonZeroU32>,
+    /// It gets no new requests; those in progress are finished. Default no.
+    pub drain: bool,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Where it is written.
     pub at: At,
 }

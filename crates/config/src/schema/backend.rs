@@ -49,6 +49,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
+        retired: None,
         at: report.at(span),
     }
 }
@@ -119,15 +120,18 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 }
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
-    let (address, weight, max_connections) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None),
+    let (address, weight, max_connections, drain) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, false),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
     match address::server(address.value) {
-        Ok(value) => Some(Server { address: value, weight, max_connections, at: report.at(address.span) }),
+        Ok(value) => {
+            let at = report.at(address.span);
+            Some(Server { address: value, weight, max_connections, drain, retired: None, at })
+        }
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -135,7 +139,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>);
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, bool);
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
@@ -151,8 +155,9 @@ fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<Server
     {
         report.unsupported(entry.key_span, "backup", "or set it to false");
     }
+    let drain = section.boolean("drain").is_some_and(|found| found.value);
     section.close();
-    Some((address?, weight, max_connections))
+    Some((address?, weight, max_connections, drain))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {

@@ -45,6 +45,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         request_headers,
         timeouts,
         limits,
+        retired: None,
         at,
     }
 }

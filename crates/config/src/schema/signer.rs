@@ -28,7 +28,7 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     let verify = section.choice("verify", &verifies).map_or(Verify::Rsa, |found| found.value);
     section.close();
     let at = report.at(span);
-    Signer { name: name.to_string(), servers, identity, ca, timeout, connections, hedge, verify, at }
+    Signer { name: name.to_string(), servers, identity, ca, timeout, connections, hedge, verify, retired: None, at }
 }
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {
