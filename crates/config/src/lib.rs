@@ -58,6 +58,11 @@ pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Signer>, Vec<Problem>) 
     (tls, signers, problems)
 }
 
+/// Reads one server's address; else what is wrong with it, and what to do.
+pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
+    address::server(text)
+}
+
 /// With an error among the problems nothing is to be used.
 fn settle<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Problem>), Vec<Problem>> {
     match config {

@@ -285,6 +285,11 @@ impl<C> Turnstile<C> {
         }
     }
 
+    /// Calls a core, whether or not anybody waits.
+    pub fn call(&self, core: usize) {
+        self.common.cores[core].call();
+    }
+
     /// Grants as many permits of a server as there are to those who want it.
     fn serve(&self, line: &mut Line<C>, server: usize) -> Vec<Waker> {
         let mut woken = Vec::new();

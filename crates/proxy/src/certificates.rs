@@ -2,8 +2,6 @@
 //!
 //! Either all of what was read again is good and published as a whole, or nothing changes and the log says why.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,16 +10,14 @@ use propylon_tls::{Finding, Profile, Severity, Stamp};
 
 use crate::snapshot::{Snapshot, load_profile};
 
-/// Shared with the admin address, on the same thread.
-pub type Shown = Rc<RefCell<Vec<Arc<Profile>>>>;
-
 pub struct Certificates {
+    /// By profile.
     watched: Vec<Watched>,
-    shown: Shown,
 }
 
 /// The files of one profile.
 struct Watched {
+    name: String,
     interval: Option<Duration>,
     looked: Instant,
     /// As they were when they were last read.
@@ -31,7 +27,7 @@ struct Watched {
 /// What reading certificates again has come to.
 pub enum Reloaded {
     /// To be published.
-    New(Snapshot),
+    New(Box<Snapshot>),
     /// They are what they were.
     Same,
     /// The reasons are in the log.
@@ -41,15 +37,20 @@ pub enum Reloaded {
 impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
-        let watched = |tls: &TlsProfile| Watched { interval: tls.watch, looked: now, stamp: Stamp::unread() };
-        Certificates {
-            watched: snapshot.config.tls.iter().map(watched).collect(),
-            shown: Rc::new(RefCell::new(snapshot.profiles.clone())),
-        }
+        let mut certificates = Certificates { watched: Vec::new() };
+        certificates.follow(snapshot, now);
+        certificates
     }
 
-    pub fn shown(&self) -> Shown {
-        Rc::clone(&self.shown)
+    /// Those of a snapshot that is to be published. Profiles that are known are not looked at any sooner for it.
+    pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
+        let mut known = std::mem::take(&mut self.watched);
+        let watched = |tls: &TlsProfile| {
+            let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
+        };
+        self.watched = snapshot.config.tls.iter().map(watched).collect();
     }
 
     /// Profiles whose time it is to be looked at, and whose files are not what they were when they were read.
@@ -95,8 +96,7 @@ impl Certificates {
         if same {
             return Reloaded::Same;
         }
-        *self.shown.borrow_mut() = profiles.clone();
-        Reloaded::New(snapshot.with_profiles(profiles))
+        Reloaded::New(Box::new(snapshot.with_profiles(profiles)))
     }
 }
 

@@ -2,31 +2,31 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Config, Workers};
+use propylon_config::{AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, sleep};
 
 use crate::access_log::Writer;
-use crate::admin;
+use crate::admin::{self, AdminSocket};
 use crate::batches;
-use crate::certificates::{Certificates, Reloaded};
+use crate::origin::Meant;
+use crate::reload::Keeper;
 use crate::snapshot::{Publication, Snapshot};
+use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
-/// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
-const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address.
 const FILES_RESERVED: u64 = 64;
 /// How often the drain tells what it still waits for.
@@ -38,8 +38,8 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 /// Why the engine could not start.
 #[derive(Debug)]
 pub enum StartError {
-    Bind { address: SocketAddr, listener: String, error: io::Error },
-    AdminBind { address: SocketAddr, error: io::Error },
+    Bind(BindError),
+    AdminBind { address: String, error: io::Error },
     AccessLog(io::Error),
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
@@ -48,9 +48,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Bind { address, listener, error } => {
-                write!(f, "listener \"{listener}\" cannot bind {address}: {error}; {}", bind_advice(error))
-            }
+            StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
             StartError::AdminBind { address, error } => {
                 write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
             }
@@ -63,31 +61,24 @@ impl fmt::Display for StartError {
     }
 }
 
-fn bind_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
-        io::ErrorKind::AddrNotAvailable => "use an address of this machine (ip address shows them)",
-        _ => "check the address",
-    }
-}
-
 /// Everything that needs the rights the process was started with, done.
 pub struct Prepared {
+    path: PathBuf,
+    meant: Meant,
     snapshot: Arc<Snapshot>,
-    /// By worker; each socket with its listener's index.
-    sockets: Vec<Vec<(usize, TcpListener)>>,
-    admin: Option<TcpListener>,
+    admin: Option<AdminSocket>,
     log: Writer,
     connections_max: usize,
 }
 
 /// Binds, opens, and gives up privileges. No thread exists before this returns.
-pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
-    let config = &snapshot.config;
+pub fn prepare(path: &Path, meant: Meant, snapshot: Snapshot) -> Result<Prepared, StartError> {
+    let config = Arc::clone(&snapshot.config);
     let files = propylon_sys::raise_files_limit();
-    let workers = worker_count(config);
-    let sockets = bind(config, workers)?;
+    let workers = worker_count(&config);
+    let bound = sockets::bind(&config, workers, &[]).map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
+    sockets::announce(&config, &bound, &[]);
+    let snapshot = snapshot.bound(bound);
     let admin = config.admin.as_ref().map(bind_admin).transpose()?;
     let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
     if let Some(user) = &config.process.user {
@@ -97,7 +88,7 @@ pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
     // A request needs a file on each side; a client that is idle needs one.
     let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
     let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
-    Ok(Prepared { snapshot: Arc::new(snapshot), sockets, admin, log, connections_max })
+    Ok(Prepared { path: path.to_owned(), meant, snapshot: Arc::new(snapshot), admin, log, connections_max })
 }
 
 /// Threads that will serve.
@@ -108,45 +99,20 @@ pub fn worker_count(config: &Config) -> usize {
     }
 }
 
-fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>>, StartError> {
-    let mut sockets: Vec<Vec<(usize, TcpListener)>> = (0..workers).map(|_| Vec::new()).collect();
-    for (index, listener) in config.listeners.iter().enumerate() {
-        for bind in &listener.bind {
-            let fail = |error| StartError::Bind { address: bind.address, listener: listener.name.clone(), error };
-            let mut address = bind.address;
-            if address.port() != 0 {
-                propylon_sys::check_free(address).map_err(fail)?;
-            }
-            for own in &mut sockets {
-                let options =
-                    ListenOptions { reuse_port: true, defer_accept: Some(DEFER_ACCEPT), ..ListenOptions::default() };
-                let socket = propylon_sys::listen(address, options).map_err(fail)?;
-                // Accepted sockets inherit it: a call saved per connection.
-                propylon_sys::set_nodelay(&socket).map_err(fail)?;
-                address = socket.local_addr().map_err(fail)?;
-                own.push((index, socket));
-            }
-            let scheme = if listener.tls.is_some() { "https" } else { "http" };
-            log::info!("listener \"{}\" at {scheme}://{address}", listener.name);
+fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
+    match &admin.bind {
+        AdminBind::Tcp(address) => {
+            let socket = propylon_sys::listen(*address, ListenOptions::default()).map_err(fail)?;
+            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+            Ok(AdminSocket::Tcp(socket))
+        }
+        AdminBind::Unix(path) => {
+            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
+            log::info!("admin at {}", admin.bind);
+            Ok(AdminSocket::Unix(socket))
         }
     }
-    Ok(sockets)
-}
-
-/// By listener. All workers have bound the same, so the first one's sockets tell.
-fn bound_addresses(sockets: &[Vec<(usize, TcpListener)>], listeners: usize) -> Vec<Vec<SocketAddr>> {
-    let mut addresses = vec![Vec::new(); listeners];
-    for (listener, socket) in sockets.iter().take(1).flatten() {
-        addresses[*listener].extend(socket.local_addr());
-    }
-    addresses
-}
-
-fn bind_admin(admin: &propylon_config::Admin) -> Result<TcpListener, StartError> {
-    let fail = |error| StartError::AdminBind { address: admin.bind, error };
-    let socket = propylon_sys::listen(admin.bind, ListenOptions::default()).map_err(fail)?;
-    log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
-    Ok(socket)
 }
 
 /// How a run ended.
@@ -160,9 +126,8 @@ pub enum Outcome {
 
 /// Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { snapshot, sockets, admin, log, connections_max } = prepared;
-    let workers = sockets.len();
-    let addresses = bound_addresses(&sockets, snapshot.config.listeners.len());
+    let Prepared { path, meant, snapshot, admin, log, connections_max } = prepared;
+    let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread()
@@ -171,16 +136,15 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
     let (phase, watched) = watch::channel(Phase::Serving);
-    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot), workers)));
+    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot))));
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let mut threads = Vec::new();
-    for (index, listeners) in sockets.into_iter().enumerate() {
+    for index in 0..workers {
         let assignment = Assignment {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
-            listeners,
             published: published.clone(),
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
@@ -192,9 +156,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
-    let certificates = Certificates::new(&snapshot, Instant::now());
-    let log_failures = log.failures();
-    let main = Main { batching, snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
+    let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
+    let main = Main { batching, keeper, store, telemetry, phase, log_failures: log.failures() };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -203,37 +166,31 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 /// The main thread's own work.
 struct Main {
     batching: Arc<Batching>,
-    /// The one that was published last.
-    snapshot: Arc<Snapshot>,
-    certificates: Certificates,
-    publish: watch::Sender<Arc<Publication>>,
+    keeper: Keeper,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
-    /// By listener: what is bound, with the ports that the kernel chose.
-    addresses: Vec<Vec<SocketAddr>>,
 }
 
 impl Main {
     async fn watch(
         mut self,
-        admin: Option<TcpListener>,
+        admin: Option<AdminSocket>,
         threads: Vec<JoinHandle<io::Result<()>>>,
     ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let (asks, mut asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
-                snapshot: Arc::clone(&self.snapshot),
-                certificates: self.certificates.shown(),
+                shown: self.keeper.shown(),
                 telemetry: Arc::clone(&self.telemetry),
-                addresses: self.addresses.clone(),
                 started: Instant::now(),
             };
-            admin::start(socket, view)?;
+            admin::start(socket, view, asks)?;
         }
         let mut hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
@@ -250,13 +207,16 @@ impl Main {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
                 // Without a handler either would end the process.
-                _ = hangup.recv() => self.reload_all_certificates(),
+                _ = hangup.recv() => self.keeper.read_again().await,
+                Some(ask) = asked.recv() => self.answer(ask).await,
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
                     self.report_kernels();
-                    self.reload_changed_certificates();
+                    self.keeper.watch_certificates().await;
+                    self.keeper.watch_file().await;
+                    self.keeper.look_after();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -267,51 +227,16 @@ impl Main {
         Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
     }
 
-    /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
-    fn reload_all_certificates(&mut self) {
-        let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
-        log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        match self.certificates.reload(&self.snapshot, &all) {
-            Reloaded::Same => {
-                self.column().increment(self.telemetry.process.certificate_reloads.success);
-                log::info!("the certificates are what they were");
-            }
-            other => self.conclude(other),
-        }
-    }
-
-    /// What was merely touched is nobody's news.
-    fn reload_changed_certificates(&mut self) {
-        let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
-        if !changed.is_empty() {
-            let reloaded = self.certificates.reload(&self.snapshot, &changed);
-            self.conclude(reloaded);
-        }
-    }
-
-    fn conclude(&mut self, reloaded: Reloaded) {
-        let counters = &self.telemetry.process.certificate_reloads;
-        match reloaded {
-            Reloaded::New(snapshot) => {
-                self.column().increment(counters.success);
-                let count: usize = snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
-                self.publish(snapshot);
-                log::info!("certificates were read again: {count} in use");
-            }
-            Reloaded::Same => {}
-            Reloaded::Failed => {
-                self.column().increment(counters.failure);
-                log::error!("certificates could not be read again; those from before stay in use");
-            }
-        }
-    }
-
-    fn publish(&mut self, snapshot: Snapshot) {
-        self.snapshot = Arc::new(snapshot);
-        let workers = self.store.columns() - 1;
-        let publication = Publication::new(Arc::clone(&self.snapshot), workers);
-        publication.prepare();
-        self.publish.send_replace(Arc::new(publication));
+    /// A change that the admin address was asked for.
+    async fn answer(&mut self, ask: admin::Ask) {
+        let admin::Ask { change, dry_run, generation, reply } = ask;
+        let current = self.keeper.snapshot().generation;
+        let outcome = match generation {
+            Some(generation) if generation != current => Err(admin::NotDone::OtherGeneration(current)),
+            _ => self.keeper.change(change, dry_run).await.map_err(admin::NotDone::Refused),
+        };
+        // Whoever asked may have gone.
+        let _ = reply.send(outcome);
     }
 
     /// This thread's own: the last.
@@ -321,7 +246,7 @@ impl Main {
 
     /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
     fn tend_tickets(&self) {
-        let (changes, errors) = self.snapshot.tend_tickets(SystemTime::now());
+        let (changes, errors) = self.keeper.snapshot().tend_tickets(SystemTime::now());
         let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
@@ -348,7 +273,7 @@ impl Main {
         interrupt: &mut Signal,
         threads: Vec<JoinHandle<io::Result<()>>>,
     ) -> Outcome {
-        let limit = self.snapshot.config.process.drain_timeout;
+        let limit = self.keeper.snapshot().config.process.drain_timeout;
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(Phase::Draining);

@@ -179,7 +179,7 @@ impl Answer<'_> {
 pub fn answer_here(connection: &mut Connection, request: &mut Request, answer: &Answer<'_>) -> After {
     let head = &request.head;
     let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
-    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.draining.get();
+    let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.is_leaving(connection.listener);
     let (client, head_only) = (head.version, head.method == Method::Head);
     stage_answer(connection, request, answer, client, head_only, keep_alive);
     match (keep_alive, skipped) {

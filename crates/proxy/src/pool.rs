@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -130,8 +131,10 @@ pub enum Returned {
 }
 
 pub struct Pool {
-    /// By server.
-    idle: Vec<RefCell<Vec<Idle>>>,
+    /// By server. Pools that follow each other share those of the servers that stay.
+    idle: Vec<Rc<RefCell<Vec<Idle>>>>,
+    /// By server: whether its connections are kept. Those of a server that is gone are not.
+    kept: Vec<bool>,
     idle_max: usize,
     requests_max: u32,
     core: usize,
@@ -143,10 +146,18 @@ pub struct Pool {
     pub recent: Vec<Cell<u32>>,
 }
 
-/// What all cores will share of a backend; none where no server has a limit.
-pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>> {
+/// What all cores will share of a backend; none where no server has a limit and none had. It is not in force before
+/// [`Turnstile::settle`].
+pub fn turnstile(
+    backend: &Backend,
+    cores: usize,
+    earlier: Option<&Arc<ServerTurnstile>>,
+) -> Option<Arc<ServerTurnstile>> {
     let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
     let limits: Vec<u32> = limits.collect();
+    if let Some(earlier) = earlier {
+        return Some(Arc::new(earlier.succeeded_by(&limits, backend.queue.limit)));
+    }
     let limited = limits.iter().any(|limit| *limit < UNLIMITED);
     limited.then(|| Arc::new(Turnstile::new(&limits, cores, backend.queue.limit)))
 }
@@ -155,13 +166,43 @@ impl Pool {
     pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
         let servers = backend.servers.len();
         Pool {
-            idle: (0..servers).map(|_| RefCell::default()).collect(),
+            idle: (0..servers).map(|_| Rc::default()).collect(),
+            kept: backend.servers.iter().map(|server| server.retired.is_none()).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
             turnstile,
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
+        }
+    }
+
+    /// As [`Pool::new`], with the connections to those servers that are the same.
+    pub fn succeeding(
+        earlier: &Pool,
+        backend: &Backend,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        is_same: impl Fn(usize) -> bool,
+    ) -> Pool {
+        let mut pool = Pool::new(backend, earlier.core, turnstile);
+        for (server, (idle, known)) in pool.idle.iter_mut().zip(&earlier.idle).enumerate() {
+            if is_same(server) {
+                *idle = Rc::clone(known);
+            }
+        }
+        pool
+    }
+
+    /// Closes what the limits of this pool know nothing of and what is of servers that are gone, and has the other cores know
+    /// of the rest.
+    pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
+        let counted = self.turnstile.is_some();
+        let kept = |server: usize, idle: &mut Idle| self.kept[server] && (!counted || idle.connection.permit.is_some());
+        self.retain(kept, &mut closed);
+        for server in 0..self.servers() {
+            self.note(server);
+            // Somebody may have joined the line before these could be seen.
+            self.give_away(server);
         }
     }
 
@@ -222,7 +263,16 @@ impl Pool {
     /// Takes a connection back after a complete response, or a new one that was made ahead.
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
-        if !connection.socket.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+        if !connection.socket.is_quiet()
+            || connection.requests >= self.requests_max
+            || connection.is_expired()
+            || !self.kept[server]
+        {
+            return Returned::Closed;
+        }
+        if let Some(turnstile) = &self.turnstile
+            && (turnstile.is_over(server) || connection.permit.is_none())
+        {
             return Returned::Closed;
         }
         if let Some(turnstile) = &self.turnstile
@@ -272,6 +322,11 @@ impl Pool {
         self.idle[server].borrow().len()
     }
 
+    /// The core it is of.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
     pub fn servers(&self) -> usize {
         self.idle.len()
     }
@@ -279,25 +334,26 @@ impl Pool {
     /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
     /// Returns how many, by server.
     pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
-        self.retain(
-            |idle| idle.since >= limit && idle.connection.socket.is_quiet() && !idle.connection.is_expired(),
-            closed,
-        );
+        let keep = |server: usize, idle: &mut Idle| {
+            let is_good = idle.connection.socket.is_quiet() && !idle.connection.is_expired();
+            is_good && idle.since >= limit && self.kept[server]
+        };
+        self.retain(keep, closed);
     }
 
     /// Closes what belongs to a client that is gone.
     pub fn forget(&self, owner: NonZeroU64, closed: impl FnMut(usize, usize)) {
-        self.retain(|idle| idle.connection.key.owner != Some(owner), closed);
+        self.retain(|_, idle| idle.connection.key.owner != Some(owner), closed);
     }
 
     /// Closes everything.
     pub fn clear(&self, closed: impl FnMut(usize, usize)) {
-        self.retain(|_| false, closed);
+        self.retain(|_, _| false, closed);
     }
 
-    fn retain(&self, mut keep: impl FnMut(&mut Idle) -> bool, mut closed: impl FnMut(usize, usize)) {
+    fn retain(&self, mut keep: impl FnMut(usize, &mut Idle) -> bool, mut closed: impl FnMut(usize, usize)) {
         for server in 0..self.idle.len() {
-            let gone: Vec<Idle> = self.idle[server].borrow_mut().extract_if(.., |idle| !keep(idle)).collect();
+            let gone: Vec<Idle> = self.idle[server].borrow_mut().extract_if(.., |idle| !keep(server, idle)).collect();
             if !gone.is_empty() {
                 closed(server, gone.len());
                 drop(gone);

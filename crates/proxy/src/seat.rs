@@ -225,7 +225,8 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize
             Choice::Untried => !tried.contains(&server),
             Choice::Any => true,
         };
-        let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
+        let fits = |server: usize| state.takes[server] && fits(server) && state.pool.has_room(server);
+        let picked = state.balancer.borrow_mut().pick(fits, random);
         if let Some(server) = picked {
             suspects.tried(server, now);
             return Pick::Server(server, choice);
@@ -258,7 +259,7 @@ fn acceptable(
         Choice::Untried => !tried.contains(server),
         Choice::Any => true,
     };
-    (0..state.pool.servers()).filter(fits).collect()
+    (0..state.pool.servers()).filter(|server| state.takes[*server]).filter(fits).collect()
 }
 
 /// An idle connection to this server, or the right to make one, without waiting.
@@ -418,14 +419,16 @@ fn connect_failure(error: &std::io::Error) -> Attempt {
     Attempt { status, reason, repeatable }
 }
 
-/// Hands this core's idle connections to requests of others whenever it is called.
-pub async fn steward(core: Rc<Core>, backend: usize) {
-    // Not the snapshot: it ends when another follows, and what a core knows of its backends goes on.
-    let backends = Rc::clone(&core.snapshot().backends);
-    let pool = &backends[backend].pool;
-    let Some(turnstile) = &pool.turnstile else { return };
+/// Hands this core's idle connections to requests of others whenever it is called, for as long as the backend's line is
+/// this one.
+pub async fn steward(core: Rc<Core>, backend: usize, line: Arc<ServerTurnstile>) {
     loop {
-        poll_fn(|context| turnstile.poll_called(core.metrics.index(), context)).await;
+        poll_fn(|context| line.poll_called(core.metrics.index(), context)).await;
+        let snapshot = core.snapshot();
+        let Some(pool) = snapshot.backends.get(backend).map(|state| &state.pool) else { return };
+        if pool.turnstile.as_ref().is_none_or(|turnstile| !turnstile.is_kin(&line)) {
+            return;
+        }
         for server in 0..pool.servers() {
             if pool.give_away(server) > 0 {
                 core.report_idle(backend, pool, server);

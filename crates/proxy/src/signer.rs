@@ -38,9 +38,10 @@ pub struct Signer {
     sooner: Notify,
     /// How soon anything can fall due that begins now, in microseconds.
     shortest_wait: u64,
-    profiles: Arc<[SignerProfile]>,
-    /// Position in the configuration.
-    index: usize,
+    profile: Arc<SignerProfile>,
+    /// It is out of the configuration, and nobody waits for it any more.
+    is_ended: Cell<bool>,
+    end: Notify,
 }
 
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
@@ -56,14 +57,8 @@ pub struct Awaited {
 }
 
 impl Signer {
-    pub fn new(
-        profiles: &Arc<[SignerProfile]>,
-        index: usize,
-        column: Column,
-        metrics: &Arc<SignerMetrics>,
-        seed: u64,
-    ) -> Rc<Signer> {
-        let SignerProfile { config, servers, .. } = &profiles[index];
+    pub fn new(profile: &Arc<SignerProfile>, column: Column, metrics: &Arc<SignerMetrics>, seed: u64) -> Rc<Signer> {
+        let SignerProfile { config, servers, .. } = &**profile;
         let settings = Settings {
             servers: servers.len(),
             connections: config.connections.into(),
@@ -79,13 +74,26 @@ impl Signer {
             started: Instant::now(),
             next_look: Cell::new(0),
             sooner: Notify::new(),
-            profiles: Arc::clone(profiles),
-            index,
+            profile: Arc::clone(profile),
+            is_ended: Cell::new(false),
+            end: Notify::new(),
         })
     }
 
     fn profile(&self) -> &SignerProfile {
-        &self.profiles[self.index]
+        &self.profile
+    }
+
+    /// Ends its tasks, and with them its connections.
+    pub fn end(&self) {
+        self.is_ended.set(true);
+        self.end.notify_waiters();
+    }
+
+    async fn ended(&self) {
+        while !self.is_ended.get() {
+            self.end.notified().await;
+        }
     }
 
     /// Starts its tasks, on the core's own thread.
@@ -121,6 +129,7 @@ impl Signer {
             tokio::select! {
                 () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
                 () = self.sooner.notified() => {}
+                () = self.ended() => return,
             }
         }
     }

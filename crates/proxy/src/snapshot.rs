@@ -3,25 +3,36 @@
 //! `Snapshot` is what all cores read; `CoreSnapshot` adds what a core writes while it works by it (balancer positions,
 //! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
 //! it began with.
+//!
+//! A snapshot that succeeds another takes over whatever is equal by content: sockets, certificates, ticket keys, links to
+//! key servers, and on each core what it knows of its backends and its connections to them. Compiling changes nothing that
+//! is in use, so a snapshot may as well be thrown away; what comes into force with it does so in `settle`.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use propylon_config::{
-    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
+use propylon_tls::{
+    Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Severity, Tickets,
+};
+use tokio::sync::Notify;
 
+use crate::admin::effective;
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
-use crate::telemetry::address_label;
+use crate::sockets::{self, BindError, Bound, bind_advice};
+use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
@@ -36,29 +47,56 @@ pub fn alpn_name(position: u8) -> &'static str {
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]
 pub struct Snapshot {
+    /// Counts from 1.
+    pub generation: u64,
     pub config: Arc<Config>,
     pub router: Arc<Router>,
     /// By backend, then by server.
-    pub servers: Arc<Vec<Vec<Server>>>,
+    pub servers: Vec<Arc<Vec<Server>>>,
+    /// By backend: the generation since which it has been what it is.
+    versions: Vec<u64>,
     /// By `SignerId`.
-    pub signers: Arc<[SignerProfile]>,
+    pub signers: Vec<Arc<SignerProfile>>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
-    turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     tickets: Arc<TicketSets>,
+    /// By listener; none for plaintext.
+    terms: Vec<Option<Arc<Terms>>>,
+    pub sockets: Arc<[Bound]>,
 }
 
-/// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
+/// On which terms a listener speaks TLS.
+struct Terms {
+    profile: Arc<Profile>,
+    prefer: Option<Vec<KeyType>>,
+    tickets: Arc<Tickets>,
+    /// By worker: what its acceptor is made of.
+    parts: Vec<OnceLock<AcceptorParts>>,
+}
+
+impl Terms {
+    fn is_same(&self, other: &Terms) -> bool {
+        Arc::ptr_eq(&self.profile, &other.profile)
+            && Arc::ptr_eq(&self.tickets, &other.tickets)
+            && self.prefer == other.prefer
+    }
+
+    fn parts(&self, worker: usize) -> &AcceptorParts {
+        self.parts[worker].get_or_init(|| self.profile.acceptor_parts(self.prefer.as_deref(), &self.tickets))
+    }
+}
+
+/// A snapshot on its way to the cores.
 pub struct Publication {
     pub snapshot: Arc<Snapshot>,
-    /// By worker.
-    parts: Vec<OnceLock<Parts>>,
+    /// Cores that go by it.
+    adopted: AtomicUsize,
+    adopting: Notify,
 }
 
-/// One core's, by listener; none for plaintext.
-type Parts = Arc<[Option<AcceptorParts>]>;
-
+#[derive(PartialEq, Eq)]
 pub struct Server {
     pub address: SocketAddr,
     /// As the user wrote it.
@@ -72,40 +110,118 @@ pub struct SignerProfile {
     pub servers: Vec<Server>,
 }
 
-/// What stands in the way of a configuration that was read without problems.
-#[derive(Debug)]
-pub enum CompileError {
-    Certificates(Vec<Finding>),
-    Lookup { at: At, what: String },
+/// Whether files are read again although their names are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    ReadAgain,
+    AsTheyWere,
 }
 
 impl Snapshot {
-    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
-    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
-        let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
-        let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
-        warnings.extend(more);
-        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
-        let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
-        let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
-        let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
-        let turnstiles = turnstiles.collect();
-        let profiles = profiles.into_iter().map(Arc::new).collect();
-        Ok((Snapshot { config: Arc::new(config), router, servers, signers, turnstiles, profiles, tickets }, warnings))
+    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails; then all that
+    /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone.
+    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+        let sets = TicketSets::open(&config.tls, &tickets);
+        Snapshot::build(config, sets, None, Files::ReadAgain)
     }
 
-    /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
-        Snapshot {
-            config: Arc::clone(&self.config),
-            router: Arc::clone(&self.router),
-            servers: Arc::clone(&self.servers),
-            signers: Arc::clone(&self.signers),
-            turnstiles: Arc::clone(&self.turnstiles),
-            profiles,
-            tickets: Arc::clone(&self.tickets),
+    /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with
+    /// new addresses bound.
+    pub fn succeeded_by(&self, config: Config, files: Files) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+        let sets = self.tickets.succeeded_by(&config.tls);
+        let bound = sockets::bind(&config, worker_count(&self.config), &self.sockets);
+        let built = Snapshot::build(config, sets, Some(self), files);
+        let refused = |error: BindError| Finding {
+            severity: Severity::Error,
+            at: error.at,
+            path: PathBuf::new(),
+            what: error.to_string(),
+            fix: bind_advice(&error.error).into(),
+        };
+        match (built, bound) {
+            (Ok((snapshot, warnings)), Ok(bound)) => Ok((snapshot.bound(bound), warnings)),
+            (built, bound) => {
+                let mut findings = built.map_or_else(|findings| findings, |(_, warnings)| warnings);
+                findings.extend(bound.err().unwrap_or_default().into_iter().map(refused));
+                Err(findings)
+            }
         }
+    }
+
+    fn build(
+        config: Config,
+        sets: Result<TicketSets, Vec<Finding>>,
+        earlier: Option<&Snapshot>,
+        files: Files,
+    ) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+        let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
+        let mut findings = Vec::new();
+        let profiles = follow_profiles(&config, earlier, files, &mut findings);
+        let signers = follow_signers(&config, earlier, &mut findings);
+        let servers = follow_servers(&config, earlier, &mut findings);
+        let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
+        let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+        let (Some(sets), false) = (sets, failed) else { return Err(findings) };
+        let versions = versions(&config, &servers, earlier, generation);
+        let turnstile = |(place, backend): (usize, &Backend)| {
+            let before = earlier.filter(|earlier| place < earlier.config.backends.len());
+            match before {
+                Some(before) if versions[place] == before.versions[place] => before.turnstiles[place].clone(),
+                Some(before) if before.config.backends[place].name == backend.name => {
+                    turnstile(backend, worker_count(&config), before.turnstiles[place].as_ref())
+                }
+                _ => turnstile(backend, worker_count(&config), None),
+            }
+        };
+        let turnstiles = config.backends.iter().enumerate().map(turnstile).collect();
+        let terms = |(place, listener): (usize, &Listener)| terms(listener, place, &profiles, &sets, &config, earlier);
+        let terms = config.listeners.iter().enumerate().map(terms).collect();
+        let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        let sockets = Arc::new([]);
+        let config = Arc::new(config);
+        let tickets = sets;
+        let snapshot = Snapshot {
+            generation,
+            config,
+            router,
+            servers,
+            versions,
+            signers,
+            turnstiles,
+            profiles,
+            tickets,
+            terms,
+            sockets,
+        };
+        Ok((snapshot, findings))
+    }
+
+    /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
+    pub fn settle(&self, earlier: &Snapshot) {
+        for (place, turnstile) in self.turnstiles.iter().enumerate() {
+            if let Some(turnstile) = turnstile
+                && !earlier
+                    .turnstiles
+                    .get(place)
+                    .is_some_and(|old| old.as_ref().is_some_and(|old| Arc::ptr_eq(old, turnstile)))
+            {
+                turnstile.settle();
+            }
+        }
+    }
+
+    /// The same, with its sockets.
+    pub fn bound(self, sockets: Vec<Bound>) -> Snapshot {
+        Snapshot { sockets: sockets.into(), ..self }
+    }
+
+    /// The same, with other certificates.
+    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+        let of = |(place, listener): (usize, &Listener)| {
+            terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
+        };
+        let terms = self.config.listeners.iter().enumerate().map(of).collect();
+        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -113,6 +229,145 @@ impl Snapshot {
         self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
         self.tickets.tend(now)
     }
+
+    /// Addresses that a listener is bound to, with the ports that the kernel chose.
+    pub fn addresses(&self, listener: usize) -> Vec<SocketAddr> {
+        self.sockets.iter().filter(|bound| bound.listener == listener).map(|bound| bound.address).collect()
+    }
+}
+
+/// Those of before where nothing about them has changed.
+fn follow_profiles(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<Profile>> {
+    let mut profiles = Vec::new();
+    for tls in &config.tls {
+        let known = earlier.and_then(|earlier| {
+            let place = earlier.config.tls.iter().position(|known| known.name == tls.name)?;
+            Some((&earlier.config, &earlier.config.tls[place], &earlier.profiles[place]))
+        });
+        let is_same = known.is_some_and(|(before, known, _)| {
+            known.signer == tls.signer && effective::tls(before, known) == effective::tls(config, tls)
+        });
+        if let Some((_, _, profile)) = known
+            && is_same
+            && files == Files::AsTheyWere
+        {
+            profiles.push(Arc::clone(profile));
+            continue;
+        }
+        match load_profile(tls) {
+            Err(errors) => findings.extend(errors),
+            Ok((profile, warnings)) => {
+                findings.extend(warnings);
+                profiles.push(match known {
+                    Some((_, _, known)) if is_same && profile.same_as(known) => Arc::clone(known),
+                    Some((_, before, known)) if before.resumption.session_ids == tls.resumption.session_ids => {
+                        Arc::new(profile.succeeding(known))
+                    }
+                    _ => Arc::new(profile),
+                });
+            }
+        }
+    }
+    profiles
+}
+
+fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<SignerProfile>> {
+    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
+    let mut signers = known.to_vec();
+    for signer in &config.signers[known.len()..] {
+        let servers: Vec<_> = signer.servers.iter().map(|server| look_up(&server.address, server.at)).collect();
+        match LinkProfile::load(signer) {
+            Err(errors) => findings.extend(errors),
+            Ok((link, warnings)) => {
+                findings.extend(warnings);
+                let mut found = Vec::new();
+                for server in servers {
+                    match server {
+                        Ok(server) => found.push(server),
+                        Err(finding) => findings.push(finding),
+                    }
+                }
+                signers.push(Arc::new(SignerProfile { servers: found, config: signer.clone(), link }));
+            }
+        }
+    }
+    signers
+}
+
+/// Names are looked up anew. One that was known keeps its address when that fails.
+fn follow_servers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<Vec<Server>>> {
+    let mut all = Vec::new();
+    for (place, backend) in config.backends.iter().enumerate() {
+        let known = earlier.and_then(|earlier| earlier.servers.get(place));
+        let mut servers = Vec::new();
+        for (place, server) in backend.servers.iter().enumerate() {
+            let label = server_label(server);
+            let before = known.and_then(|known| known.get(place)).filter(|before| before.label == label);
+            let found = match before {
+                Some(before) if server.retired.is_some() => Ok(Server { address: before.address, label }),
+                _ => look_up(&server.address, server.at),
+            };
+            match (found, before) {
+                (Ok(server), _) => servers.push(server),
+                (Err(finding), Some(before)) => {
+                    let what = format!("{}; {} goes on being used", finding.what, before.address);
+                    findings.push(Finding { severity: Severity::Warning, what, ..finding });
+                    servers.push(Server { address: before.address, label: before.label.clone() });
+                }
+                (Err(finding), None) => findings.push(finding),
+            }
+        }
+        let same = |known: &&Arc<Vec<Server>>| **known.as_ref() == servers;
+        all.push(known.filter(same).cloned().unwrap_or_else(|| Arc::new(servers)));
+    }
+    all
+}
+
+/// A backend is what it was if it is written the same, and its servers' names lead where they led.
+fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snapshot>, generation: u64) -> Vec<u64> {
+    let version = |(place, backend): (usize, &Backend)| {
+        let known = earlier.and_then(|earlier| Some((earlier, earlier.config.backends.get(place)?)));
+        match known {
+            Some((earlier, known))
+                if known.name == backend.name
+                    && known.retired == backend.retired
+                    && Arc::ptr_eq(&earlier.servers[place], &servers[place])
+                    && known
+                        .live_servers()
+                        .map(|(place, _)| place)
+                        .eq(backend.live_servers().map(|(place, _)| place))
+                    && effective::backend(known) == effective::backend(backend) =>
+            {
+                earlier.versions[place]
+            }
+            _ => generation,
+        }
+    };
+    config.backends.iter().enumerate().map(version).collect()
+}
+
+fn terms(
+    listener: &Listener,
+    place: usize,
+    profiles: &[Arc<Profile>],
+    tickets: &TicketSets,
+    config: &Config,
+    earlier: Option<&Snapshot>,
+) -> Option<Arc<Terms>> {
+    let id = listener.tls?.0;
+    let terms = Terms {
+        profile: Arc::clone(&profiles[id]),
+        prefer: listener.prefer.clone(),
+        tickets: Arc::clone(tickets.of(id)),
+        parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
+    };
+    let known = earlier.and_then(|earlier| earlier.terms.get(place)?.as_ref());
+    Some(known.filter(|known| known.is_same(&terms)).cloned().unwrap_or_else(|| Arc::new(terms)))
 }
 
 /// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.
@@ -153,22 +408,17 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
-fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
-    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
-    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
-}
-
-fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
-    backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
-}
-
-fn look_up_one(address: &ServerAddress, at: At) -> Result<Server, CompileError> {
+fn look_up(address: &ServerAddress, at: At) -> Result<Server, Finding> {
     let label = address_label(address);
     let address = match address {
         ServerAddress::Ip(address) => *address,
-        ServerAddress::Name { host, port } => first_address(host, *port)
-            .map_err(|error| CompileError::Lookup { at, what: format!("{label}: {error}") })?,
+        ServerAddress::Name { host, port } => first_address(host, *port).map_err(|error| Finding {
+            severity: Severity::Error,
+            at,
+            path: PathBuf::new(),
+            what: format!("{label}: {error}"),
+            fix: "check the name, or write the server's IP address".into(),
+        })?,
     };
     Ok(Server { address, label })
 }
@@ -194,36 +444,31 @@ fn rule(route: &propylon_config::Route) -> Rule {
 }
 
 impl Publication {
-    pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
-        Publication { snapshot, parts: (0..workers).map(|_| OnceLock::new()).collect() }
+    pub fn new(snapshot: Arc<Snapshot>) -> Publication {
+        Publication { snapshot, adopted: AtomicUsize::new(0), adopting: Notify::new() }
+    }
+
+    /// A core goes by it from here on.
+    pub fn adopted(&self) {
+        self.adopted.fetch_add(1, Ordering::SeqCst);
+        self.adopting.notify_one();
+    }
+
+    /// Waits for so many. For one to wait.
+    pub async fn adopted_by(&self, cores: usize) {
+        while self.adopted.load(Ordering::SeqCst) < cores {
+            self.adopting.notified().await;
+        }
     }
 
     /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
     /// serves should not spend; one that only starts can make its own.
     pub fn prepare(&self) {
-        for worker in 0..self.parts.len() {
-            self.parts(worker);
+        for terms in self.snapshot.terms.iter().flatten() {
+            for worker in 0..terms.parts.len() {
+                terms.parts(worker);
+            }
         }
-    }
-
-    fn parts(&self, worker: usize) -> Parts {
-        Arc::clone(self.parts[worker].get_or_init(|| {
-            let shared = &self.snapshot;
-            shared.config.listeners.iter().map(|listener| shared.acceptor_parts(listener)).collect()
-        }))
-    }
-
-    /// By listener; none for plaintext. To be called on the worker's own core.
-    fn acceptors(&self, worker: usize, deferral: Deferral, parking: &Rc<Parking>) -> Vec<Option<Acceptor>> {
-        let acceptor = |parts: &Option<AcceptorParts>| Some(parts.as_ref()?.assemble().deferring(deferral, parking));
-        self.parts(worker).iter().map(acceptor).collect()
-    }
-}
-
-impl Snapshot {
-    fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
-        let profile = listener.tls?.0;
-        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile)))
     }
 }
 
@@ -231,8 +476,8 @@ impl Snapshot {
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
     /// By listener; none for plaintext.
-    pub acceptors: Vec<Option<Acceptor>>,
-    pub backends: Rc<[CoreBackend]>,
+    pub acceptors: Vec<Option<Rc<Acceptor>>>,
+    pub backends: Vec<Rc<CoreBackend>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
@@ -244,6 +489,9 @@ pub struct CoreBackend {
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
+    /// By server: whether it gets new requests.
+    pub takes: Vec<bool>,
+    version: u64,
 }
 
 impl CoreSnapshot {
@@ -253,25 +501,45 @@ impl CoreSnapshot {
         deferral: Deferral,
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
-        let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
-        let backends =
-            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
-        let acceptors = publication.acceptors(worker, deferral, parking);
-        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+        CoreSnapshot::build(publication, worker, deferral, parking, None)
     }
 
-    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
-    /// certificates can differ.
+    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay where these do.
     pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
-        debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
-        Rc::new(CoreSnapshot {
-            shared: Arc::clone(&publication.snapshot),
-            acceptors: publication.acceptors(worker, self.deferral, &self.parking),
-            backends: Rc::clone(&self.backends),
-            deferral: self.deferral,
-            parking: Rc::clone(&self.parking),
-        })
+        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some(self))
+    }
+
+    /// To be called on the worker's own core.
+    fn build(
+        publication: &Publication,
+        worker: usize,
+        deferral: Deferral,
+        parking: &Rc<Parking>,
+        earlier: Option<&CoreSnapshot>,
+    ) -> Rc<CoreSnapshot> {
+        let shared = Arc::clone(&publication.snapshot);
+        let backends = (0..shared.config.backends.len()).map(|place| {
+            let known = earlier.and_then(|earlier| Some((earlier, earlier.backends.get(place)?)));
+            match known {
+                Some((_, known)) if known.version == shared.versions[place] => Rc::clone(known),
+                Some((earlier, known)) if is_same_backend(&earlier.shared, &shared, place) => {
+                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place))
+                }
+                _ => Rc::new(CoreBackend::new(&shared, place, worker)),
+            }
+        });
+        let backends = backends.collect();
+        let acceptors = shared.terms.iter().enumerate().map(|(place, terms)| {
+            let terms = terms.as_ref()?;
+            let known = earlier.and_then(|earlier| {
+                let same = Arc::ptr_eq(earlier.shared.terms.get(place)?.as_ref()?, terms);
+                earlier.acceptors[place].as_ref().filter(|_| same)
+            });
+            let new = || Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
+            Some(known.cloned().unwrap_or_else(new))
+        });
+        let acceptors = acceptors.collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
     }
 
     /// Whether RSA operations wait for each other's company.
@@ -279,6 +547,7 @@ impl CoreSnapshot {
         self.deferral.rsa
     }
 
+    /// A listener by its place: one that is retired as well.
     pub fn listener(&self, index: usize) -> &Listener {
         &self.shared.config.listeners[index]
     }
@@ -290,8 +559,36 @@ impl CoreSnapshot {
     }
 }
 
+fn is_same_backend(earlier: &Snapshot, later: &Snapshot, place: usize) -> bool {
+    earlier.config.backends[place].name == later.config.backends[place].name
+}
+
 impl CoreBackend {
-    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
+    fn new(shared: &Snapshot, place: usize, core: usize) -> CoreBackend {
+        let backend = &shared.config.backends[place];
+        let pool = Pool::new(backend, core, shared.turnstiles[place].clone());
+        let suspects = Suspects::new(backend.servers.len());
+        CoreBackend::with(backend, core, pool, suspects, Budget::new(), shared.versions[place])
+    }
+
+    /// With what is known of those servers that stay, and the connections to them.
+    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize) -> CoreBackend {
+        let backend = &later.config.backends[place];
+        let is_same = |server: usize| earlier.servers[place].get(server) == later.servers[place].get(server);
+        let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), is_same);
+        let suspects = self.suspects.borrow().succeeded_by(backend.servers.len(), is_same);
+        let budget = self.retry_budget.borrow().clone();
+        CoreBackend::with(backend, self.pool.core(), pool, suspects, budget, later.versions[place])
+    }
+
+    fn with(
+        backend: &Backend,
+        core: usize,
+        pool: Pool,
+        suspects: Suspects,
+        retry_budget: Budget,
+        version: u64,
+    ) -> CoreBackend {
         let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
         let balancer = match backend.balance {
             propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
@@ -299,9 +596,16 @@ impl CoreBackend {
         };
         CoreBackend {
             balancer: RefCell::new(balancer),
-            suspects: RefCell::new(Suspects::new(weights.len())),
-            retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(backend, core, turnstile),
+            suspects: RefCell::new(suspects),
+            retry_budget: RefCell::new(retry_budget),
+            takes: backend.servers.iter().map(|server| server.retired.is_none() && !server.drain).collect(),
+            pool,
+            version,
         }
+    }
+
+    /// Whether it is another for having been changed.
+    pub fn is_newer(&self, earlier: &CoreBackend) -> bool {
+        self.version != earlier.version
     }
 }

@@ -1,12 +1,13 @@
 //! Every number that the engine keeps: names, labels, and the ids by which a core writes them.
 //!
-//! Families are registered once at start with all their label values, so that the request path only adds to a slot.
+//! Everything a configuration names is registered before that configuration is published, so that the request path only
+//! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use propylon_config::Config;
+use propylon_config::{Backend, Config, FreePlaces};
 use propylon_crypto::JobKind;
-use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_metrics::{Column, Counter, Gauge, Group, Growing, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
@@ -70,13 +71,57 @@ impl ByReason {
 }
 
 pub struct Telemetry {
-    pub listeners: Vec<ListenerMetrics>,
-    pub backends: Vec<BackendMetrics>,
+    /// By place, as are the next.
+    pub listeners: Growing<ListenerMetrics>,
+    pub backends: Growing<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub batches: BatchMetrics,
-    pub signers: Vec<Arc<SignerMetrics>>,
+    pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    ledger: Mutex<Ledger>,
+}
+
+/// Whose series are registered in which places: for the main thread, when configurations change.
+#[derive(Default)]
+struct Ledger {
+    listeners: Vec<Entry>,
+    backends: Vec<(Entry, Vec<Entry>)>,
+    signers: Vec<Entry>,
+}
+
+/// Series of a listener, of a backend without its servers, of a server or of a signer.
+struct Entry {
+    label: String,
+    /// None where the series are another's, by the same label.
+    group: Option<Group>,
+    shown: bool,
+}
+
+impl Entry {
+    fn new(label: &str, group: Group) -> Entry {
+        Entry { label: label.to_owned(), group: Some(group), shown: true }
+    }
+
+    /// Has the series shown under this label, from 0 on if they were not.
+    fn show(&mut self, store: &Store, label: &str, describe: impl FnOnce(&mut Registry)) {
+        if self.shown && self.label == label {
+            return;
+        }
+        if let Some(group) = &self.group {
+            store.register_again(group, describe);
+        }
+        self.label = label.to_owned();
+        self.shown = true;
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        if std::mem::take(&mut self.shown)
+            && let Some(group) = &self.group
+        {
+            store.withdraw(group);
+        }
+    }
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -125,6 +170,67 @@ pub struct ProcessMetrics {
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
+    pub reloads: ReloadMetrics,
+}
+
+/// Configurations and what became of them.
+pub struct ReloadMetrics {
+    pub generation: Gauge,
+    pub applied: Counter,
+    pub unchanged: Counter,
+    pub failed: Counter,
+    /// Seconds since 1970.
+    pub last: Gauge,
+    pub last_failed: Gauge,
+    pub old: Gauge,
+    pub oldest_age: Gauge,
+    pub refused: ByReason,
+}
+
+/// Why the admin API would not change anything.
+pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site", "misdirected"];
+
+impl ReloadMetrics {
+    fn new(r: &mut Registry) -> ReloadMetrics {
+        let mut result = |result: &str| {
+            let help = "Configurations that were to be applied, by what became of them.";
+            r.counter("propylon_config_reloads_total", help, &[("result", result)])
+        };
+        let (applied, unchanged, failed) = (result("applied"), result("unchanged"), result("failed"));
+        ReloadMetrics {
+            applied,
+            unchanged,
+            failed,
+            generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
+            last: r.gauge(
+                "propylon_config_last_reload_timestamp_seconds",
+                "When a configuration was last to be applied, in seconds since 1970.",
+                &[],
+            ),
+            last_failed: r.gauge(
+                "propylon_config_last_reload_failed",
+                "1 if the last configuration that was to be applied was refused.",
+                &[],
+            ),
+            old: r.gauge(
+                "propylon_config_old_snapshots",
+                "Earlier configurations that some request is still served by.",
+                &[],
+            ),
+            oldest_age: r.gauge(
+                "propylon_config_oldest_snapshot_age_seconds",
+                "Seconds since the oldest of those was succeeded.",
+                &[],
+            ),
+            refused: ByReason::new(
+                r,
+                "propylon_admin_refused_total",
+                "Changes by the admin API that were refused before they were looked at.",
+                ("api", "admin"),
+                ADMIN_REFUSALS,
+            ),
+        }
+    }
 }
 
 pub struct CertificateReloads {
@@ -234,7 +340,8 @@ impl ResumptionMetrics {
 }
 
 pub struct BackendMetrics {
-    pub servers: Vec<ServerMetrics>,
+    /// By place.
+    pub servers: Growing<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
     pub stale_retries: Counter,
@@ -249,6 +356,7 @@ pub struct BackendMetrics {
     pub first_byte_duration: Histogram,
 }
 
+#[derive(Clone)]
 pub struct ServerMetrics {
     pub requests: Counter,
     pub connections: Counter,
@@ -346,17 +454,152 @@ impl Telemetry {
         let r = &mut registry;
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
-        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
-        let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
+        let mut ledger = Ledger::default();
+        let listeners = config.listeners.iter().map(|listener| {
+            let (metrics, group) = r.group(|r| listener_metrics(r, &listener.name));
+            ledger.listeners.push(Entry::new(&listener.name, group));
+            metrics
+        });
+        let listeners = listeners.collect();
+        let backends = config.backends.iter().map(|backend| {
+            let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
+            let mut entries = Vec::new();
+            let servers = register_servers(r, backend, &metrics, &mut entries);
+            ledger.backends.push((Entry::new(&backend.name, group), entries));
+            BackendMetrics { servers: servers.into_iter().collect(), ..metrics }
+        });
+        let backends = backends.collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let batches = BatchMetrics::new(r);
-        let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
+        let signers = config.signers.iter().map(|signer| {
+            let (metrics, group) = r.group(|r| signer_metrics(r, signer));
+            ledger.signers.push(Entry::new(&signer.name, group));
+            Arc::new(metrics)
+        });
+        let signers = signers.collect();
         let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, batches, signers, gate }, store)
+        let ledger = Mutex::new(ledger);
+        (Telemetry { listeners, backends, process, parking, batches, signers, gate, ledger }, store)
     }
+
+    /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
+    pub fn follow(&self, store: &Store, config: &Config) {
+        let ledger = &mut *self.ledger();
+        for (place, listener) in config.live_listeners() {
+            let name = &listener.name;
+            match ledger.listeners.get_mut(place) {
+                Some(entry) => entry.show(store, name, |r| _ = listener_metrics(r, name)),
+                None => {
+                    let (metrics, group) = store.register(|r| listener_metrics(r, name));
+                    self.listeners.push(metrics);
+                    ledger.listeners.push(Entry::new(name, group));
+                }
+            }
+        }
+        for (place, backend) in config.live_backends() {
+            let name = &backend.name;
+            match ledger.backends.get_mut(place) {
+                Some((entry, _)) => entry.show(store, name, |r| _ = backend_metrics(r, name)),
+                None => {
+                    let (metrics, group) = store.register(|r| backend_metrics(r, name));
+                    self.backends.push(metrics);
+                    ledger.backends.push((Entry::new(name, group), Vec::new()));
+                }
+            }
+            self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
+        }
+        self.follow_signers(store, config, &mut ledger.signers);
+    }
+
+    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<Entry>) {
+        let metrics = &self.backends[place];
+        // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
+        for (entry, server) in entries.iter_mut().zip(&backend.servers) {
+            if server.retired.is_none() && entry.label != server_label(server) {
+                entry.withdraw(store);
+            }
+        }
+        for (place, server) in backend.live_servers() {
+            if let Some(entry) = entries.get_mut(place) {
+                let label = server_label(server);
+                entry.show(store, &label, |r| _ = server_metrics(r, &backend.name, &label));
+            }
+        }
+        let mut later = Vec::new();
+        if entries.len() < backend.servers.len() {
+            later = store.register(|r| register_servers(r, backend, metrics, entries)).0;
+        }
+        for server in later {
+            metrics.servers.push(server);
+        }
+    }
+
+    /// A signer that is another by the same name takes the name over.
+    fn follow_signers(&self, store: &Store, config: &Config, entries: &mut Vec<Entry>) {
+        let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
+        for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
+            entry.withdraw(store);
+        }
+        for signer in &config.signers[entries.len()..] {
+            let (metrics, group) = store.register(|r| signer_metrics(r, signer));
+            self.signers.push(Arc::new(metrics));
+            entries.push(Entry::new(&signer.name, group));
+        }
+    }
+
+    /// Series of places that nobody uses any more are no longer shown.
+    pub fn withdraw(&self, store: &Store, free: &FreePlaces) {
+        let ledger = &mut *self.ledger();
+        let free_of = |free: &[bool], place: usize| free.get(place).is_some_and(|free| *free);
+        for (place, entry) in ledger.listeners.iter_mut().enumerate() {
+            if free_of(&free.listeners, place) {
+                entry.withdraw(store);
+            }
+        }
+        for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
+            if free_of(&free.backends, place) {
+                entry.withdraw(store);
+            }
+            let free = free.servers.get(place).map_or(&[][..], Vec::as_slice);
+            for (place, entry) in servers.iter_mut().enumerate() {
+                if free_of(free, place) {
+                    entry.withdraw(store);
+                }
+            }
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those that are not registered yet. A server that is listed twice is counted once.
+fn register_servers(
+    r: &mut Registry,
+    backend: &Backend,
+    metrics: &BackendMetrics,
+    entries: &mut Vec<Entry>,
+) -> Vec<ServerMetrics> {
+    let (known, mut later) = (entries.len(), Vec::new());
+    for server in &backend.servers[known..] {
+        let label = server_label(server);
+        match entries.iter().position(|entry| entry.label == label && entry.shown) {
+            Some(place) if place < known => later.push(metrics.servers[place].clone()),
+            Some(place) => later.push(later[place - known].clone()),
+            None => {
+                let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
+                entries.push(Entry::new(&label, group));
+                later.push(metrics);
+                continue;
+            }
+        }
+        entries.push(Entry { label, group: None, shown: true });
+    }
+    later
 }
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
@@ -390,6 +633,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             &[],
         ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
+        reloads: ReloadMetrics::new(r),
     }
 }
 
@@ -504,13 +748,11 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
     }
 }
 
-fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> BackendMetrics {
-    let label = ("backend", backend.name.as_str());
+fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
+    let label = ("backend", name);
     let by = &[label];
-    let servers = backend.servers.iter().map(|server| server_metrics(r, &backend.name, &server_label(server)));
-    let servers = servers.collect();
     BackendMetrics {
-        servers,
+        servers: Growing::new([]),
         retries: r.counter("propylon_retries_total", "Requests tried again on another connection or server.", by),
         retries_refused: r.counter(
             "propylon_retries_refused_total",

@@ -14,6 +14,6 @@ pub use process::{
     resident_bytes, thread_cpu,
 };
 pub use socket::{
-    ListenOptions, accept, check_free, connect, connect_result, listen, peek_closed, peek_reset, reset_on_close,
-    set_nodelay,
+    ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, peek_closed, peek_reset,
+    reset_on_close, set_nodelay,
 };

@@ -23,20 +23,25 @@ pub fn config(config: &Config) -> Value {
     let mut root = json!({
         "process": process(config),
         "log": { "access": access(&config.log.access), "level": level(config.log.level) },
-        "listener": named(config.listeners.iter().map(|each| (&each.name, listener(config, each))).collect()),
+        "listener": named(config.live_listeners().map(|(_, each)| (&each.name, listener(config, each))).collect()),
         "route": config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>(),
     });
     if let Some(admin) = &config.admin {
-        root["admin"] = json!({ "bind": admin.bind });
+        root["admin"] = json!({ "bind": admin.bind.to_string() });
+        if let Some(file) = &admin.token_file {
+            root["admin"]["token_file"] = path(&file.path);
+        }
     }
     if !config.tls.is_empty() {
         root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
     }
-    if !config.signers.is_empty() {
-        root["signer"] = named(config.signers.iter().map(|each| (&each.name, signer(each))).collect());
+    let signers: Vec<_> = config.live_signers().map(|(_, each)| (&each.name, signer(each))).collect();
+    if !signers.is_empty() {
+        root["signer"] = named(signers);
     }
-    if !config.backends.is_empty() {
-        root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
+    let backends: Vec<_> = config.live_backends().map(|(_, each)| (&each.name, backend(each))).collect();
+    if !backends.is_empty() {
+        root["backend"] = named(backends);
     }
     root
 }
@@ -58,6 +63,11 @@ fn process(config: &Config) -> Value {
     }
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
+    }
+    process["watch_config"] = json!(config.process.watch_config);
+    process["immutable"] = json!(config.process.immutable);
+    if let Some(state) = &config.process.state {
+        process["state"] = path(&state.path);
     }
     let handshakes = config.process.handshakes;
     process["handshakes"] = json!({
@@ -129,7 +139,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     value
 }
 
-fn tls(config: &Config, profile: &TlsProfile) -> Value {
+pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
         "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
         "policy": policy(&profile.policy),
@@ -250,18 +260,21 @@ fn template(pieces: &[Piece]) -> String {
     pieces.iter().map(text).collect()
 }
 
-fn backend(backend: &Backend) -> Value {
+pub fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
     let server = |server: &propylon_config::Server| {
         let mut value = json!({ "address": server_label(server), "weight": server.weight });
         if let Some(connections) = server.max_connections {
             value["max_connections"] = json!(connections);
         }
+        if server.drain {
+            value["drain"] = json!(true);
+        }
         value
     };
     let mut value = json!({
         "balance": balance_name(backend.balance),
-        "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "servers": backend.live_servers().map(|(_, each)| server(each)).collect::<Vec<Value>>(),
         "reuse": match backend.reuse {
             Reuse::Never => "never",
             Reuse::Safe => "safe",
@@ -360,9 +373,12 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        watch_config = true
+        state = "state"
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
+        token_file = "token"
         [log]
         access = "logs/access.log"
         level = "warn"
@@ -404,7 +420,7 @@ mod tests {
         ca = "keys-ca.pem"
         [backend.app]
         balance = "random"
-        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, "[fd00::1]:80"]
+        servers = [{ address = "10.0.0.1:80", drain = true }, { address = "app.internal:81", weight = 4, max_connections = 7 }, "[fd00::1]:80"]
         reuse = "aggressive"
         queue = { limit = 0, timeout = "3s" }
         min_idle = 2
@@ -447,6 +463,9 @@ mod tests {
     fn nothing_that_was_written_is_lost() {
         let shown = effective("a.toml", EVERYTHING);
         assert_eq!(shown["process"]["drain_timeout"], "1500ms");
+        assert_eq!((&shown["process"]["watch_config"], &shown["process"]["state"]), (&json!(true), &json!("state")));
+        assert_eq!(shown["admin"], json!({ "bind": "127.0.0.1:9900", "token_file": "token" }));
+        assert_eq!(shown["backend"]["app"]["servers"][0]["drain"], true);
         let handshakes = json!({ "in_progress": 500, "per_source": 20, "queue_wait": "750ms" });
         assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");

@@ -1,8 +1,9 @@
 //! What the admin address shows, put together from the metrics and the configuration at the moment it is asked for.
 
-use std::net::SocketAddr;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
@@ -10,26 +11,28 @@ use propylon_tls::{Profile, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates::{self, Shown};
+use crate::certificates;
+use crate::reload::Shown;
 use crate::snapshot::Snapshot;
-use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
+use crate::telemetry::{ListenerMetrics, Telemetry};
 
 /// What the admin address can show.
 pub struct View {
     pub store: Arc<Store>,
-    /// The one that was started with; its certificates may have been replaced.
-    pub snapshot: Arc<Snapshot>,
-    pub certificates: Shown,
+    pub shown: Rc<RefCell<Shown>>,
     pub telemetry: Arc<Telemetry>,
-    /// By listener: the addresses that were bound, with the ports that the kernel chose.
-    pub addresses: Vec<Vec<SocketAddr>>,
     pub started: Instant,
 }
 
 impl View {
+    /// The snapshot that was published last.
+    pub fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.borrow().snapshot)
+    }
+
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus() + &certificates::expiry(&self.certificates.borrow())
+        self.store.prometheus() + &certificates::expiry(&self.current().profiles)
     }
 
     pub fn is_draining(&self) -> bool {
@@ -38,7 +41,7 @@ impl View {
 
     /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
     pub fn config(&self) -> String {
-        pretty(&effective::config(&self.snapshot.config))
+        pretty(&effective::config(&self.current().config))
     }
 
     /// What is running, for people and scripts.
@@ -52,11 +55,10 @@ impl View {
     }
 
     fn running(&self) -> Value {
-        let config = &self.snapshot.config;
-        let listeners = config.listeners.iter().zip(&self.telemetry.listeners).zip(&self.addresses);
-        let listeners = listeners.map(|((listener, metrics), addresses)| self.listener(listener, metrics, addresses));
-        let backends = config.backends.iter().zip(&self.telemetry.backends).enumerate();
-        let backends = backends.map(|(index, (backend, metrics))| self.backend(index, backend, metrics));
+        let snapshot = &self.current();
+        let config = &snapshot.config;
+        let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
+        let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
         // The last column is the main thread's.
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
@@ -64,12 +66,25 @@ impl View {
             "pid": std::process::id(),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": self.certificates.borrow().iter().flat_map(|profile| served(profile)).collect::<Vec<Value>>(),
+            "certificates": snapshot.profiles.iter().flat_map(|profile| served(profile)).collect::<Vec<Value>>(),
             "backends": backends.collect::<Vec<Value>>(),
+        })
+    }
+
+    fn configuration(&self) -> Value {
+        let shown = self.shown.borrow();
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        json!({
+            "generation": shown.snapshot.generation,
+            "origin": shown.origin,
+            "last_reload": shown.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
+            "old_snapshots": shown.older,
+            "oldest_snapshot_age_seconds": shown.oldest_age.as_secs(),
         })
     }
 
@@ -81,11 +96,12 @@ impl View {
         json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
     }
 
-    fn listener(&self, listener: &Listener, metrics: &ListenerMetrics, addresses: &[SocketAddr]) -> Value {
+    fn listener(&self, snapshot: &Snapshot, place: usize, listener: &Listener) -> Value {
+        let metrics = &self.telemetry.listeners[place];
         json!({
             "name": listener.name,
-            "addresses": addresses,
-            "tls": listener.tls.map(|id| self.snapshot.config.tls[id.0].name.as_str()),
+            "addresses": snapshot.addresses(place),
+            "tls": listener.tls.map(|id| snapshot.config.tls[id.0].name.as_str()),
             "connections": self.store.level(metrics.open),
             "connections_total": self.store.count(metrics.accepted),
             "requests_in_progress": self.store.level(metrics.in_progress),
@@ -93,13 +109,15 @@ impl View {
         })
     }
 
-    fn backend(&self, index: usize, backend: &Backend, metrics: &BackendMetrics) -> Value {
-        let servers = backend.servers.iter().zip(&self.snapshot.servers[index]).zip(&metrics.servers);
-        let servers = servers.map(|((configured, server), metrics)| {
+    fn backend(&self, snapshot: &Snapshot, place: usize, backend: &Backend) -> Value {
+        let metrics = &self.telemetry.backends[place];
+        let servers = backend.live_servers().map(|(server, configured)| {
+            let (server, metrics) = (&snapshot.servers[place][server], &metrics.servers[server]);
             json!({
                 "address": server.label,
                 "resolved": server.address,
                 "weight": configured.weight,
+                "draining": configured.drain,
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),
