@@ -158,7 +158,12 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     drop((watched, published));
     let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
     let main = Main { batching, keeper, store, telemetry, phase, log_failures: log.failures() };
+    let admin_bind = main.keeper.snapshot().config.admin.as_ref().map(|admin| admin.bind.clone());
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    if let Some(AdminBind::Unix(path)) = admin_bind {
+        // A successor would remove it as well.
+        let _ = std::fs::remove_file(path);
+    }
     log.finish(LOG_PATIENCE);
     Ok(outcome)
 }
