@@ -24,6 +24,7 @@ pub mod origin;
 pub mod pool;
 pub mod reload;
 pub mod seat;
+pub mod server;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;
