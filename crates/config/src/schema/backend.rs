@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
-use crate::model::{Backend, Balance, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, Balance, ProxyProtocol, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -20,7 +20,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let report = context.report;
     let balance = balance(&mut section);
     let servers = servers(&mut section);
-    let reuse = reuse(&mut section);
+    let send_proxy_protocol = send_proxy_protocol(&mut section);
+    let reuse = reuse(&mut section, send_proxy_protocol);
     tls(context, &mut section);
     health(&mut section);
     queue(&mut section);
@@ -33,7 +34,13 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
     section.close();
-    Backend { name: name.to_string(), balance, servers, reuse, timeouts, retries, max_idle, at: report.at(span) }
+    let at = report.at(span);
+    Backend { name: name.to_string(), balance, servers, reuse, send_proxy_protocol, timeouts, retries, max_idle, at }
+}
+
+fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
+    let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
+    section.choice("send_proxy_protocol", &choices).map(|found| found.value)
 }
 
 fn balance(section: &mut Section<'_, '_>) -> Balance {
@@ -56,7 +63,8 @@ fn balance(section: &mut Section<'_, '_>) -> Balance {
     }
 }
 
-fn reuse(section: &mut Section<'_, '_>) -> Reuse {
+/// A connection that began with one client's address cannot serve another's requests.
+fn reuse(section: &mut Section<'_, '_>, proxy: Option<ProxyProtocol>) -> Reuse {
     let choices = [
         ("never", Ok(Reuse::Never)),
         ("always", Ok(Reuse::Always)),
@@ -69,7 +77,13 @@ fn reuse(section: &mut Section<'_, '_>) -> Reuse {
             section.report.unsupported(span, &key, "or use \"never\" or \"always\"");
             Reuse::Always
         }
+        Some(Found { value: Ok(Reuse::Always), span }) if proxy.is_some() => {
+            let what = "with `send_proxy_protocol` a server connection serves one request";
+            section.report.warning(span, what, "remove `reuse`, or set it to \"never\"");
+            Reuse::Never
+        }
         Some(Found { value: Ok(reuse), .. }) => reuse,
+        None if proxy.is_some() => Reuse::Never,
         None => Reuse::Always,
     }
 }

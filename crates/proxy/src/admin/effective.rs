@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope, ForwardIdentity,
-    Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse, Route,
+    Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect, Reuse, Route,
     TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
 use serde_json::{Map, Value, json};
@@ -77,9 +77,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     let (timeouts, limits) = (&listener.timeouts, &listener.limits);
     let mut value = json!({
         "bind": listener.bind.iter().map(|bind| bind.address.to_string()).collect::<Vec<String>>(),
-        "protocol": match listener.protocol {
-            Protocol::Http => "http",
-        },
+        "protocol": listener.protocol.name(),
         "forwarded": match listener.forwarded {
             Forwarded::Replace => "replace",
             Forwarded::Append => "append",
@@ -98,6 +96,17 @@ fn listener(config: &Config, listener: &Listener) -> Value {
             "body_rate_min": limits.body_rate_min,
         },
     });
+    if listener.accept_proxy_protocol {
+        value["accept_proxy_protocol"] = json!(true);
+    }
+    if !listener.alpn.is_empty() {
+        value["alpn"] = json!(listener.alpn);
+    }
+    if listener.protocol.is_relay() {
+        // Keys about HTTP, which a file of the same shape may not have on such a listener.
+        let Value::Object(keys) = &mut value else { return value };
+        keys.retain(|key, _| key != "forwarded" && key != "limits");
+    }
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
@@ -188,7 +197,7 @@ fn template(pieces: &[Piece]) -> String {
 fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
     let server = |server: &propylon_config::Server| json!({ "address": server_label(server), "weight": server.weight });
-    json!({
+    let mut value = json!({
         "balance": balance_name(backend.balance),
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
         "reuse": match backend.reuse {
@@ -203,7 +212,14 @@ fn backend(backend: &Backend) -> Value {
         },
         "retries": backend.retries,
         "max_idle": backend.max_idle,
-    })
+    });
+    if let Some(version) = backend.send_proxy_protocol {
+        value["send_proxy_protocol"] = json!(match version {
+            ProxyProtocol::V1 => "v1",
+            ProxyProtocol::V2 => "v2",
+        });
+    }
+    value
 }
 
 fn route(config: &Config, route: &Route) -> Value {
