@@ -224,7 +224,7 @@ fn relays_are_checked() {
         (&relay("passthrough", secure, "backend='app'"), 4, 5, "TLS ends at the servers"),
         (&relay("tcp", "alpn=['imap']", "backend='app'"), 4, 1, "`alpn` is for listeners with protocol = \"tcp\" and `tls`"),
         (&relay("tcp", &format!("alpn=['']\n{secure}"), "backend='app'"), 4, 7, "not the name of a protocol"),
-        (&backend("send_proxy_protocol='v3'"), 6, 21, "use \"v1\" or \"v2\""),
+        (&backend("send_proxy_protocol='v3'"), 6, 21, "did you mean \"v1\"?"),
         (&backend("send_proxy_protocol='v1'\nreuse='always'"), 7, 7, "warning: with `send_proxy_protocol` a server connection serves one request"),
     ]);
 }

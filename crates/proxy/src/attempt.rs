@@ -15,6 +15,7 @@ use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_error};
 use crate::http1::{Decoder, Event};
 use crate::pool::ServerConnection;
+use crate::proxied;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -117,7 +118,7 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
     }
 }
 
-fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Option<usize> {
+pub fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Option<usize> {
     let core = &connection.core;
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
@@ -168,6 +169,9 @@ async fn open(
     core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, micros);
     match connected {
         Ok(socket) => {
+            if let Some(version) = config.send_proxy_protocol {
+                proxied::announce(connection, version, &socket)?;
+            }
             state.suspects.borrow_mut().succeeded(server);
             core.metrics.increment(metrics.connections);
             core.metrics.raise(metrics.open);
@@ -208,7 +212,7 @@ async fn connect(
     Ok(socket)
 }
 
-fn connect_failure(error: &std::io::Error) -> Attempt {
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let reason = match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connect-refused",
         _ => "connect-failed",

@@ -18,6 +18,9 @@ use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::http1::{self, Parsed, Reject};
+use crate::proxied;
+use crate::proxy_protocol::Ends;
+use crate::relay;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
@@ -44,12 +47,14 @@ pub struct Connection {
     pub wire: Buffer,
     pub deadline: Deadline,
     /// Milliseconds on the core's clock.
-    accepted: u64,
+    pub accepted: u64,
     pub facts: Option<Facts>,
     /// Duration of the handshake in microseconds, until the first request has logged it.
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
+    /// What a header of the PROXY protocol has said, where there was one; `peer` is its source then.
+    pub proxied: Option<Box<Ends>>,
 }
 
 /// What becomes of a connection when a request is over.
@@ -100,6 +105,7 @@ impl Connection {
             facts: None,
             handshake_us: None,
             requests: 0,
+            proxied: None,
         }
     }
 
@@ -109,8 +115,14 @@ impl Connection {
 
     /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet.
     async fn live(&mut self) {
+        if self.is_announced() && !Box::pin(proxied::read(self)).await {
+            return;
+        }
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
             return;
+        }
+        if self.is_relayed() {
+            return Box::pin(relay::run(self)).await;
         }
         loop {
             match Box::pin(self.work()).await {
@@ -126,6 +138,15 @@ impl Connection {
                 return Box::pin(self.farewell(After::Close)).await;
             }
         }
+    }
+
+    /// A proxy in front speaks first, and tells who the client is.
+    fn is_announced(&self) -> bool {
+        self.core.snapshot().listener(self.listener).accept_proxy_protocol
+    }
+
+    fn is_relayed(&self) -> bool {
+        self.core.snapshot().listener(self.listener).protocol.is_relay()
     }
 
     /// Waits for the next request with no buffer in hand. False when it will not come.
@@ -366,8 +387,8 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field: of the server name there is only the log to be told.
-        if !self.core.log.borrow().is_on() {
+        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told.
+        if !self.is_relayed() && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
             self.forget_introduction(core.snapshot().listener(self.listener));
         }
@@ -434,7 +455,7 @@ impl Connection {
     }
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
-    async fn farewell(&mut self, after: After) {
+    pub async fn farewell(&mut self, after: After) {
         let core = Rc::clone(&self.core);
         if self.facts.is_some() {
             self.stream.stage_close(&mut self.wire);

@@ -15,6 +15,7 @@ use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
+use crate::relay::Pipes;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
@@ -25,6 +26,7 @@ const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 pub struct Core {
     pub stock: Stock,
+    pub pipes: Pipes,
     pub timers: Rc<Timers>,
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
@@ -69,6 +71,7 @@ impl Core {
     ) -> Rc<Core> {
         Rc::new(Core {
             stock: Stock::default(),
+            pipes: Pipes::default(),
             timers: Rc::new(Timers::new()),
             metrics,
             telemetry,
@@ -146,8 +149,10 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.pipes.report(&self.metrics, &self.telemetry.relay);
         if sweep {
             self.stock.trim();
+            self.pipes.trim();
             self.sweep_pools();
         }
     }

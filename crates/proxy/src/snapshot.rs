@@ -34,9 +34,14 @@ pub fn alpn_name(position: u8) -> &'static str {
 pub struct Snapshot {
     pub config: Config,
     pub router: Router,
+    relay_router: Router,
+    /// The routes that `relay_router` knows.
+    relay_routes: Vec<usize>,
     /// By backend, then by server.
     pub servers: Vec<Vec<Server>>,
     profiles: Vec<Profile>,
+    /// By listener: the profile of one that ends TLS in front of a relay, with the listener's own ALPN.
+    relay_profiles: Vec<Option<Profile>>,
     tickets: TicketSets,
 }
 
@@ -59,13 +64,20 @@ impl Snapshot {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
         let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
+        let relay_profiles = load_relay_profiles(&config).map_err(CompileError::Certificates)?;
         let router = Router::new(config.routes.iter().map(rule).collect());
-        Ok((Snapshot { config, router, servers, profiles, tickets }, warnings))
+        // A route for any listener is one for any http listener.
+        let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
+        let relay_routes: Vec<usize> = (0..config.routes.len()).filter(is_relays).collect();
+        let relay_router = Router::new(relay_routes.iter().map(|index| rule(&config.routes[*index])).collect());
+        let snapshot = Snapshot { config, router, relay_router, relay_routes, servers, profiles, relay_profiles, tickets };
+        Ok((snapshot, warnings))
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
     pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
-        self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
+        let all = self.profiles.iter().chain(self.relay_profiles.iter().flatten());
+        all.for_each(|profile| profile.purge_sessions(now));
         self.tickets.tend(now)
     }
 }
@@ -86,6 +98,20 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
         }
     }
     if failed { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// The warnings are those of `load_profiles`, and were given there.
+fn load_relay_profiles(config: &Config) -> Result<Vec<Option<Profile>>, Vec<Finding>> {
+    let load = |listener: &Listener| {
+        let Some(id) = listener.tls.filter(|_| listener.protocol.is_relay()) else { return Ok(None) };
+        let alpn: Vec<&[u8]> = listener.alpn.iter().map(String::as_bytes).collect();
+        Profile::load(&config.tls[id.0], &alpn).map(|(profile, _)| Some(profile))
+    };
+    config.listeners.iter().map(load).collect()
+}
+
+fn is_relay_route(config: &Config, route: &Route) -> bool {
+    route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
@@ -139,11 +165,12 @@ pub struct CoreBackend {
 
 impl CoreSnapshot {
     pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
-        let acceptor = |listener: &Listener| {
-            let acceptor = listener.tls.map(|id| shared.profiles[id.0].acceptor(shared.tickets.of(id.0)));
+        let acceptor = |(index, listener): (usize, &Listener)| {
+            let profile = |id: usize| shared.relay_profiles[index].as_ref().unwrap_or(&shared.profiles[id]);
+            let acceptor = listener.tls.map(|id| profile(id.0).acceptor(shared.tickets.of(id.0)));
             acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
         };
-        let acceptors = shared.config.listeners.iter().map(acceptor).collect();
+        let acceptors = shared.config.listeners.iter().enumerate().map(acceptor).collect();
         let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
         Rc::new(CoreSnapshot { acceptors, backends, shared })
     }
@@ -156,6 +183,12 @@ impl CoreSnapshot {
     pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
         Some(&self.shared.config.routes[index])
+    }
+
+    /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
+    pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
+        let index = self.shared.relay_router.find(listener, name, b"/")?;
+        Some(&self.shared.config.routes[self.shared.relay_routes[index]])
     }
 }
 
