@@ -8,6 +8,7 @@ pub mod binaries;
 pub mod certificates;
 pub mod client;
 pub mod engine;
+pub mod external;
 pub mod http;
 pub mod keyserver;
 pub mod nginx;

@@ -63,7 +63,7 @@ fn bytes_go_both_ways_and_are_accounted_for() {
         assert_eq!((&line["bytes_received"], &line["bytes_sent"]), (&18.into(), &18.into()), "{line}");
         assert_eq!(line["tls"].is_null(), listener == "plain", "{line}");
     }
-    engine.metric_reaches("propylon_relays_total", &[("end", "closed")], 2.0);
+    engine.metric_reaches("propylon_relays_total", &[("reason", "closed")], 2.0);
     engine.metric_reaches("propylon_connections", &[], 0.0);
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
     engine.metric_reaches("propylon_received_bytes_total", &[("listener", "plain")], 18.0);
@@ -128,7 +128,7 @@ fn a_reset_is_passed_on() {
         client.send("x");
         assert_eq!(client.ending(), Ending::Reset, "{listener}");
     }
-    engine.metric_reaches("propylon_relays_total", &[("end", "server-reset")], 2.0);
+    engine.metric_reaches("propylon_relays_total", &[("reason", "server-reset")], 2.0);
     let server = TcpListener::bind("127.0.0.1:0").expect("a server");
     let engine = Engine::start(&relay(&[server.local_addr().expect("an address")], "", ""));
     for listener in ["plain", "web"] {
@@ -142,7 +142,7 @@ fn a_reset_is_passed_on() {
         let error = theirs.read(&mut bytes).expect_err("a reset and no end");
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{listener}");
     }
-    engine.metric_reaches("propylon_relays_total", &[("end", "client-reset")], 2.0);
+    engine.metric_reaches("propylon_relays_total", &[("reason", "client-reset")], 2.0);
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
 }
 
@@ -157,14 +157,14 @@ fn a_server_that_cannot_be_reached_is_passed_over() {
     }
     assert!(engine.metric("propylon_server_connect_failures_total", &[]) >= 1.0);
     assert!(engine.metric("propylon_retries_total", &[]) >= 1.0);
-    assert_eq!(engine.metric("propylon_relays_total", &[("end", "connect-refused")]), 0.0);
+    assert_eq!(engine.metric("propylon_relays_total", &[("reason", "connect-refused")]), 0.0);
     let engine = Engine::start(&relay(&[dead()], "", "retries = 0"));
     for listener in ["plain", "web"] {
         let mut client = client(&engine, listener);
         client.send("nobody");
         assert_ne!(client.ending(), Ending::Open, "{listener}");
     }
-    engine.metric_reaches("propylon_relays_total", &[("end", "connect-refused")], 2.0);
+    engine.metric_reaches("propylon_relays_total", &[("reason", "connect-refused")], 2.0);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_relay_in_which_nothing_moves_is_ended() {
         client.patience(Duration::from_secs(5));
         assert_ne!(client.ending(), Ending::Open, "{listener}");
     }
-    engine.metric_reaches("propylon_relays_total", &[("end", "idle")], 2.0);
+    engine.metric_reaches("propylon_relays_total", &[("reason", "idle")], 2.0);
     engine.metric_reaches("propylon_timeouts_total", &[("wait", "tunnel-idle"), ("listener", "web")], 1.0);
 }
 

@@ -23,7 +23,8 @@ pub struct Pipes {
 
 #[derive(Default)]
 struct Shelf {
-    idle: RefCell<Vec<Pipe>>,
+    #[expect(clippy::vec_box, reason = "a relay that waits has room for a pointer, and not for a pipe")]
+    idle: RefCell<Vec<Box<Pipe>>>,
     lent: Cell<usize>,
     /// The fewest that lay idle since the last trim: so many were not needed.
     spare: Cell<usize>,
@@ -31,7 +32,7 @@ struct Shelf {
 
 /// A pipe on loan. It goes back empty; one that holds bytes is closed, and they with it.
 pub struct Lent {
-    pipe: Option<Pipe>,
+    pipe: Option<Box<Pipe>>,
     shelf: Rc<Shelf>,
 }
 
@@ -44,7 +45,7 @@ impl Pipes {
         let pipe = match idle {
             Some(pipe) => Some(pipe),
             None if self.shelf.lent.get() >= PIPES_MAX => None,
-            None => Pipe::new(PIPE_BYTES).ok(),
+            None => Pipe::new(PIPE_BYTES).ok().map(Box::new),
         };
         if pipe.is_none() {
             self.refused.set(self.refused.get() + 1);

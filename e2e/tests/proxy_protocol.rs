@@ -1,0 +1,144 @@
+//! The PROXY protocol in and out, with haproxy and nginx on the other side.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use propylon_e2e::engine::with;
+use propylon_e2e::external::External;
+use propylon_e2e::program::curl;
+use propylon_e2e::{Client, Ending, Engine, Origin};
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+/// An address of this machine that is not everybody's.
+const CLIENT: &str = "127.0.0.5";
+
+/// haproxy that hands everything on to `server`, with a header in front.
+fn in_front(server: SocketAddr, version: &str) -> External {
+    External::haproxy(&format!("listen front\n mode tcp\n bind {{address}}\n server s {server} {version}\n"))
+}
+
+/// Asks from `CLIENT`.
+fn ask(scheme: &str, address: SocketAddr, more: &[&str]) -> String {
+    let url = format!("{scheme}://localhost:{}/", address.port());
+    curl(&[&["--interface", CLIENT, &url], more].concat()).ok().text()
+}
+
+#[test]
+fn a_client_is_known_by_the_address_that_haproxy_tells() {
+    let origin = Origin::always(OK);
+    let engine = Engine::start(&with(&[origin.address()], "accept_proxy_protocol = true", ""));
+    for version in ["send-proxy", "send-proxy-v2"] {
+        for (listener, scheme) in [("plain", "http"), ("web", "https")] {
+            let front = in_front(engine.address(listener), version);
+            assert_eq!(ask(scheme, front.address(), &[]), "ok", "{version} {listener}");
+            let line = engine.logged("the request", |line| line["listener"] == listener);
+            assert!(line["client"].as_str().is_some_and(|text| text.starts_with("127.0.0.5:")), "{line}");
+        }
+    }
+    let told = origin.received_text().matches("X-Forwarded-For: 127.0.0.5\r\n").count();
+    assert_eq!(told, 4, "{}", origin.received_text());
+}
+
+#[test]
+fn whoever_connects_without_a_header_is_not_listened_to() {
+    let origin = Origin::always(OK);
+    let listener = "accept_proxy_protocol = true\ntimeouts = { handshake = \"1s\" }";
+    let engine = Engine::start(&with(&[origin.address()], listener, ""));
+    let mut bare = Client::plain(engine.address("plain"));
+    bare.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_ne!(bare.ending(), Ending::Open);
+    let mut wrong = Client::plain(engine.address("plain"));
+    wrong.send("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\nGET / HTTP/1.1\r\n");
+    assert_ne!(wrong.ending(), Ending::Open);
+    let mut slow = Client::plain(engine.address("web"));
+    slow.send("PROXY TCP4 1.2.3.4");
+    slow.patience(Duration::from_secs(5));
+    assert_ne!(slow.ending(), Ending::Open);
+    for reason in ["no-proxy-header", "bad-proxy-line", "timeout"] {
+        engine.metric_reaches("propylon_proxy_protocol_refused_total", &[("reason", reason)], 1.0);
+    }
+    assert_eq!(origin.connections(), 0);
+}
+
+#[test]
+fn a_header_may_come_in_pieces_and_a_request_right_behind_it() {
+    let origin = Origin::always(OK);
+    let engine = Engine::start(&with(&[origin.address()], "accept_proxy_protocol = true", ""));
+    let mut client = Client::plain(engine.address("plain"));
+    client.send("PROXY TCP6 2001:db");
+    client.send("8::7 ::1 7 8\r");
+    client.send("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "ok");
+    assert_eq!(client.get("/again").text(), "ok");
+    assert!(origin.received_text().contains("X-Forwarded-For: 2001:db8::7\r\n"), "{}", origin.received_text());
+    let mut local = Client::plain(engine.address("plain"));
+    local.send(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(local.read_response().text(), "ok");
+    assert!(origin.received_text().contains("X-Forwarded-For: 127.0.0.1\r\n"), "{}", origin.received_text());
+}
+
+#[test]
+fn servers_are_told_of_the_client() {
+    let nginx = External::nginx(
+        "listen {address} proxy_protocol;\nlocation / { return 200 \"$proxy_protocol_addr $proxy_protocol_server_port\"; }",
+    );
+    let haproxy = External::haproxy(
+        "frontend f\n mode http\n bind {address} accept-proxy\n \
+         http-request return status 200 content-type text/plain lf-string \"%[src] %[dst_port]\"\n",
+    );
+    for server in [&nginx, &haproxy] {
+        for version in ["v1", "v2"] {
+            let relay = "[listener.relay]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
+                [listener.sealed]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ntls = \"public\"\n\
+                [[route]]\nlistener = \"relay\"\nbackend = \"app\"\n[[route]]\nlistener = \"sealed\"\nbackend = \"app\"\n";
+            let backend = format!("send_proxy_protocol = \"{version}\"");
+            let engine = Engine::start(&format!("{}{relay}", with(&[server.address()], "", &backend)));
+            for (listener, scheme) in [("plain", "http"), ("web", "https"), ("relay", "http"), ("sealed", "https")] {
+                let address = engine.address(listener);
+                assert_eq!(ask(scheme, address, &[]), format!("{CLIENT} {}", address.port()), "{version} {listener}");
+            }
+            // Two clients on connections that stay open are not taken for each other.
+            let mut one = engine.client("plain");
+            for _ in 0..2 {
+                assert!(one.get("/").text().starts_with("127.0.0.1 "), "{version}");
+                assert!(ask("http", engine.address("plain"), &[]).starts_with("127.0.0.5 "), "{version}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_told_is_told_on() {
+    let nginx = External::nginx(
+        "listen {address} proxy_protocol;\nlocation / { return 200 \"$proxy_protocol_addr $proxy_protocol_port \
+         $proxy_protocol_server_addr $proxy_protocol_server_port\"; }",
+    );
+    let both = with(&[nginx.address()], "accept_proxy_protocol = true", "send_proxy_protocol = \"v2\"");
+    let engine = Engine::start(&both);
+    let mut client = Client::plain(engine.address("plain"));
+    client.send("PROXY TCP4 192.0.2.7 198.51.100.9 12345 443\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.read_response().text(), "192.0.2.7 12345 198.51.100.9 443");
+}
+
+#[test]
+fn servers_are_told_of_the_tls_that_ended_here() {
+    let origin = Origin::scripted(|peer| {
+        peer.read_some();
+        peer.send("seen");
+        peer.close();
+    });
+    let engine = Engine::start(&format!(
+        "[listener.sealed]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ntls = \"public\"\n\
+         [backend.app]\nservers = [\"{}\"]\nsend_proxy_protocol = \"v2\"\n\
+         [[route]]\nlistener = \"sealed\"\nbackend = \"app\"\n",
+        origin.address()
+    ));
+    let mut client = Client::tls(engine.address("sealed"));
+    assert_eq!(client.read_exact(4), b"seen");
+    let received = origin.received().concat();
+    assert_eq!(received[..14], *b"\r\n\r\n\0\r\nQUIT\n\x21\x11");
+    let has = |part: &[u8]| received.windows(part.len()).any(|window| window == part);
+    // PP2_TYPE_AUTHORITY, PP2_SUBTYPE_SSL_VERSION, the start of PP2_TYPE_SSL with no certificate, and of the suite's name.
+    assert!(has(b"\x02\0\x09localhost") && has(b"\x21\0\x07TLSv1.3") && has(b"\x01\0\0\0\x01\x21"), "{received:?}");
+    assert!(has(b"TLS_"), "{received:?}");
+}
