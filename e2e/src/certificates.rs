@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PKCS_RSA_SHA256,
+    PKCS_RSA_SHA256, SignatureAlgorithm,
 };
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -20,6 +20,7 @@ pub const NAMES: &[&str] = &["localhost", "shop.test", "*.shop.test", "127.0.0.1
 pub struct Certificates {
     scratch: Scratch,
     authority: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
 }
 
 impl Certificates {
@@ -38,17 +39,29 @@ impl Certificates {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).expect("the CA's certificate");
         scratch.write("ca.pem", certificate.pem());
+        scratch.write("ca.key", key.serialize_pem());
         let authority = certificate.der().clone();
         let issuer = Issuer::new(params, key);
+        let certificates = Certificates { scratch, authority, issuer };
         for (name, algorithm) in [("ec", &PKCS_ECDSA_P256_SHA256), ("rsa", &PKCS_RSA_SHA256)] {
-            let key = KeyPair::generate_for(algorithm).expect("a server's key");
-            let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-            let mut params = CertificateParams::new(names).expect("names for a certificate");
-            params.distinguished_name.push(DnType::CommonName, "localhost");
-            let chain = params.signed_by(&key, &issuer).expect("a server's certificate").pem();
-            scratch.write(&format!("{name}.pem"), format!("{chain}{}", key.serialize_pem()));
+            certificates.scratch.write(&format!("{name}.pem"), certificates.issue(NAMES, algorithm));
         }
-        Certificates { scratch, authority }
+        certificates
+    }
+
+    /// A new certificate of the CA's and its key, in one PEM.
+    pub fn issue(&self, names: &[&str], algorithm: &'static SignatureAlgorithm) -> String {
+        let key = KeyPair::generate_for(algorithm).expect("a server's key");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names for a certificate");
+        params.distinguished_name.push(DnType::CommonName, "localhost");
+        let chain = params.signed_by(&key, &self.issuer).expect("a server's certificate").pem();
+        format!("{chain}{}", key.serialize_pem())
+    }
+
+    /// The CA's key, for a story that needs more of it than certificates.
+    pub fn ca_key(&self) -> PathBuf {
+        self.scratch.join("ca.key")
     }
 
     pub fn ca(&self) -> PathBuf {

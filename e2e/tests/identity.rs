@@ -9,10 +9,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, RevokedCertParams, SerialNumber, date_time_ymd,
 };
+use rustix::process::Signal;
 
 /// Files of an authority, its list of revoked certificates, and clients' certificates with their keys.
 struct Cast {
     scratch: Scratch,
+    issuer: Issuer<'static, KeyPair>,
 }
 
 impl Cast {
@@ -22,20 +24,7 @@ impl Cast {
         let (stranger, _) = authority("Strangers");
         scratch.write("ca.pem", pem);
         let revoked = SerialNumber::from(vec![0x66_u8]);
-        let list = CertificateRevocationListParams {
-            this_update: date_time_ymd(2020, 1, 1),
-            next_update: date_time_ymd(2090, 1, 1),
-            crl_number: SerialNumber::from(1_u64),
-            issuing_distribution_point: None,
-            revoked_certs: vec![RevokedCertParams {
-                serial_number: revoked.clone(),
-                revocation_time: date_time_ymd(2020, 1, 1),
-                reason_code: None,
-                invalidity_date: None,
-            }],
-            key_identifier_method: KeyIdMethod::Sha256,
-        };
-        scratch.write("crl.pem", list.signed_by(&issuer).expect("a list").pem().expect("a list"));
+        scratch.write("crl.pem", list(&issuer, std::slice::from_ref(&revoked)));
         let write = |name: &str, issuer: &Issuer<'_, KeyPair>, change: &dyn Fn(&mut CertificateParams)| {
             scratch.write(&format!("{name}.pem"), client(issuer, change));
         };
@@ -43,7 +32,12 @@ impl Cast {
         write("stranger", &stranger, &|_| {});
         write("expired", &issuer, &|params| params.not_after = date_time_ymd(2021, 1, 1));
         write("revoked", &issuer, &|params| params.serial_number = Some(revoked.clone()));
-        Cast { scratch }
+        Cast { scratch, issuer }
+    }
+
+    /// Publishes a list of these alone.
+    fn revoke(&self, serial_numbers: &[SerialNumber]) {
+        self.scratch.write("crl.pem", list(&self.issuer, serial_numbers));
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -75,15 +69,38 @@ fn authority(name: &str) -> (Issuer<'static, KeyPair>, String) {
     (Issuer::new(params, key), pem)
 }
 
+fn list(issuer: &Issuer<'_, KeyPair>, serial_numbers: &[SerialNumber]) -> String {
+    let revoked = |serial_number: &SerialNumber| RevokedCertParams {
+        serial_number: serial_number.clone(),
+        revocation_time: date_time_ymd(2020, 1, 1),
+        reason_code: None,
+        invalidity_date: None,
+    };
+    let list = CertificateRevocationListParams {
+        this_update: date_time_ymd(2020, 1, 1),
+        next_update: date_time_ymd(2090, 1, 1),
+        crl_number: SerialNumber::from(1_u64),
+        issuing_distribution_point: None,
+        revoked_certs: serial_numbers.iter().map(revoked).collect(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(issuer).expect("a list").pem().expect("a list")
+}
+
 fn client(issuer: &Issuer<'_, KeyPair>, change: &dyn Fn(&mut CertificateParams)) -> String {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::OrganizationName, "Acme, Inc.");
     params.distinguished_name.push(DnType::CommonName, "Zoë");
-    params.serial_number = Some(SerialNumber::from(vec![0x0a_u8, 0xbc]));
+    params.serial_number = Some(serial_number());
     change(&mut params);
     params.signed_by(&key, issuer).expect("a certificate").pem() + &key.serialize_pem()
+}
+
+/// Of every client that has no other.
+fn serial_number() -> SerialNumber {
+    SerialNumber::from(vec![0x0a_u8, 0xbc])
 }
 
 /// Listeners `required`, `optional` and `web`, which asks nobody; `/members` is for those who are known.
@@ -202,6 +219,25 @@ fn a_resumed_tls_1_2_session_has_the_identity_again() {
 #[test]
 fn a_resumed_tls_1_3_session_has_the_identity_again() {
     resumes("-tls1_3");
+}
+
+#[test]
+fn a_client_that_is_revoked_while_it_runs_is_refused_after_sighup_with_its_ticket_too() {
+    for version in ["-tls1_2", "-tls1_3"] {
+        let (cast, origin) = (Cast::new(), origin());
+        let engine = engine(&cast, &origin);
+        let session = cast.scratch.join("session").display().to_string();
+        let with = |key: &str| [vec![version.to_string(), key.into(), session.clone()], cast.shown("good")].concat();
+        answered(&ask(&engine, "required", &with("-sess_out"), "/first"), "200");
+        let again = ask(&engine, "required", &with("-sess_in"), "/again");
+        assert!(again.text().contains("\nReused, TLSv"), "{}", again.text());
+        cast.revoke(&[serial_number()]);
+        engine.signal(Signal::HUP);
+        engine.metric_reaches("propylon_certificate_reloads_total", &[("result", "success")], 1.0);
+        holds("the new list is heeded", || {
+            ask(&engine, "required", &with("-sess_in"), "/after").stderr.contains("alert certificate revoked")
+        });
+    }
 }
 
 #[test]

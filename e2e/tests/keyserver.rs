@@ -151,7 +151,10 @@ fn what_is_no_frame_ends_the_link_without_a_reply() {
     link.send(&[frame(PING, 1, &[]), framed(2, b"\x11\0\0")].concat()).expect("both are sent");
     assert_eq!(link.receive().expect("a pong").id, 1);
     assert!(link.is_closed());
-    assert_eq!(server.metric("propylon_keyserver_connections_ended_total{reason=\"malformed\"}"), 7);
+    // A link is counted when its task is over, which its client may see a moment earlier.
+    holds("the broken links are counted", || {
+        server.metric("propylon_keyserver_connections_ended_total{reason=\"malformed\"}") == 7
+    });
 }
 
 #[test]
@@ -261,7 +264,7 @@ fn a_key_is_replaced_while_it_is_in_use_and_a_bad_file_changes_nothing() {
     server.signal(Signal::HUP);
     holds("the bad file is complained about", || server.says("the keys that were in it stay in service"));
     assert_eq!(sign(&mut link, &old), 0xf0);
-    assert_eq!(server.metric("propylon_keyserver_key_faults_total"), 1);
+    holds("the broken file is counted", || server.metric("propylon_keyserver_key_faults_total") == 1);
     write_key(&server.scratch, "ec", KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key"));
     let new = server.ski("ec");
     // Nobody is told: the files are looked at.
@@ -356,7 +359,7 @@ fn the_admin_address_tells_numbers_and_health() {
     let server = KeyServer::start("");
     assert!(server.admin("/health").ends_with("\r\n\r\nok\n"));
     let link = server.link();
-    assert_eq!(server.metric("propylon_keyserver_connections"), 1);
+    holds("the link is counted", || server.metric("propylon_keyserver_connections") == 1);
     assert_eq!(server.metric("propylon_keyserver_keys"), 4);
     drop(link);
     eventually(Duration::from_secs(20), "the connection's end", || {

@@ -231,7 +231,8 @@ fn a_gigabyte_goes_both_ways_at_once_in_little_memory() {
     let (theirs, _) = server.accept().expect("a connection");
     std::thread::scope(|scope| {
         for socket in [&client, &theirs] {
-            let (mut reads, mut writes) = (socket.try_clone().expect("a handle"), socket.try_clone().expect("a handle"));
+            let (mut reads, mut writes) =
+                (socket.try_clone().expect("a handle"), socket.try_clone().expect("a handle"));
             scope.spawn(move || send_pattern(&mut writes, amount));
             // Reads in fits and starts, so that bytes pile up in between.
             let pause = |at: u64| {

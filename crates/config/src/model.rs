@@ -57,6 +57,31 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Bounds on TLS handshakes in progress, of each worker by itself.
+    pub handshakes: HandshakeLimits,
+}
+
+/// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeLimits {
+    /// At once. Default 4096.
+    pub in_progress: usize,
+    /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
+    /// `in_progress` are, and as many as there may be otherwise.
+    pub per_source: Option<usize>,
+    /// New connections are refused while they would have to expect a longer wait for their turn. Default 2 s.
+    pub queue_wait: Duration,
+}
+
+impl HandshakeLimits {
+    /// What one source may have where there is not enough for all.
+    pub const PER_SOURCE_CROWDED: usize = 256;
+}
+
+impl Default for HandshakeLimits {
+    fn default() -> HandshakeLimits {
+        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+    }
 }
 
 /// How many threads serve connections.
@@ -128,6 +153,8 @@ pub struct Listener {
     pub alpn: Vec<String>,
     /// Every connection begins with a header of the PROXY protocol, before TLS, and it is believed. Default no.
     pub accept_proxy_protocol: bool,
+    /// Key types in this listener's own order. Absent: its TLS profile's.
+    pub prefer: Option<Vec<KeyType>>,
     /// Path that Propylon answers itself, with 200.
     pub monitor_path: Option<String>,
     /// What becomes of the client's X-Forwarded fields.
@@ -298,10 +325,16 @@ pub struct TlsProfile {
     pub name: String,
     /// At least one.
     pub certificates: Vec<Certificate>,
-    /// Protocol versions. Default intermediate.
+    /// Versions, cipher suites and groups. Default intermediate.
     pub policy: TlsPolicy,
     /// Key types in the order in which they are offered to a client that can do several. Default ecdsa, rsa.
     pub prefer: Vec<KeyType>,
+    /// A client that asks for a name that no certificate stands for, or for none, is refused. Default no.
+    pub strict_sni: bool,
+    /// How often the files are looked at for changes. Absent: never; SIGHUP reads them again in any case.
+    pub watch: Option<Duration>,
+    /// Certificates are sent compressed to clients that can take it (RFC 8879). Default yes.
+    pub certificate_compression: bool,
     /// How clients come back to a session.
     pub resumption: Resumption,
     /// Clients are asked for a certificate. Default: they are not.
@@ -352,6 +385,10 @@ pub enum TicketKeys {
 pub struct Certificate {
     /// Where to find it; whether it is there is the reader's to find out.
     pub source: CertificateSource,
+    /// The file of its OCSP response. Absent: the chain's file name and `.ocsp`, if there is such a file.
+    pub ocsp: Option<PathBuf>,
+    /// Served where no other certificate fits. With none marked so it is the first.
+    pub default: bool,
     /// Where it is written.
     pub at: At,
 }
@@ -370,13 +407,112 @@ pub enum CertificateSource {
     },
 }
 
-/// Protocol versions offered to clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is offered to clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsPolicy {
     /// TLS 1.3 only.
     Modern,
     /// TLS 1.2 and 1.3.
     Intermediate,
+    /// As written.
+    Custom(CustomPolicy),
+}
+
+/// A policy of the user's own. Each list is without repeats and not empty, and each version can be spoken with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomPolicy {
+    /// Default both.
+    pub versions: Vec<TlsVersion>,
+    /// The most preferred first: this order decides, not the client's. Default all.
+    pub suites: Vec<TlsSuite>,
+    /// A set: of these the client's order decides. Default all.
+    pub groups: Vec<TlsGroup>,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// A version of TLS that is not refused everywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}
+
+/// A cipher suite: the record cipher, and for TLS 1.2 the kind of certificate it goes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsSuite {
+    /// TLS_AES_128_GCM_SHA256 and the like.
+    Tls13(TlsCipher),
+    /// TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 and the like; Ed25519 certificates go with these too (RFC 8422 §5.1.3).
+    Ecdsa(TlsCipher),
+    /// TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 and the like.
+    Rsa(TlsCipher),
+}
+
+/// What records are encrypted with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsCipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    Chacha20Poly1305,
+}
+
+impl TlsVersion {
+    /// As the configuration has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            TlsVersion::Tls12 => "1.2",
+            TlsVersion::Tls13 => "1.3",
+        }
+    }
+}
+
+impl TlsSuite {
+    /// IANA's.
+    pub fn name(self) -> &'static str {
+        use TlsCipher::*;
+        match self {
+            TlsSuite::Tls13(Aes128Gcm) => "TLS_AES_128_GCM_SHA256",
+            TlsSuite::Tls13(Aes256Gcm) => "TLS_AES_256_GCM_SHA384",
+            TlsSuite::Tls13(Chacha20Poly1305) => "TLS_CHACHA20_POLY1305_SHA256",
+            TlsSuite::Ecdsa(Aes128Gcm) => "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+            TlsSuite::Ecdsa(Aes256Gcm) => "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+            TlsSuite::Ecdsa(Chacha20Poly1305) => "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+            TlsSuite::Rsa(Aes128Gcm) => "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+            TlsSuite::Rsa(Aes256Gcm) => "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+            TlsSuite::Rsa(Chacha20Poly1305) => "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+        }
+    }
+}
+
+/// A group for the exchange of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsGroup {
+    /// X25519 and ML-KEM-768 together; TLS 1.3 only.
+    X25519MlKem768,
+    /// Curve25519.
+    X25519,
+    /// P-256.
+    P256,
+    /// P-384.
+    P384,
+}
+
+impl TlsGroup {
+    /// IANA's.
+    pub fn name(self) -> &'static str {
+        match self {
+            TlsGroup::X25519MlKem768 => "X25519MLKEM768",
+            TlsGroup::X25519 => "x25519",
+            TlsGroup::P256 => "secp256r1",
+            TlsGroup::P384 => "secp384r1",
+        }
+    }
 }
 
 /// Who clients have to be, and what servers are told of it.
@@ -454,10 +590,23 @@ pub enum ForwardIdentity {
 /// Kind of a certificate's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyType {
-    /// An elliptic curve key.
+    /// An elliptic curve key on P-256, P-384 or P-521.
     Ecdsa,
+    /// An Ed25519 key. Where an order of preference does not name it, it stands with `Ecdsa`.
+    Ed25519,
     /// An RSA key.
     Rsa,
+}
+
+impl KeyType {
+    /// As it is called in the configuration, the metrics and the access log.
+    pub fn name(self) -> &'static str {
+        match self {
+            KeyType::Ecdsa => "ecdsa",
+            KeyType::Ed25519 => "ed25519",
+            KeyType::Rsa => "rsa",
+        }
+    }
 }
 
 /// Servers that are as good as each other.

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use crate::model::{
-    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
+    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Protocol, Redirect, Route,
+    TlsProfile,
 };
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};

@@ -81,7 +81,7 @@ fn every_key_reaches_the_model() {
     assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/propylon/shop.pem".into()));
     let pair = CertificateSource::Pair { chain: "/etc/chain.pem".into(), key: "/etc/propylon/key.pem".into() };
     assert_eq!(tls.certificates[1].source, pair);
-    assert_eq!((tls.policy, tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
+    assert_eq!((tls.policy.clone(), tls.prefer.as_slice()), (TlsPolicy::Modern, [KeyType::Rsa].as_slice()));
     let Resumption { tickets, ticket_keys: TicketKeys::File { path, rotate, .. }, session_ids } = &tls.resumption
     else {
         panic!("keys in a file")
@@ -135,13 +135,16 @@ fn what_is_left_out_has_its_default() {
     );
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
+    let handshakes = config.process.handshakes;
+    assert_eq!((handshakes.in_progress, handshakes.per_source), (4096, None));
+    assert_eq!(handshakes.queue_wait, Duration::from_secs(2));
     assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];
     assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Always));
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
-    assert_eq!((config.tls[0].policy, config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
+    assert_eq!((config.tls[0].policy.clone(), config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
     let resumption = Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 };
     assert_eq!(config.tls[0].resumption, resumption);
     let auth = config.tls[0].client_auth.as_ref().expect("clients are asked");
@@ -186,4 +189,35 @@ fn problems_in_json_have_their_position() {
             "full.json:49:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
+}
+
+#[test]
+fn certificates_policies_and_preferences_are_read_as_written() {
+    let text = r#"
+[listener.web]
+bind = "127.0.0.1:443"
+tls = "t"
+prefer = ["rsa", "ed25519"]
+[tls.t]
+certificates = [{ path = "a.pem", default = true }, { chain = "c", key = "k", ocsp = "o" }]
+policy = { versions = ["1.3"], suites = ["tls_aes_256_gcm_sha384"], groups = ["P-384", "x25519"] }
+strict_sni = true
+watch = "10s"
+certificate_compression = false
+[[route]]
+respond = { body = "ok" }
+"#;
+    let source = Source { name: "f.toml".into(), base: "/etc".into(), text: text.into() };
+    let (config, problems) = propylon_config::parse(&source).unwrap();
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(config.listeners[0].prefer, Some(vec![KeyType::Rsa, KeyType::Ed25519]));
+    let tls = &config.tls[0];
+    assert_eq!(tls.certificates[0].source, CertificateSource::Path("/etc/a.pem".into()));
+    assert_eq!(tls.certificates.iter().map(|each| each.default).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(tls.certificates[1].ocsp, Some("/etc/o".into()));
+    let TlsPolicy::Custom(policy) = &tls.policy else { panic!("{:?}", tls.policy) };
+    assert_eq!(policy.suites.iter().map(|each| each.name()).collect::<Vec<_>>(), ["TLS_AES_256_GCM_SHA384"]);
+    assert_eq!(policy.groups.iter().map(|each| each.name()).collect::<Vec<_>>(), ["secp384r1", "x25519"]);
+    assert!(tls.strict_sni && !tls.certificate_compression);
+    assert_eq!(tls.watch, Some(std::time::Duration::from_secs(10)));
 }

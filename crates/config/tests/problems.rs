@@ -245,6 +245,34 @@ fn tls_profiles_are_checked() {
         (&tls("certificates=['a']\nprefer=[]"), 6, 8, "`prefer` is empty"),
         (&tls("certificates=['a']\nprefer=['rsa','rsa']"), 6, 15, "names this key type twice"),
         (&tls("certificates=['a']\nprefer=['edcsa']"), 6, 9, "did you mean \"ecdsa\"?"),
+        (&tls("certificates=[{path='a',key='b'}]"), 5, 25, "`key` and `path` cannot stand together"),
+        (&tls("certificates=['a']\nwatch='10ms'"), 6, 7, "`watch` is too small"),
+        (&tls("certificates=['a']\npolicy={versions=['1.1']}"), 6, 19, "TLS 1.1 is broken (RFC 8996)"),
+        (&tls("certificates=['a']\npolicy={versions=['1.4']}"), 6, 19, "use \"1.2\" or \"1.3\""),
+        (&tls("certificates=['a']\npolicy={suites=[]}"), 6, 16, "`suites` is empty"),
+        (&tls("certificates=['a']\npolicy={sets=[]}"), 6, 9, "unknown key `sets`"),
+        (
+            &tls("certificates=['a']\npolicy={suites=['TLS_RSA_WITH_AES_128_GCM_SHA256']}"),
+            6,
+            17,
+            "TLS_RSA_WITH_AES_128_GCM_SHA256 has no forward secrecy; Propylon does not offer it; remove it",
+        ),
+        (
+            &tls("certificates=['a']\npolicy={suites=['TLS_AES_128_GCM_SHA265']}"),
+            6,
+            17,
+            "did you mean \"TLS_AES_128_GCM_SHA256\"?",
+        ),
+        (
+            &tls("certificates=['a']\npolicy={versions=['1.3'],suites=['ECDHE-RSA-AES128-GCM-SHA256']}"),
+            6,
+            1,
+            "`suites` has none for TLS 1.3",
+        ),
+        (&tls("certificates=['a']\npolicy={groups=['x25591']}"), 6, 17, "did you mean \"x25519\"?"),
+        (&tls("certificates=['a']\npolicy={groups=['secp521r1']}"), 6, 17, "not in the TLS library"),
+        (&tls("certificates=['a']\npolicy={groups=['X25519MLKEM768']}"), 6, 1, "none for TLS 1.2"),
+        (&tls("certificates=['a']\npolicy={groups=['x25519','X25519']}"), 6, 26, "names this one twice"),
         (&tls("certificates=['a']\ntickets=9"), 6, 9, "`tickets` is too large"),
         (&tls("certificates=['a']\nsession_ids=-1"), 6, 13, "`session_ids` is too small"),
         (&tls("certificates=['a']\nticket_keys=''"), 6, 13, "`ticket_keys` is empty"),
@@ -392,7 +420,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

@@ -1,10 +1,13 @@
-//! Decisions without side effects: where a request goes, which server gets it, how long to wait for whom.
+//! Decisions without side effects: where a request goes, which server gets it, how long to wait for whom, and
+//! which handshakes are begun, and when.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
 //! reproduces any run. Everything belongs to one core and is neither shared nor locked.
 
+pub mod admission;
 pub mod balance;
 pub mod budget;
+pub mod gate;
 pub mod patience;
 pub mod route;
 pub mod suspect;

@@ -12,6 +12,9 @@ use crate::socket::Socket;
 pub const SEAL_BYTES_MAX: usize = 64 * 1024;
 /// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// What may lie in the wire buffer when an answer of TLS itself is put behind it: a stretch that was sealed, and answers
+/// to a client that sends key updates and reads nothing. RFC 8446 §4.6.3 has it wait for them.
+const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
@@ -99,6 +102,10 @@ impl ClientStream {
         let (window, sealed) = inbox.sealed_window();
         let mut answer = Vec::new();
         let result = session.open(window, sealed, &mut answer);
+        if wire.len() + answer.len() > WIRE_BYTES_MAX {
+            let detail = "the client has more answers coming than it reads".to_string();
+            return Err(ReadError::Tls(Failure { reason: "flood", detail }));
+        }
         if !answer.is_empty() {
             wire.extend(&answer);
         }

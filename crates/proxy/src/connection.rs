@@ -17,6 +17,7 @@ use crate::client::{ClientStream, Fill, ReadError};
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
+use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
 use crate::proxied;
 use crate::proxy_protocol::Ends;
@@ -55,6 +56,8 @@ pub struct Connection {
     pub requests: u32,
     /// What a header of the PROXY protocol has said, where there was one; `peer` is its source then.
     pub proxied: Option<Box<Ends>>,
+    /// Its handshake counts among those in progress.
+    handshaking: bool,
 }
 
 /// What becomes of a connection when a request is over.
@@ -91,6 +94,11 @@ impl Connection {
         core.metrics.raise(metrics.open);
         core.connections.set(core.connections.get() + 1);
         let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
+        // A client that a proxy will announce is not known yet.
+        let handshaking = tls.is_some() && !core.snapshot().listener(listener).accept_proxy_protocol;
+        if handshaking {
+            core.begin_handshake(peer.ip());
+        }
         let deadline = core.timers.deadline();
         let accepted = core.timers.now();
         Connection {
@@ -106,7 +114,36 @@ impl Connection {
             handshake_us: None,
             requests: 0,
             proxied: None,
+            handshaking,
         }
+    }
+
+    fn end_handshake(&mut self) {
+        if std::mem::take(&mut self.handshaking) {
+            self.core.end_handshake(self.peer.ip());
+        }
+    }
+
+    /// The client is somebody else than it seemed to be.
+    pub fn stand_for(&mut self, ends: Ends) {
+        self.peer = ends.source;
+        self.proxied = Some(Box::new(ends));
+    }
+
+    /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
+    /// many of this client's.
+    pub fn admit_announced(&mut self) -> bool {
+        if self.stream.tls.is_none() {
+            return true;
+        }
+        if let Err(refusal) = self.core.check_handshake(self.peer.ip()) {
+            self.core.metrics.increment(self.core.telemetry.gate.refused.of(refusal));
+            let _ = self.stream.socket.reset_on_close();
+            return false;
+        }
+        self.core.begin_handshake(self.peer.ip());
+        self.handshaking = true;
+        true
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
@@ -209,6 +246,10 @@ impl Connection {
                 Arrival::Head => {}
             }
             self.requests += 1;
+            // The one that comes with its handshake is no reason to hurry others past handshakes.
+            if self.requests > 1 {
+                self.core.gate.note_request();
+            }
             match exchange::exchange(self, request).await {
                 // A close_notify came in the same read as the request: no event is left to tell of it.
                 After::Next if self.inbox.is_idle() && self.stream.ended => return After::Close,
@@ -294,9 +335,9 @@ impl Connection {
         let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
         core.stock.equip(&mut self.inbox);
-        let mut work = None;
+        let mut errand = Errand::Read { at_once: true };
         let result = poll_fn(|context| {
-            if let Poll::Ready(result) = self.poll_handshake(context, &mut work) {
+            if let Poll::Ready(result) = self.poll_handshake(context, &mut errand) {
                 return Poll::Ready(result);
             }
             if core.timers.now() >= due {
@@ -306,6 +347,8 @@ impl Connection {
             Poll::Pending
         })
         .await;
+        drop(errand);
+        self.end_handshake();
         match result {
             Ok(()) => {
                 self.handshake_done(started);
@@ -324,17 +367,14 @@ impl Connection {
         }
     }
 
-    /// `work` is what the handshake is parked for, if it is.
-    fn poll_handshake(
-        &mut self,
-        context: &mut Context<'_>,
-        work: &mut Option<Pending>,
-    ) -> Poll<Result<(), Unfinished>> {
+    fn poll_handshake(&mut self, context: &mut Context<'_>, errand: &mut Errand) -> Poll<Result<(), Unfinished>> {
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
-            let progress = progress(context, session, &mut self.inbox, work, &mut answer);
+            let progress = progress(context, &self.core, session, &mut self.inbox, errand, &mut answer);
             if !answer.is_empty() {
+                // The client has to see it before it can answer.
+                errand.read_later();
                 self.core.stock.equip(&mut self.wire);
                 self.wire.extend(&answer);
                 answer.clear();
@@ -350,7 +390,9 @@ impl Connection {
                     return Poll::Ready(Ok(()));
                 }
                 Some(Ok(Step::Work)) => {
-                    *work = session.take_job().map(|job| self.core.submit(job));
+                    if let Some(job) = session.take_job() {
+                        *errand = Errand::Work(self.core.submit(job));
+                    }
                     continue;
                 }
                 Some(Ok(_)) | None => {}
@@ -360,15 +402,22 @@ impl Connection {
                 return Poll::Ready(Err(Unfinished::Closed));
             }
             let spare = self.inbox.capacity() - self.inbox.sealed_len();
-            let room = match work {
+            let room = match errand {
+                Errand::Read { .. } if self.inbox.sealed_len() >= Session::WANT_MAX => {
+                    return Poll::Ready(Err(Unfinished::Closed));
+                }
+                Errand::Read { .. } if spare < 1024 => SMALL_BYTES,
+                Errand::Read { .. } => 1024,
                 // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
-                Some(_) if spare == 0 => return Poll::Pending,
-                Some(_) => 1,
-                None if self.inbox.sealed_len() >= Session::WANT_MAX => return Poll::Ready(Err(Unfinished::Closed)),
-                None if spare < 1024 => SMALL_BYTES,
-                None => 1024,
+                Errand::Turn(_) | Errand::Work(_) if spare == 0 => return Poll::Pending,
+                Errand::Turn(_) | Errand::Work(_) => 1,
             };
-            match self.stream.socket.poll_read(context, self.inbox.sealed_spare(room)) {
+            let into = self.inbox.sealed_spare(room);
+            let read = match errand {
+                Errand::Read { at_once: true } => self.stream.socket.poll_read(context, into),
+                _ => self.stream.socket.poll_read_later(context, into),
+            };
+            match read {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(Unfinished::Closed)),
                 Poll::Ready(Ok(count)) => self.inbox.sealed_filled(count),
@@ -382,7 +431,7 @@ impl Connection {
         let metrics = self.metrics();
         self.core.metrics.observe(metrics.handshake_duration, micros);
         let Some(facts) = &self.facts else { return };
-        let certificate = facts.certificate.map(certificate_name);
+        let certificate = facts.certificate.map(propylon_config::KeyType::name);
         if let Some(counter) = metrics.handshakes.of(facts.version.name(), certificate, facts.resumed) {
             self.core.metrics.increment(counter);
         }
@@ -527,6 +576,7 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
+        self.end_handshake();
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
         // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
@@ -551,24 +601,78 @@ fn looks_like_http(inbox: &mut Buffer) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PATCH "].iter().any(|m| text.starts_with(m))
 }
 
-/// Takes the handshake on, with the outcome of its work or with what the client sent; none if neither is there.
+/// What a handshake waits for.
+enum Errand {
+    /// Bytes from the client. At once: there may be some already.
+    Read { at_once: bool },
+    /// Its turn at the gate, with a whole hello in the inbox.
+    Turn(Queued),
+    /// The outcome of what it is parked for.
+    Work(Pending),
+}
+
+impl Errand {
+    fn read_later(&mut self) {
+        if let Errand::Read { at_once } = self {
+            *at_once = false;
+        }
+    }
+}
+
+/// Takes the handshake on, with the outcome of its work or with what the client sent; none if neither is there, or if it
+/// is not its turn.
 fn progress(
     context: &mut Context<'_>,
+    core: &Core,
     session: &mut Session,
     inbox: &mut Buffer,
-    work: &mut Option<Pending>,
+    errand: &mut Errand,
     answer: &mut Vec<u8>,
 ) -> Option<Result<Step, Failure>> {
-    match work {
-        Some(pending) => match Pin::new(pending).poll(context) {
-            Poll::Ready(outcome) => {
-                *work = None;
-                Some(resume(session, outcome, inbox, answer))
-            }
-            Poll::Pending => None,
+    let outcome = match errand {
+        Errand::Work(pending) => match Pin::new(pending).poll(context) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => return None,
         },
-        None => (inbox.sealed_len() > 0).then(|| advance(session, inbox, answer)),
+        Errand::Read { .. } if inbox.sealed_len() == 0 => return None,
+        Errand::Read { .. } | Errand::Turn(_) => None,
+    };
+    if outcome.is_none() && pass_gate(context, core, session, inbox, errand).is_pending() {
+        return None;
     }
+    if !matches!(errand, Errand::Read { .. }) {
+        *errand = Errand::Read { at_once: false };
+    }
+    let began = Instant::now();
+    let step = match outcome {
+        Some(outcome) => resume(session, outcome, inbox, answer),
+        None => advance(session, inbox, answer),
+    };
+    core.gate.charge(began.elapsed());
+    Some(step)
+}
+
+/// Ready when the handshake may go on with what is in the inbox: at once, unless it is a whole hello and not its turn.
+fn pass_gate(
+    context: &mut Context<'_>,
+    core: &Core,
+    session: &mut Session,
+    inbox: &mut Buffer,
+    errand: &mut Errand,
+) -> Poll<()> {
+    if let Errand::Read { .. } = errand {
+        let (window, sealed) = inbox.sealed_window();
+        let Some(greeting) = session.greeting(&window[sealed]) else { return Poll::Ready(()) };
+        match core.gate.ask(greeting) {
+            Some(queued) => *errand = Errand::Turn(queued),
+            None => {
+                core.metrics.observe(core.telemetry.gate.wait, 0);
+                return Poll::Ready(());
+            }
+        }
+    }
+    let Errand::Turn(queued) = errand else { return Poll::Ready(()) };
+    queued.poll(context).map(|waited| core.metrics.observe(core.telemetry.gate.wait, waited.as_micros() as u64))
 }
 
 fn resume(session: &mut Session, outcome: Outcome, inbox: &mut Buffer, answer: &mut Vec<u8>) -> Result<Step, Failure> {
@@ -583,13 +687,6 @@ fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> R
     let (consumed, step) = session.handshake(&mut window[sealed], answer)?;
     inbox.opened(consumed, 0);
     Ok(step)
-}
-
-pub fn certificate_name(key: propylon_config::KeyType) -> &'static str {
-    match key {
-        propylon_config::KeyType::Ecdsa => "ecdsa",
-        propylon_config::KeyType::Rsa => "rsa",
-    }
 }
 
 #[cfg(test)]

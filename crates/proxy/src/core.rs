@@ -2,12 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
+use propylon_config::HandshakeLimits;
 use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
 use propylon_metrics::Column;
+use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -15,8 +18,9 @@ use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
+use crate::gate::Gate;
 use crate::relay::Pipes;
-use crate::snapshot::CoreSnapshot;
+use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
 
@@ -34,6 +38,9 @@ pub struct Core {
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
+    /// Where handshakes wait for their turn.
+    pub gate: Rc<Gate>,
+    admission: RefCell<Admission>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
@@ -54,6 +61,14 @@ pub struct Core {
     date: RefCell<Date>,
 }
 
+fn limits(config: HandshakeLimits) -> Limits {
+    let per_source = match config.per_source {
+        Some(count) => PerSource::Always(count),
+        None => PerSource::WhenCrowded(HandshakeLimits::PER_SOURCE_CROWDED),
+    };
+    Limits { handshakes: config.in_progress, per_source, wait_max: config.queue_wait }
+}
+
 /// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
 struct Date {
     second: u64,
@@ -69,6 +84,7 @@ impl Core {
         log: Sheet,
         seed: u64,
     ) -> Rc<Core> {
+        let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         Rc::new(Core {
             stock: Stock::default(),
             pipes: Pipes::default(),
@@ -78,6 +94,8 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
+            gate: Gate::new(),
+            admission: RefCell::new(admission),
             parking,
             parking_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
@@ -97,6 +115,25 @@ impl Core {
         Rc::clone(&self.snapshot.borrow())
     }
 
+    /// Whether a client that has just come may begin a handshake.
+    pub fn check_handshake(&self, peer: IpAddr) -> Result<(), Refusal> {
+        self.admission.borrow().check(peer, self.gate.expected_wait())
+    }
+
+    pub fn begin_handshake(&self, peer: IpAddr) {
+        self.admission.borrow_mut().begin(peer);
+    }
+
+    pub fn end_handshake(&self, peer: IpAddr) {
+        self.admission.borrow_mut().end(peer);
+    }
+
+    /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
+    pub fn adopt(&self, publication: &Publication, worker: usize) {
+        let next = self.snapshot().succeeded_by(publication, worker);
+        *self.snapshot.borrow_mut() = next;
+    }
+
     /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
     /// connections, of which there are none yet.
     pub fn submit(&self, job: Job) -> Pending {
@@ -111,7 +148,9 @@ impl Core {
     pub async fn leave_desk(self: Rc<Core>) {
         loop {
             poll_fn(|context| self.desk.poll_gathered(context)).await;
+            let began = Instant::now();
             self.desk.leave();
+            self.gate.charge(began.elapsed());
         }
     }
 
@@ -150,6 +189,9 @@ impl Core {
         drop(log);
         self.report_parking();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
+        let metrics = &self.telemetry.gate;
+        self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
+        self.metrics.set(metrics.queued, self.gate.waiting() as i64);
         if sweep {
             self.stock.trim();
             self.pipes.trim();

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, Listener, Protocol, Workers};
-use propylon_metrics::Store;
+use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,7 +18,8 @@ use tokio::time::{interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin;
-use crate::snapshot::Snapshot;
+use crate::certificates::{Certificates, Reloaded};
+use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
@@ -177,6 +178,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
     let (phase, watched) = watch::channel(Phase::Serving);
+    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot), workers)));
     let log = log.start().map_err(StartError::Threads)?;
     let cores = propylon_sys::allowed_cores();
     let mut threads = Vec::new();
@@ -185,7 +187,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
             listeners,
-            snapshot: Arc::clone(&snapshot),
+            published: published.clone(),
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
@@ -194,13 +196,10 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         };
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
-    drop(watched);
-    log::info!(
-        "propylon {} runs with {workers} worker{}",
-        env!("CARGO_PKG_VERSION"),
-        if workers == 1 { "" } else { "s" }
-    );
-    let main = Main { snapshot, store, telemetry, phase, addresses, log_failures: log.failures() };
+    drop((watched, published));
+    let certificates = Certificates::new(&snapshot, Instant::now());
+    let log_failures = log.failures();
+    let main = Main { snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -208,7 +207,10 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    /// The one that was published last.
     snapshot: Arc<Snapshot>,
+    certificates: Certificates,
+    publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
@@ -219,13 +221,18 @@ struct Main {
 }
 
 impl Main {
-    async fn watch(self, admin: Option<TcpListener>, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
+    async fn watch(
+        mut self,
+        admin: Option<TcpListener>,
+        threads: Vec<JoinHandle<io::Result<()>>>,
+    ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 snapshot: Arc::clone(&self.snapshot),
+                certificates: self.certificates.shown(),
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
                 started: Instant::now(),
@@ -234,17 +241,25 @@ impl Main {
         }
         let mut hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
+        // Not before the signals are heeded: whoever waits for this line may send one at once.
+        let workers = threads.len();
+        log::info!(
+            "propylon {} runs with {workers} worker{}",
+            env!("CARGO_PKG_VERSION"),
+            if workers == 1 { "" } else { "s" }
+        );
         let mut seconds = interval(Duration::from_secs(1));
         let mut log_failures_seen = 0;
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
                 // Without a handler either would end the process.
-                _ = hangup.recv() => log::warn!("SIGHUP: reloading is not supported yet; restart to apply a change"),
+                _ = hangup.recv() => self.reload_all_certificates(),
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
+                    self.reload_changed_certificates();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -255,10 +270,62 @@ impl Main {
         Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
     }
 
+    /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
+    fn reload_all_certificates(&mut self) {
+        let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
+        log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
+        match self.certificates.reload(&self.snapshot, &all) {
+            Reloaded::Same => {
+                self.column().increment(self.telemetry.process.certificate_reloads.success);
+                log::info!("the certificates are what they were");
+            }
+            other => self.conclude(other),
+        }
+    }
+
+    /// What was merely touched is nobody's news.
+    fn reload_changed_certificates(&mut self) {
+        let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
+        if !changed.is_empty() {
+            let reloaded = self.certificates.reload(&self.snapshot, &changed);
+            self.conclude(reloaded);
+        }
+    }
+
+    fn conclude(&mut self, reloaded: Reloaded) {
+        let counters = &self.telemetry.process.certificate_reloads;
+        match reloaded {
+            Reloaded::New(snapshot) => {
+                self.column().increment(counters.success);
+                let count: usize = snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
+                self.publish(snapshot);
+                log::info!("certificates were read again: {count} in use");
+            }
+            Reloaded::Same => {}
+            Reloaded::Failed => {
+                self.column().increment(counters.failure);
+                log::error!("certificates could not be read again; those from before stay in use");
+            }
+        }
+    }
+
+    fn publish(&mut self, snapshot: Snapshot) {
+        self.snapshot = Arc::new(snapshot);
+        let workers = self.store.columns() - 1;
+        let publication = Publication::new(Arc::clone(&self.snapshot), workers);
+        publication.prepare();
+        self.publish.send_replace(Arc::new(publication));
+    }
+
+    /// This thread's own: the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
+    }
+
     /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
     fn tend_tickets(&self) {
         let (changes, errors) = self.snapshot.tend_tickets(SystemTime::now());
-        let column = Store::column(&self.store, self.store.columns() - 1);
+        let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
@@ -269,8 +336,7 @@ impl Main {
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
     fn count_log_failures(&self, seen: u64) -> u64 {
         let failures = self.log_failures.load(Ordering::Relaxed);
-        let column = Store::column(&self.store, self.store.columns() - 1);
-        column.add(self.telemetry.process.access_log_failed, failures - seen);
+        self.column().add(self.telemetry.process.access_log_failed, failures - seen);
         failures
     }
 
@@ -282,7 +348,7 @@ impl Main {
     ) -> Outcome {
         let limit = self.snapshot.config.process.drain_timeout;
         let started = Instant::now();
-        propylon_metrics::Store::column(&self.store, self.store.columns() - 1).set(self.telemetry.process.draining, 1);
+        self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(Phase::Draining);
         self.report("draining", limit);
         let mut reports = interval(DRAIN_REPORT);

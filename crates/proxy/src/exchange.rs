@@ -9,7 +9,7 @@ use propylon_config::{Action, BackendId, Redirect, Respond};
 use crate::access_log::{Durations, Record, TlsFields};
 use crate::attempt;
 use crate::buffer::Buffer;
-use crate::connection::{After, Connection, certificate_name};
+use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::http1::{
     self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
@@ -320,7 +320,7 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
         version: facts.version.name(),
         suite: facts.suite.name(),
         group: facts.group.map(propylon_tls::Group::name),
-        certificate: facts.certificate.map(certificate_name),
+        certificate: facts.certificate.map(propylon_config::KeyType::name),
         signature: facts.signature.map(propylon_tls::Scheme::name),
         alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,

@@ -8,7 +8,7 @@ use propylon_config::ProxyProtocol;
 use propylon_tls::Version;
 
 use crate::attempt::{Attempt, Repeatable};
-use crate::connection::{Connection, certificate_name};
+use crate::connection::Connection;
 use crate::proxy_protocol::{Ends, Header, Malformed, Tls, V2_BYTES_MAX, common_name, parse, write_v1, write_v2};
 use crate::snapshot::alpn_name;
 use crate::socket::Socket;
@@ -50,7 +50,7 @@ pub async fn read(connection: &mut Connection) -> bool {
     match result {
         Ok(header) => {
             take_over(connection, &header);
-            true
+            connection.admit_announced()
         }
         Err(reason) => {
             if let Some(refused) = &connection.metrics().proxy_refused {
@@ -77,8 +77,7 @@ fn take_over(connection: &mut Connection, header: &Header) {
         None => connection.inbox.consume(header.length),
     }
     if let Some(ends) = header.ends {
-        connection.peer = ends.source;
-        connection.proxied = Some(Box::new(ends));
+        connection.stand_for(ends);
     }
 }
 
@@ -130,7 +129,7 @@ fn suite_name(facts: &propylon_tls::Facts) -> Option<String> {
             .to_owned(),
         );
     }
-    let key = certificate_name(facts.certificate?).to_ascii_uppercase();
+    let key = facts.certificate?.name().to_ascii_uppercase();
     Some(match facts.suite {
         Aes128Gcm => format!("ECDHE-{key}-AES128-GCM-SHA256"),
         Aes256Gcm => format!("ECDHE-{key}-AES256-GCM-SHA384"),

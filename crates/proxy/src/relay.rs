@@ -16,7 +16,7 @@ use propylon_config::{Action, Protocol};
 use crate::access_log::{RelayRecord, TlsFields};
 use crate::buffer::Buffer;
 use crate::client::Fill;
-use crate::connection::{After, Connection, certificate_name};
+use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
@@ -343,7 +343,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, moved:
         version: facts.version.name(),
         suite: facts.suite.name(),
         group: facts.group.map(propylon_tls::Group::name),
-        certificate: facts.certificate.map(certificate_name),
+        certificate: facts.certificate.map(propylon_config::KeyType::name),
         signature: facts.signature.map(propylon_tls::Scheme::name),
         alpn: facts.alpn.and_then(alpn),
         resumed: facts.resumed,

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
@@ -15,7 +15,7 @@ use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
+use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
 
 use crate::pool::Pool;
 use crate::telemetry::server_label;
@@ -31,19 +31,29 @@ pub fn alpn_name(position: u8) -> &'static str {
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
+#[derive(Clone)]
 pub struct Snapshot {
-    pub config: Config,
-    pub router: Router,
-    relay_router: Router,
+    pub config: Arc<Config>,
+    pub router: Arc<Router>,
+    relay_router: Arc<Router>,
     /// The routes that `relay_router` knows.
-    relay_routes: Vec<usize>,
+    relay_routes: Arc<[usize]>,
     /// By backend, then by server.
-    pub servers: Vec<Vec<Server>>,
-    profiles: Vec<Profile>,
-    /// By listener: the profile of one that ends TLS in front of a relay, with the listener's own ALPN.
-    relay_profiles: Vec<Option<Profile>>,
-    tickets: TicketSets,
+    pub servers: Arc<Vec<Vec<Server>>>,
+    /// By `TlsId`.
+    pub profiles: Vec<Arc<Profile>>,
+    tickets: Arc<TicketSets>,
 }
+
+/// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
+pub struct Publication {
+    pub snapshot: Arc<Snapshot>,
+    /// By worker.
+    parts: Vec<OnceLock<Parts>>,
+}
+
+/// One core's, by listener; none for plaintext.
+type Parts = Arc<[Option<AcceptorParts>]>;
 
 pub struct Server {
     pub address: SocketAddr,
@@ -62,22 +72,35 @@ impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
         let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
-        let tickets = TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?;
-        let servers = config.backends.iter().map(look_up).collect::<Result<_, _>>()?;
-        let relay_profiles = load_relay_profiles(&config).map_err(CompileError::Certificates)?;
-        let router = Router::new(config.routes.iter().map(rule).collect());
+        let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
+        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
-        let relay_routes: Vec<usize> = (0..config.routes.len()).filter(is_relays).collect();
-        let relay_router = Router::new(relay_routes.iter().map(|index| rule(&config.routes[*index])).collect());
-        let snapshot = Snapshot { config, router, relay_router, relay_routes, servers, profiles, relay_profiles, tickets };
-        Ok((snapshot, warnings))
+        let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
+        let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
+        let relay_router = Arc::new(Router::new(relay_rules));
+        let profiles = profiles.into_iter().map(Arc::new).collect();
+        let config = Arc::new(config);
+        Ok((Snapshot { config, router, relay_router, relay_routes, servers, profiles, tickets }, warnings))
+    }
+
+    /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
+    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+        Snapshot {
+            config: Arc::clone(&self.config),
+            router: Arc::clone(&self.router),
+            relay_router: Arc::clone(&self.relay_router),
+            relay_routes: Arc::clone(&self.relay_routes),
+            servers: Arc::clone(&self.servers),
+            profiles,
+            tickets: Arc::clone(&self.tickets),
+        }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
     pub fn tend_tickets(&self, now: SystemTime) -> (u64, Vec<KeyFileError>) {
-        let all = self.profiles.iter().chain(self.relay_profiles.iter().flatten());
-        all.for_each(|profile| profile.purge_sessions(now));
+        self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
         self.tickets.tend(now)
     }
 }
@@ -86,7 +109,7 @@ impl Snapshot {
 pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Finding>), Vec<Finding>> {
     let (mut loaded, mut findings, mut failed) = (Vec::new(), Vec::new(), false);
     for tls in profiles {
-        match Profile::load(tls, ALPN) {
+        match load_profile(tls) {
             Ok((profile, warnings)) => {
                 loaded.push(profile);
                 findings.extend(warnings);
@@ -100,14 +123,9 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
     if failed { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// The warnings are those of `load_profiles`, and were given there.
-fn load_relay_profiles(config: &Config) -> Result<Vec<Option<Profile>>, Vec<Finding>> {
-    let load = |listener: &Listener| {
-        let Some(id) = listener.tls.filter(|_| listener.protocol.is_relay()) else { return Ok(None) };
-        let alpn: Vec<&[u8]> = listener.alpn.iter().map(String::as_bytes).collect();
-        Profile::load(&config.tls[id.0], &alpn).map(|(profile, _)| Some(profile))
-    };
-    config.listeners.iter().map(load).collect()
+/// Loads the certificates of one profile. The findings beside it are warnings.
+pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    Profile::load(tls, ALPN)
 }
 
 fn is_relay_route(config: &Config, route: &Route) -> bool {
@@ -147,12 +165,50 @@ fn rule(route: &propylon_config::Route) -> Rule {
     }
 }
 
+impl Publication {
+    pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
+        Publication { snapshot, parts: (0..workers).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
+    /// serves should not spend; one that only starts can make its own.
+    pub fn prepare(&self) {
+        for worker in 0..self.parts.len() {
+            self.parts(worker);
+        }
+    }
+
+    fn parts(&self, worker: usize) -> Parts {
+        Arc::clone(self.parts[worker].get_or_init(|| {
+            let shared = &self.snapshot;
+            shared.config.listeners.iter().map(|listener| shared.acceptor_parts(listener)).collect()
+        }))
+    }
+
+    /// By listener; none for plaintext. To be called on the worker's own core.
+    fn acceptors(&self, worker: usize, deferral: Deferral, parking: &Rc<Parking>) -> Vec<Option<Acceptor>> {
+        let acceptor = |parts: &Option<AcceptorParts>| Some(parts.as_ref()?.assemble().deferring(deferral, parking));
+        self.parts(worker).iter().map(acceptor).collect()
+    }
+}
+
+impl Snapshot {
+    fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
+        let profile = listener.tls?.0;
+        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile));
+        Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
+    }
+}
+
 /// A snapshot as one core works by it.
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Acceptor>>,
-    pub backends: Vec<CoreBackend>,
+    pub backends: Rc<[CoreBackend]>,
+    /// Which work of handshakes is set aside, and where.
+    deferral: Deferral,
+    parking: Rc<Parking>,
 }
 
 /// What one core knows of a backend.
@@ -164,15 +220,29 @@ pub struct CoreBackend {
 }
 
 impl CoreSnapshot {
-    pub fn new(shared: Arc<Snapshot>, seed: u64, deferral: Deferral, parking: &Rc<Parking>) -> Rc<CoreSnapshot> {
-        let acceptor = |(index, listener): (usize, &Listener)| {
-            let profile = |id: usize| shared.relay_profiles[index].as_ref().unwrap_or(&shared.profiles[id]);
-            let acceptor = listener.tls.map(|id| profile(id.0).acceptor(shared.tickets.of(id.0)));
-            acceptor.map(|acceptor| acceptor.deferring(deferral, parking))
-        };
-        let acceptors = shared.config.listeners.iter().enumerate().map(acceptor).collect();
-        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, seed)).collect();
-        Rc::new(CoreSnapshot { acceptors, backends, shared })
+    pub fn new(
+        publication: &Publication,
+        worker: usize,
+        deferral: Deferral,
+        parking: &Rc<Parking>,
+    ) -> Rc<CoreSnapshot> {
+        let shared = Arc::clone(&publication.snapshot);
+        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, worker as u64)).collect();
+        let acceptors = publication.acceptors(worker, deferral, parking);
+        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+    }
+
+    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
+    /// certificates can differ.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
+        debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
+        Rc::new(CoreSnapshot {
+            shared: Arc::clone(&publication.snapshot),
+            acceptors: publication.acceptors(worker, self.deferral, &self.parking),
+            backends: Rc::clone(&self.backends),
+            deferral: self.deferral,
+            parking: Rc::clone(&self.parking),
+        })
     }
 
     pub fn listener(&self, index: usize) -> &Listener {

@@ -40,6 +40,12 @@ impl Socket {
         Poll::Ready(Ok(into.filled().len()))
     }
 
+    /// As [`Socket::poll_read`], for when nothing can have come yet: the event loop says when to try.
+    pub fn poll_read_later(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.registered()?;
+        self.poll_read(context, into)
+    }
+
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if let State::Fresh(stream) = &mut self.0 {
             match stream.write(bytes) {
@@ -68,7 +74,12 @@ impl Socket {
     }
 
     /// Moves up to `most` of what has come into an empty pipe, without a copy. 0 is the end.
-    pub fn poll_fill_pipe(&mut self, context: &mut Context<'_>, pipe: &mut Pipe, most: usize) -> Poll<io::Result<usize>> {
+    pub fn poll_fill_pipe(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
         let stream = self.registered()?;
         loop {
             ready!(stream.poll_read_ready(context))?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use propylon_config::{Config, Listener};
 use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::proxy_protocol::Malformed;
@@ -73,6 +74,7 @@ pub struct Telemetry {
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
+    pub gate: GateMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -85,6 +87,31 @@ pub struct PipeMetrics {
 pub struct RelayMetrics {
     pub ended: ByReason,
     pub duration: Histogram,
+}
+
+/// Handshakes that wait for their turn, and those that are not begun at all.
+pub struct GateMetrics {
+    pub in_progress: Gauge,
+    pub queued: Gauge,
+    pub wait: Histogram,
+    pub refused: RefusedHandshakes,
+}
+
+/// By reason.
+pub struct RefusedHandshakes {
+    queue: Counter,
+    core: Counter,
+    source: Counter,
+}
+
+impl RefusedHandshakes {
+    pub fn of(&self, refusal: Refusal) -> Counter {
+        match refusal {
+            Refusal::Queue => self.queue,
+            Refusal::Core => self.core,
+            Refusal::Source => self.source,
+        }
+    }
 }
 
 /// Handshakes that are set aside while their private-key work is done.
@@ -104,9 +131,25 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub panics: Counter,
+    pub certificate_reloads: CertificateReloads,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
+}
+
+pub struct CertificateReloads {
+    pub success: Counter,
+    pub failure: Counter,
+}
+
+impl CertificateReloads {
+    fn new(r: &mut Registry) -> CertificateReloads {
+        let mut slot = |result: &str| {
+            let help = "Times that certificates were read again, by SIGHUP or because their files had changed.";
+            r.counter("propylon_certificate_reloads_total", help, &[("result", result)])
+        };
+        CertificateReloads { success: slot("success"), failure: slot("failure") }
+    }
 }
 
 pub struct ListenerMetrics {
@@ -150,8 +193,9 @@ impl Handshakes {
         let mut full = Vec::new();
         let mut resumed = Vec::new();
         for version in ["TLSv1.2", "TLSv1.3"] {
-            full.push((version, "ecdsa", slot(version, "ecdsa", "false")));
-            full.push((version, "rsa", slot(version, "rsa", "false")));
+            for certificate in ["ecdsa", "ed25519", "rsa"] {
+                full.push((version, certificate, slot(version, certificate, "false")));
+            }
             resumed.push((version, slot(version, "none", "true")));
         }
         Handshakes { full, resumed }
@@ -334,14 +378,16 @@ impl Telemetry {
                 &[],
             ),
         };
+        let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay }, store)
+        (Telemetry { listeners, backends, process, parking, relay, gate }, store)
     }
 }
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
+        certificate_reloads: CertificateReloads::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",
@@ -398,9 +444,8 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
 }
 
 /// Upper bounds for whole connections, in milliseconds: 1 ms to a day.
-const RELAY_BOUNDS: &[u64] = &[
-    1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000,
-];
+const RELAY_BOUNDS: &[u64] =
+    &[1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000];
 
 fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
     let label = ("listener", name);
@@ -412,6 +457,26 @@ fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
             &[label],
             RELAY_BOUNDS,
             1e-3,
+        ),
+    }
+}
+
+fn gate_metrics(r: &mut Registry) -> GateMetrics {
+    let mut refused = |reason: &str| {
+        let help = "TLS connections reset before their handshake, because there were too many or the wait too long.";
+        r.counter("propylon_handshakes_refused_total", help, &[("reason", reason)])
+    };
+    let refused = RefusedHandshakes { queue: refused("queue"), core: refused("core"), source: refused("source") };
+    GateMetrics {
+        refused,
+        in_progress: r.gauge("propylon_handshakes_in_progress", "TLS handshakes between accept and end.", &[]),
+        queued: r.gauge("propylon_handshakes_queued", "TLS handshakes that wait for their turn.", &[]),
+        wait: r.histogram(
+            "propylon_handshake_queue_seconds",
+            "How long handshakes waited for their turn once the client's hello was there.",
+            &[],
+            DURATION_BOUNDS,
+            1e-6,
         ),
     }
 }

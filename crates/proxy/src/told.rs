@@ -3,7 +3,7 @@
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_tls::{Facts, Group, Introduction, Scheme};
 
-use crate::connection::{Connection, certificate_name};
+use crate::connection::Connection;
 use crate::http1::write_line;
 use crate::snapshot::alpn_name;
 
@@ -65,7 +65,7 @@ impl<'a> Told<'a> {
             Fact::TlsSuite => Some(self.facts?.suite.name()),
             Fact::TlsGroup => self.facts?.group.map(Group::name),
             Fact::TlsSignature => self.facts?.signature.map(Scheme::name),
-            Fact::TlsCertificate => self.facts?.certificate.map(certificate_name),
+            Fact::TlsCertificate => self.facts?.certificate.map(propylon_config::KeyType::name),
             Fact::TlsServerName => self.introduction?.server_name.as_deref(),
             Fact::TlsAlpn => self.facts?.alpn.map(alpn_name),
             Fact::TlsResumed => Some(if self.facts?.resumed { "true" } else { "false" }),

@@ -1,7 +1,7 @@
 //! A worker: one thread on one core, with its own listeners, connections and pools.
 
 use std::io;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,7 +19,7 @@ use crate::access_log::Sheet;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
-use crate::snapshot::{CoreSnapshot, Snapshot};
+use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 
 /// Connections accepted in a row before the others get their turn.
@@ -47,7 +47,8 @@ pub struct Assignment {
     pub pin: Option<usize>,
     /// Each with the index of its listener in the configuration.
     pub listeners: Vec<(usize, TcpListener)>,
-    pub snapshot: Arc<Snapshot>,
+    /// What to go by, now and later.
+    pub published: watch::Receiver<Arc<Publication>>,
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
@@ -73,18 +74,23 @@ fn run(assignment: Assignment) -> io::Result<()> {
 }
 
 async fn work(assignment: Assignment) -> io::Result<()> {
-    let Assignment { index, listeners, snapshot, column, telemetry, log, connections_max, mut phase, .. } = assignment;
+    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, mut phase, .. } =
+        assignment;
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
+    let first = Arc::clone(&published.borrow_and_update());
     // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
-    let snapshot = CoreSnapshot::new(snapshot, index as u64, Deferral::default(), &parking);
+    let snapshot = CoreSnapshot::new(&first, index, Deferral::default(), &parking);
+    drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
     }
+    spawn_local(follow(Rc::clone(&core), index, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -113,6 +119,14 @@ async fn work(assignment: Assignment) -> io::Result<()> {
 )]
 fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
     AsyncFd::new(socket)
+}
+
+/// Goes by whatever the main thread publishes; of several in between only the last counts.
+async fn follow(core: Rc<Core>, index: usize, mut published: watch::Receiver<Arc<Publication>>) {
+    while published.changed().await.is_ok() {
+        let publication = Arc::clone(&published.borrow_and_update());
+        core.adopt(&publication, index);
+    }
 }
 
 async fn tick(core: Rc<Core>) {
@@ -148,7 +162,7 @@ async fn accept(
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
                 // What the kernel has accepted for us has been promised to clients already.
                 while let Ok((stream, peer)) = propylon_sys::accept(socket.get_ref()) {
-                    spawn_local(serve(Rc::clone(&core), listener, stream, peer));
+                    admit(&core, listener, stream, peer);
                 }
                 return;
             }
@@ -168,6 +182,23 @@ async fn accept(
     }
 }
 
+/// Serves a client, or resets its connection at once if its handshake could only be one too many: told early it can turn
+/// to another address, and it has cost next to nothing.
+fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+    let snapshot = core.snapshot();
+    // A proxy in front is not the client: see `Connection::admit_announced`.
+    if snapshot.acceptors[listener].is_some()
+        && !snapshot.listener(listener).accept_proxy_protocol
+        && let Err(refusal) = core.check_handshake(peer.ip())
+    {
+        core.metrics.increment(core.telemetry.gate.refused.of(refusal));
+        // Where it fails the client sees an orderly end instead.
+        let _ = propylon_sys::reset_on_close(&stream);
+        return;
+    }
+    spawn_local(serve(Rc::clone(core), listener, stream, peer));
+}
+
 enum Accepted {
     /// The queue is empty.
     All,
@@ -180,7 +211,7 @@ enum Accepted {
 fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
         match propylon_sys::accept(socket) {
-            Ok((stream, peer)) => drop(spawn_local(serve(Rc::clone(core), listener, stream, peer))),
+            Ok((stream, peer)) => admit(core, listener, stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
             Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) => {
                 return Accepted::Exhausted;

@@ -8,11 +8,12 @@ use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 
 use crate::client_auth::ClientTrust;
+use crate::compression::COMPRESSORS;
 use crate::deferral::{Deferral, Parking, Way};
 use crate::handshake::Handshake;
 use crate::offer::{provider, versions};
 use crate::overheard::SecretsListener;
-use crate::profile::Profile;
+use crate::profile::{Names, Profile};
 use crate::resolver::Resolver;
 use crate::session::Session;
 use crate::sessions::Store;
@@ -23,24 +24,30 @@ use crate::tickets::{Ticketer, Tickets};
 /// the longest records count as 230 KiB, 14 KiB in records of a packet each as 90 KiB.
 const EARLY_DATA_SKIPPED_MAX: u32 = 512 * 1024;
 
-pub struct Acceptor {
+/// What takes time in the making of an [`Acceptor`], done, for one core and by any thread.
+#[derive(Clone)]
+pub struct AcceptorParts {
     config: Arc<ServerConfig>,
     /// Some key signs elsewhere.
     remote: bool,
-    way: Option<Way>,
     forward: ForwardIdentity,
     ja4: bool,
 }
 
-impl Acceptor {
-    pub(crate) fn new(profile: &Profile, tickets: &Arc<Tickets>) -> Acceptor {
+pub struct Acceptor {
+    parts: AcceptorParts,
+    way: Option<Way>,
+}
+
+impl AcceptorParts {
+    pub(crate) fn new(profile: &Profile, names: Arc<Names>, tickets: &Arc<Tickets>) -> AcceptorParts {
         let trust = profile.client_trust.as_ref();
         let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
-        let resolver = Resolver::new(profile);
+        let resolver = Resolver::new(profile, names);
         let remote = resolver.remote;
-        let mut config = ServerConfig::builder_with_provider(Arc::new(provider()))
-            .with_protocol_versions(versions(profile.policy))
-            .expect("the provider has suites for both versions")
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&profile.policy)))
+            .with_protocol_versions(&versions(&profile.policy))
+            .expect("a policy has suites and groups for each of its versions")
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
@@ -56,13 +63,30 @@ impl Acceptor {
         config.max_early_data_size = EARLY_DATA_SKIPPED_MAX;
         // Graders ask for it; every suite here is strong, so the order is one of cost: AES-128 first.
         config.ignore_client_order = true;
+        // Compressed beforehand: a cache would search its entries, and one too small would compress in handshakes.
+        config.cert_compressors = if profile.compresses { COMPRESSORS.to_vec() } else { Vec::new() };
         config.cert_compression_cache = Arc::new(rustls::compress::CompressionCache::Disabled);
         // Established sessions are kept by `records`, not by the library.
         config.key_log = Arc::new(SecretsListener);
         let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
-        Acceptor { config: Arc::new(config), remote, way: None, forward, ja4: profile.ja4 }
+        AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4 }
     }
 
+    /// The same with other protocols to agree on than the profile's, the one liked best first.
+    #[must_use]
+    pub fn with_alpn(mut self, protocols: &[String]) -> AcceptorParts {
+        let config = Arc::make_mut(&mut self.config);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        self
+    }
+
+    /// On the core that it is for: from here on references are counted there alone.
+    pub fn assemble(&self) -> Acceptor {
+        Acceptor { parts: self.clone(), way: None }
+    }
+}
+
+impl Acceptor {
     /// From here on handshakes set this work aside, and whatever remote keys have to do ([`Step::Work`]). Without it all
     /// work is done on the spot, and none by a remote key.
     ///
@@ -70,12 +94,13 @@ impl Acceptor {
     #[must_use]
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
         // Where nothing can come of it no handshake is to be prepared for it.
-        let useful = self.remote || deferral != Deferral::default();
+        let useful = self.parts.remote || deferral != Deferral::default();
         self.way = useful.then(|| Way { deferral, parking: parking.clone() });
         self
     }
 
     pub fn accept(&self) -> Session {
-        Session::new(Handshake::new(&self.config, self.way.clone(), self.forward, self.ja4))
+        let AcceptorParts { config, forward, ja4, .. } = &self.parts;
+        Session::new(Handshake::new(config, self.way.clone(), *forward, *ja4))
     }
 }

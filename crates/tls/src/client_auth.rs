@@ -18,8 +18,6 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::offer::provider;
-
 /// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
 #[derive(Debug)]
 pub(crate) struct ClientTrust {
@@ -46,7 +44,9 @@ impl ClientTrust {
         fresh_until: Option<UnixTime>,
     ) -> Result<ClientTrust, VerifierBuilderError> {
         let rules = rules(auth, &roots, &crls);
-        let mut builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider().into()).with_crls(crls);
+        // Of a provider only its algorithms of verification count here.
+        let algorithms = rustls::crypto::aws_lc_rs::default_provider();
+        let mut builder = WebPkiClientVerifier::builder_with_provider(roots.into(), algorithms.into()).with_crls(crls);
         if auth.mode == ClientAuthMode::Optional {
             builder = builder.allow_unauthenticated();
         }
@@ -65,6 +65,11 @@ impl ClientTrust {
         let verifier = Arc::new(Bounded { within: builder.build()?, depth: auth.depth });
         let fresh_until = fresh_until.filter(|_| auth.crl_expired == Leniency::Refuse);
         Ok(ClientTrust { verifier, forward: auth.forward, rules, fresh_until })
+    }
+
+    /// Whether clients would see no difference; both are of the same `client_auth`.
+    pub fn same_as(&self, other: &ClientTrust) -> bool {
+        self.rules == other.rules
     }
 
     pub fn verifier(&self) -> Arc<dyn ClientCertVerifier> {

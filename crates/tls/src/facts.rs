@@ -13,7 +13,6 @@ pub struct Facts {
     /// Absent when a TLS 1.2 session was resumed: no keys were exchanged.
     pub group: Option<Group>,
     /// Type of the certificate that was served; absent when the session was resumed and none was.
-    /// Ed25519 counts as `Ecdsa`.
     pub certificate: Option<KeyType>,
     /// What the server's key signed with; absent when the session was resumed.
     pub signature: Option<Scheme>,

@@ -34,6 +34,7 @@ impl Failure {
         "internal",
         "keys-exhausted",
         "no-application-protocol",
+        "no-certificate",
         "no-shared-cipher",
         "no-shared-group",
         "no-shared-signature",

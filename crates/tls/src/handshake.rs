@@ -6,14 +6,17 @@ use propylon_config::ForwardIdentity;
 use propylon_crypto::JobError;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
-use rustls::{CipherSuite, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig};
+use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
 use crate::deferral::Way;
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
+use crate::greeting::{self, Greeting, HANDSHAKE};
 use crate::identity::Identity;
 use crate::introduction::{Introduction, Watch};
 use crate::overheard::{self, Fault, Overheard};
+use crate::protection::{APPLICATION_DATA, PLAIN_MAX, Protection};
+use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC};
 use crate::session::Step;
 
 pub(crate) struct Handshake {
@@ -29,6 +32,7 @@ pub(crate) struct Handshake {
     /// Bytes at the buffer's front that the library has seen and not let go of: records that hold part of a message.
     /// It keeps positions within them, so the front must stay as it is until they are consumed.
     shown: usize,
+    greeting: greeting::Watch,
     /// The start of a hello has come, and it is one that can be gone into.
     plausible: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
@@ -36,7 +40,10 @@ pub(crate) struct Handshake {
 }
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
-const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+/// Where the library would say access_denied (RFC 6066 §3).
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// To a client of TLS 1.3 that names no server where it has to (RFC 8446 §9.2).
+const MISSING_EXTENSION: [u8; 7] = [21, 3, 3, 0, 2, 2, 109];
 const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
@@ -52,6 +59,7 @@ impl Handshake {
             forward,
             watch: ja4.then(Box::default),
             shown: 0,
+            greeting: greeting::Watch::default(),
             plausible: false,
             spoken: false,
         }
@@ -67,10 +75,17 @@ impl Handshake {
         let mut consumed = 0;
         // One more record at a time: were the library shown all of them, it would go on to decrypt application data
         // that came with the client's Finished, and what follows a finished handshake is not for this state.
-        while let Some(record) = record_len(&buffer[consumed + self.shown..]) {
+        loop {
+            let next = &buffer[consumed + self.shown..];
+            self.check_record(next, out)?;
+            let Some(record) = record_len(next) else { break };
             self.shown += record;
             let end = consumed + self.shown;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
+            if let_go > 0 {
+                // What it has walked over is gone; the next hello, if there is to be one, comes whole.
+                self.greeting = greeting::Watch::default();
+            }
             consumed += let_go;
             self.shown -= let_go;
             self.spoken |= out.len() > before;
@@ -97,6 +112,11 @@ impl Handshake {
         (end > self.shown).then_some(end)
     }
 
+    /// See `Session::greeting`.
+    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+        if self.has_its_keys() { None } else { self.greeting.greeting(buffer) }
+    }
+
     /// Nothing more is agreed on or signed.
     fn has_its_keys(&self) -> bool {
         let connection = &self.connection;
@@ -109,24 +129,40 @@ impl Handshake {
     /// would miss an extension in its hello first, and say that.
     pub fn check_start(&mut self, buffer: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         const CONTENT_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
-        const HANDSHAKE: u8 = 22;
         const CLIENT_HELLO: u8 = 1;
         const TLS12: u8 = 3;
-        if self.plausible || buffer.is_empty() {
+        // What the library has seen it may have moved about.
+        if self.plausible || buffer.is_empty() || self.shown > 0 {
             return Ok(());
         }
         let first = buffer[0];
-        if !CONTENT_TYPES.contains(&first) {
+        let is_record = matches!(buffer, [_, 3, 0..=4, ..]);
+        if !CONTENT_TYPES.contains(&first) && !is_record {
             let what = match first {
                 b'A'..=b'Z' => "looks like plain HTTP on a TLS port",
                 _ => "not a TLS record",
             };
             return Err(Failure::new("not-tls", format!("first byte {first:#04x}: {what}")));
         }
+        // The library looks at what is inside of a message before it looks whether that message may come.
+        if let [HANDSHAKE, 3, _, _, _, message, ..] = *buffer
+            && message != CLIENT_HELLO
+            && buffer[3..5] != [0, 0]
+        {
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                "unexpected-message",
+                "a handshake begins with a hello",
+                out,
+            ));
+        }
         // Record header, message header, version.
-        let Some(&[HANDSHAKE, 3, _, _, _, CLIENT_HELLO, _, _, _, 3, minor]) = buffer.first_chunk::<11>() else {
+        let Some(&[HANDSHAKE, 3, _, high, low, CLIENT_HELLO, _, _, _, 3, minor]) = buffer.first_chunk::<11>() else {
             return Ok(());
         };
+        if u16::from_be_bytes([high, low]) < 6 {
+            return Ok(());
+        }
         self.plausible = true;
         if minor < TLS12 {
             out.extend_from_slice(&PROTOCOL_VERSION);
@@ -136,6 +172,74 @@ impl Handshake {
             ));
         }
         Ok(())
+    }
+
+    /// What is wrong with a record's header, the library calls a decoding error whatever it is.
+    fn check_record(&mut self, record: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
+        let &[kind, 3, _, high, low, ..] = record else { return Ok(()) };
+        let payload = usize::from(u16::from_be_bytes([high, low]));
+        let payload_max = match (self.spoken, kind) {
+            // Nothing is encrypted yet (RFC 8446 §5.1).
+            (false, _) => PLAIN_MAX,
+            (true, APPLICATION_DATA) => PLAIN_MAX + 256,
+            // TLS 1.2 encrypts in place (RFC 5246 §6.2.3).
+            (true, _) => PAYLOAD_MAX,
+        };
+        if !(CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&kind) {
+            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a record of no known type", out));
+        }
+        if payload > payload_max {
+            return Err(self.refuse(Alert::RecordOverflow, "record-overflow", "a record is too long", out));
+        }
+        // Once there are keys only an alert may be in the clear, of a client that has not got them (RFC 8446 §5).
+        if kind == HANDSHAKE && self.is_tls13() && self.has_its_keys() {
+            return Err(self.refuse(Alert::UnexpectedMessage, "unexpected-message", "a message in the clear", out));
+        }
+        // The library would wait for more (RFC 8446 §6.1).
+        if let &[ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = record {
+            return Err(Failure::new("peer-alert", "the client has closed the session before it began"));
+        }
+        // RFC 8446 §5.1, §5.4; an encrypted one would have its tag.
+        if payload == 0 && kind != APPLICATION_DATA {
+            return Err(self.refuse(
+                Alert::UnexpectedMessage,
+                "unexpected-message",
+                "a record with nothing in it",
+                out,
+            ));
+        }
+        Ok(())
+    }
+
+    /// Ends the handshake with a word of ours, encrypted if the client expects that.
+    fn refuse(&mut self, alert: Alert, reason: &'static str, detail: &str, out: &mut Vec<u8>) -> Failure {
+        const FATAL: u8 = 2;
+        let message = [FATAL, alert as u8];
+        match self.sealing() {
+            Some(mut sealing) => {
+                let start = out.len();
+                out.resize(start + sealing.overhead() + message.len(), 0);
+                sealing.seal(ALERT, &message, &mut out[start..]);
+            }
+            None => out.extend_from_slice(&[ALERT, 3, 3, 0, 2, FATAL, alert as u8]),
+        }
+        Failure::new(reason, detail)
+    }
+
+    fn is_tls13(&self) -> bool {
+        self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3)
+    }
+
+    /// The keys of what we send, once there are some in use: in TLS 1.3 with our flight, in TLS 1.2 with our Finished,
+    /// behind which nothing comes here. Takes them: it is for the last word.
+    fn sealing(&mut self) -> Option<Protection> {
+        if !self.is_tls13() {
+            return None;
+        }
+        let suite = record_cipher(self.connection.negotiated_cipher_suite()?.suite());
+        let key = std::mem::take(&mut self.heard.keys.sealing);
+        key.key.as_ref()?;
+        Protection::new(Version::Tls13, suite, self.heard.secrets.server.take(), key)
     }
 
     /// Runs the library over the records shown to it. Returns how many bytes it let go of.
@@ -153,23 +257,47 @@ impl Handshake {
                         return Ok(discarded);
                     }
                 }
-                Err(failure) => {
+                Err(error) => {
+                    let lacks_extension = lacks_extension(&error, &records[discarded..]);
+                    let failure = Failure::from(error);
                     if let Some(failure) = self.heard.fault.and_then(failure_of) {
                         // What the library wanted to send cannot be followed up, and what it says of this is the
                         // client's fault. Keys are agreed on, and signatures made, before anything is encrypted.
                         out.extend_from_slice(&INTERNAL_ERROR);
                         return Err(failure);
                     }
+                    if lacks_extension {
+                        return Err(self.refuse(Alert::MissingExtension, failure.reason, &failure.detail, out));
+                    }
                     let before = out.len();
                     flush_alerts(&mut self.connection, &mut records[discarded..], out);
+                    if self.heard.no_certificate {
+                        out.truncate(before);
+                        let (alert, failure) = self.no_certificate();
+                        out.extend_from_slice(&alert);
+                        return Err(failure);
+                    }
                     say_it_in_tls12(&failure, out);
-                    if out.len() == before && !self.spoken && failure.owes_alert() {
-                        out.extend_from_slice(&DECODE_ERROR);
+                    if out.len() == before && failure.owes_alert() {
+                        return Err(self.refuse(alert_of(&failure), failure.reason, &failure.detail, out));
                     }
                     return Err(failure);
                 }
             }
         }
+    }
+
+    /// Where names are strict: what to say in place of the library, and why.
+    fn no_certificate(&self) -> ([u8; 7], Failure) {
+        let tls13 = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        let (alert, detail) = match &self.heard.server_name {
+            Some(name) => (UNRECOGNIZED_NAME, format!("no certificate stands for the name {name:?}")),
+            None => {
+                let alert = if tls13 { MISSING_EXTENSION } else { UNRECOGNIZED_NAME };
+                (alert, "the client names no server, and strict_sni wants it to".into())
+            }
+        };
+        (alert, Failure::new("no-certificate", detail))
     }
 
     /// What the callbacks of the next call go by.
@@ -247,7 +375,7 @@ fn turn(
     connection: &mut UnbufferedServerConnection,
     records: &mut [u8],
     out: &mut Vec<u8>,
-) -> Result<(usize, bool), Failure> {
+) -> Result<(usize, bool), Error> {
     let status = connection.process_tls_records(records);
     let discard = status.discard;
     let more = match status.state? {
@@ -262,9 +390,32 @@ fn turn(
         }
         ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => false,
         // Early data is not accepted, and a connection cannot be closed before it is made.
-        _ => return Err(Failure::new("internal", "unexpected state in a handshake")),
+        _ => return Err(Error::General("unexpected state in a handshake".into())),
     };
     Ok((discard, more))
+}
+
+/// A hello of TLS 1.3 is refused for an extension that it must have (RFC 8446 §9.2); the library says handshake_failure.
+fn lacks_extension(error: &Error, hello: &[u8]) -> bool {
+    let Error::PeerIncompatible(why) = error else { return false };
+    let lacks = match why {
+        PeerIncompatible::SignatureAlgorithmsExtensionRequired
+        | PeerIncompatible::NamedGroupsExtensionRequired
+        | PeerIncompatible::KeyShareExtensionRequired => true,
+        PeerIncompatible::NoKxGroupsInCommon => greeting::content_of(hello, greeting::SUPPORTED_GROUPS).is_none(),
+        _ => false,
+    };
+    lacks && greeting::offers_tls13(hello)
+}
+
+/// What a client is told where the library has no word for it.
+fn alert_of(failure: &Failure) -> Alert {
+    match failure.reason {
+        "decrypt-error" => Alert::BadRecordMac,
+        "flood" | "protocol-violation" | "unexpected-message" => Alert::UnexpectedMessage,
+        "internal" => Alert::InternalError,
+        _ => Alert::DecodeError,
+    }
 }
 
 /// Appends the alert that a failed turn has left behind, if it did. Another turn without this check would parse on.
@@ -306,6 +457,7 @@ pub(crate) fn record_len(bytes: &[u8]) -> Option<usize> {
 }
 
 pub(crate) const HEADER_LEN: usize = 5;
+const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 /// RFC 5246 §6.2.3; TLS 1.3 allows less.
 pub(crate) const PAYLOAD_MAX: usize = (1 << 14) + 2048;
 

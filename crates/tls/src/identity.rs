@@ -1,8 +1,7 @@
 //! Who a client has proved to be: what its certificate says, in forms that headers and logs can hold.
 
 use aws_lc_rs::digest::{SHA256, digest};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64ct::{Base64, Encoding};
 use propylon_config::ForwardIdentity;
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
@@ -50,7 +49,7 @@ fn byte_sequences(chain: &[CertificateDer<'_>]) -> Box<str> {
     let mut text = String::new();
     for der in chain {
         text.push_str(if text.is_empty() { ":" } else { ", :" });
-        STANDARD.encode_string(der, &mut text);
+        text.push_str(&Base64::encode_string(der));
         text.push(':');
     }
     text.into()

@@ -1,21 +1,26 @@
 //! Server-side TLS without sockets: certificates in, bytes in, bytes out.
 //!
-//! [`Profile`] is one `[tls.NAME]`, loaded once and shared by every core. Each core makes its own [`Acceptor`] of it,
-//! which shares no reference count, cache or lock with another core's, and the acceptor makes a [`Session`] for each
-//! connection. A session owns neither a socket nor a buffer: the driver lends it both directions' bytes.
+//! [`Profile`] is one `[tls.NAME]`, loaded once and shared by every core. Each core has an [`Acceptor`] of its own made of
+//! it (of [`AcceptorParts`], which any thread can make), which shares no reference count, cache or lock with another
+//! core's, and the acceptor makes a [`Session`] for each connection. A session owns neither a socket nor a buffer: the driver lends it both directions' bytes.
 //!
 //! Private-key operations and key agreement are jobs of `propylon-crypto`. An acceptor that is told to defer some has its
 //! handshakes parked until whoever drives them brings the outcome; otherwise they are done on the spot.
 //!
 //! The library underneath does not show in this interface, so that it can be replaced.
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
 mod acceptor;
 mod client_auth;
+mod compression;
 mod deferral;
 mod exchange;
 mod facts;
 mod failure;
 mod finding;
+mod greeting;
 mod handshake;
 pub mod hello;
 mod identity;
@@ -37,17 +42,22 @@ mod sessions;
 mod signing;
 mod suites;
 mod tickets;
+mod watch;
 
-pub use acceptor::Acceptor;
+pub use acceptor::{Acceptor, AcceptorParts};
 pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use exchange::KeyPairs;
 pub use facts::{Facts, Group, Resumption, Scheme, Suite, Version};
 pub use failure::Failure;
 pub use finding::{Finding, Severity};
+pub use greeting::Greeting;
 pub use identity::Identity;
 pub use introduction::Introduction;
 pub use ja4::Ja4;
-pub use profile::Profile;
+#[cfg(any(test, fuzzing))]
+pub use load::fuzz;
+pub use profile::{Profile, Served};
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};
+pub use watch::Stamp;

@@ -1,15 +1,18 @@
 //! Certificates and keys from files, with everything that is wrong with them.
 
 mod chain;
+pub(crate) mod folder;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod ocsp;
 mod pem;
 mod trust;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use propylon_config::{At, CertificateSource, TlsProfile};
-use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use propylon_config::{At, Certificate, CertificateSource, TlsProfile};
+use propylon_crypto::PrivateKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -49,7 +52,15 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
         let mut troubles = Vec::new();
         for bundle in bundles(&certificate.source, &mut troubles) {
             let path = bundle.chain_path.clone();
-            if let Some(credential) = assemble(bundle, now, &mut troubles) {
+            if let Some(mut credential) = assemble(bundle, now, &mut troubles) {
+                credential.default = certificate.default;
+                let response = ocsp_path(certificate, &path);
+                credential.staple =
+                    ocsp::staple(&response, certificate.ocsp.is_some(), &credential, now, &mut troubles);
+                if credential.staple.is_none() && chain::must_staple(&credential.chain[0]) {
+                    let what = "the certificate demands a stapled OCSP response (RFC 7633), and there is none";
+                    troubles.push(Trouble::warning(&response, what, "put one there: some clients refuse it without"));
+                }
                 admit(credential, &path, &mut credentials, &mut troubles);
             }
         }
@@ -63,6 +74,15 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
     (credentials, findings)
 }
 
+/// Where the response for a chain is: as configured, or beside the chain, as HAProxy has it.
+pub(crate) fn ocsp_path(certificate: &Certificate, chain: &Path) -> PathBuf {
+    certificate.ocsp.clone().unwrap_or_else(|| {
+        let mut beside = chain.as_os_str().to_owned();
+        beside.push(".ocsp");
+        beside.into()
+    })
+}
+
 /// What should be one chain and its key.
 struct Bundle {
     chain_path: PathBuf,
@@ -73,35 +93,10 @@ struct Bundle {
 
 fn bundles(source: &CertificateSource, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     match source {
-        CertificateSource::Path(path) if path.is_dir() => {
-            pem_files(path, troubles).iter().filter_map(|file| bundle(file, file, troubles)).collect()
-        }
+        CertificateSource::Path(path) if path.is_dir() => folder::bundles(path, troubles),
         CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
         CertificateSource::Pair { chain, key } => bundle(chain, key, troubles).into_iter().collect(),
     }
-}
-
-/// The `*.pem` of a directory by name; hidden files (`..data` of a mounted secret) and all else are not looked at.
-fn pem_files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) => {
-            troubles.push(pem::unreadable(directory, &error));
-            return Vec::new();
-        }
-    };
-    let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("pem")))
-        .filter(|path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")))
-        .filter(|path| !path.is_dir())
-        .collect();
-    files.sort();
-    if files.is_empty() {
-        let fix = "put files with chain and key in it, their names ending in .pem";
-        troubles.push(Trouble::error(directory, "the directory has no .pem file", fix));
-    }
-    files
 }
 
 fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
@@ -117,11 +112,15 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
         (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
         _ => return None,
     };
-    if key_file.world_readable && !key_file.keys.is_empty() {
-        let fix = format!("chmod o-r {}", key_path.display());
-        troubles.push(Trouble::warning(key_path, "every account can read this private key", fix));
-    }
+    worry_about_readers(&key_file, key_path, troubles);
     Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys })
+}
+
+fn worry_about_readers(file: &pem::Contents, path: &Path, troubles: &mut Vec<Trouble>) {
+    if file.world_readable && !file.keys.is_empty() {
+        let fix = format!("chmod o-r {}", path.display());
+        troubles.push(Trouble::warning(path, "every account can read this private key", fix));
+    }
 }
 
 fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Credential> {
@@ -142,21 +141,29 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     }
     let key = only_key(keys, &key_path)?;
     let leaf = Leaf::inspect(&chain, &chain_path)?;
-    let Ok(signing_key) = any_supported_type(&key) else {
+    let Ok(parsed) = PrivateKey::from_der(key.secret_der()) else {
         // The usual reason shows in the certificate that is meant for it.
         leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
     };
-    let Some(public_key) = signing_key.public_key() else {
-        return Err(unsupported(&chain_path, "this key type"));
-    };
-    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &key_path)?;
+    let (chain, repaired) = chain::order(chain, &parsed.public_info().into(), &chain_path, &key_path)?;
     troubles.extend(repaired);
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
-    Ok(Credential { chain, key, kind, names: leaf.names })
+    let not_after = chain::not_after(&chain[0]);
+    Ok(Credential {
+        chain,
+        key,
+        kind,
+        names: leaf.names,
+        default: false,
+        not_after,
+        path: chain_path,
+        staple: None,
+        compressed: [None, None],
+    })
 }
 
 const SUPPORTED_KEYS: &str =

@@ -13,6 +13,7 @@ use propylon_crypto::JobError;
 use rustls::KeyLog;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::compression::PerCore;
 use crate::facts::Scheme;
 use crate::protection::Secret;
 use crate::sessions::{IdUse, SessionId};
@@ -26,7 +27,11 @@ pub(crate) struct Overheard {
     pub certificate: Option<KeyType>,
     /// What its key would sign with.
     pub signature: Option<Scheme>,
+    /// No certificate stands for the name, and the profile wants one that does.
+    pub no_certificate: bool,
     pub secrets: TrafficSecrets,
+    /// Of the certificate that was picked: its message compressed, without and with an OCSP response.
+    pub compressed: [Option<PerCore>; 2],
     /// Why a job of ours came to nothing, which the library has no words for. The first of several.
     pub fault: Option<Fault>,
     pub keys: RecordKeys,
@@ -137,6 +142,11 @@ pub(crate) fn note(write: impl FnOnce(&mut Overheard)) {
     OVERHEARD.with_borrow_mut(write);
 }
 
+/// For the compressor: what the resolver has left for it in the same handshake.
+pub(crate) fn compressed<T>(read: impl FnOnce(&[Option<PerCore>; 2]) -> Option<T>) -> Option<T> {
+    OVERHEARD.with_borrow(|heard| read(&heard.compressed))
+}
+
 /// For the callbacks.
 pub(crate) fn resumption() -> Resumption {
     OVERHEARD.with_borrow(|heard| heard.resumption)
@@ -152,6 +162,7 @@ impl Overheard {
             self.certificate = later.certificate;
             self.signature = later.signature;
         }
+        self.no_certificate |= later.no_certificate;
         if later.secrets.client.is_some() {
             self.secrets = later.secrets;
         }

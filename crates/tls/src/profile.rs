@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,10 +10,12 @@ use propylon_config::{KeyType, TlsPolicy, TlsProfile};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use crate::acceptor::Acceptor;
+use crate::acceptor::{Acceptor, AcceptorParts};
 use crate::client_auth::ClientTrust;
+use crate::compression::Compressed;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::offer::{Use, use_of};
 use crate::sessions::Sessions;
 use crate::tickets::Tickets;
 
@@ -20,6 +23,8 @@ use crate::tickets::Tickets;
 pub struct Profile {
     pub(crate) name: Box<str>,
     pub(crate) policy: TlsPolicy,
+    strict_sni: bool,
+    pub(crate) compresses: bool,
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
     /// In the order in which they were configured; at least one.
@@ -40,7 +45,8 @@ impl Profile {
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (credentials, mut findings) = load::credentials(profile);
+        let (mut credentials, mut findings) = load::credentials(profile);
+        findings.extend(unusable(profile, &credentials));
         let client_trust = profile.client_auth.as_ref().and_then(|auth| {
             let (trust, more) = load::client_trust(auth);
             findings.extend(more);
@@ -49,10 +55,15 @@ impl Profile {
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
-        let names = Arc::new(Names::new(&credentials, &profile.prefer));
+        if profile.certificate_compression {
+            credentials.iter_mut().for_each(Credential::compress);
+        }
+        let names = Arc::new(Names::new(&credentials, &profile.prefer, profile.strict_sni));
         let profile = Profile {
             name: profile.name.as_str().into(),
-            policy: profile.policy,
+            policy: profile.policy.clone(),
+            strict_sni: profile.strict_sni,
+            compresses: profile.certificate_compression,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             credentials,
             names,
@@ -64,10 +75,50 @@ impl Profile {
         Ok((profile, findings))
     }
 
-    /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
-    /// `tickets`, which they only read.
+    /// The NAME of `[tls.NAME]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// In the order of the configuration.
+    pub fn served(&self) -> impl Iterator<Item = Served> {
+        self.credentials.iter().map(|credential| Served {
+            name: credential.names.first().map_or_else(String::new, |name| name.to_string()),
+            key_type: credential.kind.key_type(),
+            not_after: credential.not_after,
+            path: credential.path.clone(),
+            stapled: credential.staple.is_some(),
+        })
+    }
+
+    /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
+    pub fn same_as(&self, other: &Profile) -> bool {
+        let pairs = self.credentials.iter().zip(&other.credentials);
+        let trusts = match (&self.client_trust, &other.client_trust) {
+            (Some(one), Some(two)) => one.same_as(two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        trusts
+            && self.credentials.len() == other.credentials.len()
+            && pairs.into_iter().all(|(one, two)| one.same_as(two))
+    }
+
+    /// With the sessions kept by ID of the one that it takes the place of; both are of the same `[tls.NAME]`.
+    #[must_use]
+    pub fn succeeding(self, earlier: &Profile) -> Profile {
+        Profile { sessions: Arc::clone(&earlier.sessions), ..self }
+    }
+
+    /// For one core, which the caller of this is.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        Acceptor::new(self, tickets)
+        self.acceptor_parts(None, tickets).assemble()
+    }
+
+    /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
+    /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
+    pub fn acceptor_parts(&self, prefer: Option<&[KeyType]>, tickets: &Arc<Tickets>) -> AcceptorParts {
+        let own = |prefer| Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
+        AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), tickets)
     }
 
     /// Forgets the sessions that are too old. For the main thread, now and then.
@@ -100,6 +151,52 @@ pub(crate) struct Credential {
     pub kind: KeyKind,
     /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
     pub names: Vec<Box<str>>,
+    /// Meant for clients that name nothing that any certificate stands for.
+    pub default: bool,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    /// The chain's file.
+    pub path: PathBuf,
+    pub staple: Option<Staple>,
+    /// The message that it is sent in, without and with the staple; none where it goes as it is.
+    pub compressed: [Option<Arc<Compressed>>; 2],
+}
+
+/// An OCSP response that clients are shown, for as long as it may be.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Staple {
+    pub response: Vec<u8>,
+    /// Seconds since 1970; absent: newer information is always to be had, and this will do.
+    pub until: Option<i64>,
+}
+
+impl Credential {
+    fn compress(&mut self) {
+        let with_staple = self.staple.as_ref().map(|staple| Compressed::new(&self.chain, Some(&staple.response)));
+        self.compressed = [Some(Compressed::new(&self.chain, None)), with_staple].map(|each| each.map(Arc::new));
+    }
+
+    /// Files may have been written anew with what they held.
+    fn same_as(&self, other: &Credential) -> bool {
+        self.chain == other.chain
+            && self.key.secret_der() == other.key.secret_der()
+            && self.names == other.names
+            && self.staple == other.staple
+    }
+}
+
+/// What can be told of a certificate that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The first of the names that it is served for; empty: it is served where no other fits.
+    pub name: String,
+    pub key_type: KeyType,
+    /// Seconds since 1970.
+    pub not_after: i64,
+    /// The chain's file.
+    pub path: PathBuf,
+    /// It comes with an OCSP response.
+    pub stapled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,11 +209,11 @@ pub(crate) enum KeyKind {
 }
 
 impl KeyKind {
-    /// Ed25519 stands where ECDSA stands in `prefer`.
     pub fn key_type(self) -> KeyType {
         match self {
             KeyKind::Rsa => KeyType::Rsa,
-            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 | KeyKind::Ed25519 => KeyType::Ecdsa,
+            KeyKind::Ed25519 => KeyType::Ed25519,
+            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => KeyType::Ecdsa,
         }
     }
 
@@ -137,12 +234,13 @@ pub(crate) struct Names {
     exact: HashMap<Box<str>, Vec<usize>>,
     /// By what follows `*.`; stands for one label (RFC 9525 §6.3).
     wildcard: HashMap<Box<str>, Vec<usize>>,
-    /// For clients that name nothing, or nothing we have: the first certificate, and others for the same names.
+    /// For clients that name nothing, or nothing we have: the certificates marked for it, or else the first, and others
+    /// for the same names. Empty where such clients are refused.
     default: Vec<usize>,
 }
 
 impl Names {
-    fn new(credentials: &[Credential], prefer: &[KeyType]) -> Names {
+    fn new(credentials: &[Credential], prefer: &[KeyType], strict: bool) -> Names {
         let mut names = Names { exact: HashMap::new(), wildcard: HashMap::new(), default: Vec::new() };
         for (index, credential) in credentials.iter().enumerate() {
             for name in &credential.names {
@@ -153,13 +251,10 @@ impl Names {
                 set.or_default().push(index);
             }
         }
-        let first = &credentials[0];
-        names.default =
-            (0..credentials.len()).filter(|&index| index == 0 || shares_a_name(&credentials[index], first)).collect();
-        let rank = |index: &usize| {
-            let key_type = credentials[*index].kind.key_type();
-            prefer.iter().position(|preferred| *preferred == key_type).unwrap_or(prefer.len())
-        };
+        if !strict {
+            names.default = defaults(credentials);
+        }
+        let rank = |index: &usize| rank(credentials[*index].kind.key_type(), prefer);
         let sets = names.exact.values_mut().chain(names.wildcard.values_mut());
         for set in sets.chain([&mut names.default]) {
             // Stable: of two with the same rank, the one configured first.
@@ -182,6 +277,50 @@ impl Names {
         };
         exact.iter().chain(wildcard).chain(default)
     }
+}
+
+/// Where a type stands in an order of preference; a type that it does not name comes last, but for Ed25519, which then
+/// stands with ECDSA.
+fn rank(key_type: KeyType, prefer: &[KeyType]) -> usize {
+    let position = |wanted| prefer.iter().position(|preferred| *preferred == wanted);
+    let with_ecdsa = || if key_type == KeyType::Ed25519 { position(KeyType::Ecdsa) } else { None };
+    position(key_type).or_else(with_ecdsa).unwrap_or(prefer.len())
+}
+
+fn defaults(credentials: &[Credential]) -> Vec<usize> {
+    let marked = credentials.iter().any(|credential| credential.default);
+    let is_default = |index: usize| if marked { credentials[index].default } else { index == 0 };
+    let chosen: Vec<usize> = (0..credentials.len()).filter(|&index| is_default(index)).collect();
+    let beside = |index: &usize| {
+        chosen.contains(index) || chosen.iter().any(|&one| shares_a_name(&credentials[*index], &credentials[one]))
+    };
+    (0..credentials.len()).filter(beside).collect()
+}
+
+/// Types of certificates that a policy of the user's own leaves without a version in which they can be served.
+fn unusable(profile: &TlsProfile, credentials: &[Credential]) -> Vec<Finding> {
+    let TlsPolicy::Custom(policy) = &profile.policy else { return Vec::new() };
+    let mut findings = Vec::new();
+    for key_type in [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa] {
+        if !credentials.iter().any(|credential| credential.kind.key_type() == key_type) {
+            continue;
+        }
+        let usable = use_of(&profile.policy, key_type);
+        let (severity, what) = match usable {
+            Use { tls12: false, tls13: false, .. } => (Severity::Error, "none of the `suites` goes with"),
+            Use { tls12: false, tls12_is_spoken: true, .. } => (Severity::Warning, "no TLS 1.2 suite goes with"),
+            _ => continue,
+        };
+        let suite = if key_type == KeyType::Rsa { "TLS_ECDHE_RSA_WITH_..." } else { "TLS_ECDHE_ECDSA_WITH_..." };
+        findings.push(Finding {
+            severity,
+            at: policy.at,
+            path: PathBuf::new(),
+            what: format!("{what} the {} certificate of [tls.{}]", key_type.name(), profile.name),
+            fix: format!("add a suite named {suite}, or remove the certificate"),
+        });
+    }
+    findings
 }
 
 fn shares_a_name(one: &Credential, other: &Credential) -> bool {

@@ -13,8 +13,8 @@ use crate::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection};
 use crate::session::Opened;
 use crate::{Suite, Version};
 
-const CHANGE_CIPHER_SPEC: u8 = 20;
-const ALERT: u8 = 21;
+pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(crate) const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
@@ -57,15 +57,17 @@ struct Broken {
 
 #[derive(Clone, Copy)]
 #[repr(u8)]
-enum Alert {
+pub(crate) enum Alert {
     CloseNotify = 0,
     UnexpectedMessage = 10,
     BadRecordMac = 20,
     RecordOverflow = 22,
     IllegalParameter = 47,
     DecodeError = 50,
+    InternalError = 80,
     UserCanceled = 90,
     NoRenegotiation = 100,
+    MissingExtension = 109,
 }
 
 impl Broken {

@@ -7,7 +7,9 @@ use propylon_crypto::{Key, PrivateKey};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
+use rustls_pki_types::UnixTime;
 
+use crate::compression::PerCore;
 use crate::facts::Scheme;
 use crate::overheard;
 use crate::profile::{Credential, Names, Profile};
@@ -18,26 +20,54 @@ use crate::signing::CertificateKey;
 pub(crate) struct Resolver {
     names: Arc<Names>,
     /// Indexed as `names` says.
-    keys: Vec<(KeyType, Arc<CertifiedKey>)>,
+    keys: Vec<Entry>,
     /// Whether some key signs elsewhere.
     pub remote: bool,
 }
 
+#[derive(Debug)]
+struct Entry {
+    key_type: KeyType,
+    key: Arc<CertifiedKey>,
+    /// The same with an OCSP response, and until when that may be shown, in seconds since 1970.
+    stapled: Option<(Arc<CertifiedKey>, Option<i64>)>,
+    compressed: [Option<PerCore>; 2],
+}
+
+impl Entry {
+    fn new(credential: &Credential, key: Key) -> Entry {
+        let key = CertifiedKey::new(credential.chain.clone(), Arc::new(CertificateKey::new(key)));
+        let stapled = credential.staple.as_ref().map(|staple| {
+            let stapled = CertifiedKey { ocsp: Some(staple.response.clone()), ..key.clone() };
+            (Arc::new(stapled), staple.until)
+        });
+        let compressed = credential.compressed.clone().map(|each| each.map(Arc::new));
+        Entry { key_type: credential.kind.key_type(), key: Arc::new(key), stapled, compressed }
+    }
+
+    fn current(&self) -> &Arc<CertifiedKey> {
+        match &self.stapled {
+            Some((stapled, until)) if until.is_none_or(|until| now() < until) => stapled,
+            _ => &self.key,
+        }
+    }
+}
+
+fn now() -> i64 {
+    UnixTime::now().as_secs() as i64
+}
+
 impl Resolver {
-    pub fn new(profile: &Profile) -> Resolver {
+    pub fn new(profile: &Profile, names: Arc<Names>) -> Resolver {
         let keys: Vec<Key> = profile.credentials.iter().map(key_of).collect();
         let remote = keys.iter().any(|key| matches!(key, Key::Remote(_)));
-        let certified = |(credential, key): (&Credential, Key)| {
-            let key = CertifiedKey::new(credential.chain.clone(), Arc::new(CertificateKey::new(key)));
-            (credential.kind.key_type(), Arc::new(key))
-        };
-        let keys = profile.credentials.iter().zip(keys).map(certified).collect();
-        Resolver { names: profile.names.clone(), keys, remote }
+        let keys = profile.credentials.iter().zip(keys).map(|(credential, key)| Entry::new(credential, key)).collect();
+        Resolver { names, keys, remote }
     }
 }
 
 /// This core's own handle on a credential's key.
-fn key_of(credential: &Credential) -> Key {
+pub(crate) fn key_of(credential: &Credential) -> Key {
     Key::Local(PrivateKey::from_der(credential.key.secret_der()).expect("parsed once when it was loaded"))
 }
 
@@ -46,17 +76,24 @@ impl ResolvesServerCert for Resolver {
     /// library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
-        let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].1);
+        let verifiable = |index: &&usize| can_verify(&hello, &self.keys[**index].key);
         let mut candidates = self.names.candidates(name);
-        let chosen = candidates.clone().find(verifiable).or_else(|| candidates.next())?;
-        let (key_type, key) = &self.keys[*chosen];
-        let signer = key.key.choose_scheme(hello.signature_schemes());
+        let Some(chosen) = candidates.clone().find(verifiable).or_else(|| candidates.next()) else {
+            overheard::note(|heard| {
+                heard.server_name = name.map(Box::from);
+                heard.no_certificate = true;
+            });
+            return None;
+        };
+        let entry = &self.keys[*chosen];
+        let signer = entry.key.key.choose_scheme(hello.signature_schemes());
         overheard::note(|heard| {
             heard.server_name = name.map(Box::from);
-            heard.certificate = Some(*key_type);
+            heard.certificate = Some(entry.key_type);
             heard.signature = signer.and_then(|signer| Scheme::of(signer.scheme()));
+            heard.compressed = entry.compressed.clone();
         });
-        Some(key.clone())
+        Some(entry.current().clone())
     }
 }
 

@@ -6,6 +6,7 @@ use propylon_crypto::{Job, Outcome};
 
 use crate::facts::Facts;
 use crate::failure::Failure;
+use crate::greeting::Greeting;
 use crate::handshake::{HEADER_LEN, Handshake, INTERNAL_ERROR, PAYLOAD_MAX};
 use crate::introduction::Introduction;
 use crate::parked::{Parked, Pause};
@@ -83,6 +84,15 @@ impl Session {
             Some(shown) => return self.handshake_aside(shown, buffer, out),
         };
         self.conclude(progress, buffer)
+    }
+
+    /// What the client asks for, if `buffer` holds a whole hello that has not been answered: the next call of
+    /// [`Session::handshake`] with it is a dear one. Cheap, whatever the client does.
+    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+        match &mut self.state {
+            State::Handshake(handshake) => handshake.greeting(buffer),
+            _ => None,
+        }
     }
 
     /// The job that the handshake waits for, once for each [`Step::Work`].

@@ -73,7 +73,7 @@ fn openssl(directory: &Directory, arguments: &str) {
 
 /// A self-signed certificate and key made by openssl, as `name`.
 fn by_openssl(directory: &Directory, name: &str, arguments: &str) -> PathBuf {
-    let common = "req -x509 -nodes -days 9 -subj /CN=x -addext subjectAltName=DNS:shop.example";
+    let common = "req -x509 -nodes -days 90 -subj /CN=x -addext subjectAltName=DNS:shop.example";
     openssl(directory, &format!("{common} -keyout {name}.k -out {name}.c {arguments}"));
     let read = |suffix: &str| fs::read_to_string(directory.0.join(format!("{name}.{suffix}"))).unwrap();
     directory.write(&format!("{name}.pem"), read("c") + &read("k"))
@@ -83,7 +83,7 @@ fn by_openssl(directory: &Directory, name: &str, arguments: &str) -> PathBuf {
 fn missing_and_unreadable_files_are_named() {
     let directory = Directory::new();
     error(&directory.0.join("none.pem"), "no such file");
-    error(&directory.0, "the directory has no .pem file");
+    error(&directory.0, "the directory has no certificate with its private key");
     let locked = directory.write("locked.pem", ec(&[NAME]));
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&locked).is_err() {
@@ -220,6 +220,8 @@ fn a_chain_and_its_key_may_be_two_files() {
             chain: directory.write("chain.crt", certificate(&both)),
             key: directory.write("key.key", private_key(&both)),
         },
+        ocsp: None,
+        default: false,
         at: profile.at,
     });
     assert_eq!(findings(&profile), []);
@@ -258,6 +260,13 @@ fn certificates_that_clients_will_refuse_are_warned_of() {
         &with("b.pem", &|params| params.not_before = rcgen::date_time_ymd(2999, 2, 3)),
         "not valid before 2999-02-03",
     );
+    let soon = time::OffsetDateTime::now_utc() + time::Duration::days(10);
+    warning(&with("soon.pem", &|params| params.not_after = soon), "in 9 days");
+    let short = |params: &mut CertificateParams| {
+        params.not_before = time::OffsetDateTime::now_utc() - time::Duration::days(1);
+        params.not_after = soon - time::Duration::days(4);
+    };
+    assert_eq!(findings(&tls_profile(&[&with("short.pem", &short)])), [], "short-lived by design, and fresh");
     warning(&with("c.pem", &|params| params.subject_alt_names.clear()), "no DNS name");
     warning(&by_openssl(&directory, "sha1", "-newkey rsa:2048 -sha1"), "SHA-1");
     let open = directory.write("open.pem", ec(&[NAME]));
@@ -285,4 +294,72 @@ fn all_findings_come_at_once_in_the_order_of_the_configuration() {
     let lines: Vec<_> = findings(&tls_profile(&[&paths[0], &paths[1]])).iter().map(|finding| finding.at.line).collect();
     assert_eq!(lines, [1, 2]);
     assert_eq!(findings(&tls_profile(&[]))[0].at.line, 99);
+}
+
+#[test]
+fn a_folder_puts_keys_and_their_chains_together() {
+    let (one, two) = (ec(&["one.example"]), rsa(&["two.example"]));
+    // certbot: the leaf alone beside the whole chain, and a folder's README.
+    let directory = Directory::new();
+    let authority = {
+        let mut params = params(&[]);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.self_signed(&p256()).unwrap().pem()
+    };
+    directory.write("cert.pem", certificate(&one));
+    directory.write("chain.pem", &authority);
+    directory.write("privkey.pem", private_key(&one));
+    directory.write("README", "not looked at");
+    assert_eq!(findings(&tls_profile(&[&directory.0])), []);
+    // Several pairs, a file with both, and the names of Kubernetes.
+    directory.write("tls.crt", certificate(&two));
+    directory.write("tls.key", private_key(&two));
+    directory.write("both.pem", ec(&["three.example"]));
+    let (profile, findings) = Profile::load(&tls_profile(&[&directory.0]), ALPN).unwrap();
+    assert_eq!(findings, []);
+    let mut served: Vec<_> = profile.served().map(|served| (served.name, served.key_type.name())).collect();
+    served.sort();
+    assert_eq!(
+        served,
+        [("one.example", "ecdsa"), ("three.example", "ecdsa"), ("two.example", "rsa")]
+            .map(|(name, kind)| (name.to_string(), kind))
+    );
+    // What has no other half is named.
+    fs::remove_file(directory.0.join("tls.key")).unwrap();
+    error_in(&directory, "tls.crt", "no private key for this certificate");
+    fs::remove_file(directory.0.join("tls.crt")).unwrap();
+    directory.write("stray.key", private_key(&two));
+    error_in(&directory, "stray.key", "no certificate in the folder belongs");
+}
+
+fn error_in(directory: &Directory, file: &str, what: &str) {
+    let found = findings(&tls_profile(&[&directory.0]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!((found[0].severity, found[0].path.as_path()), (Severity::Error, directory.0.join(file).as_path()));
+    assert!(found[0].what.contains(what), "{}", found[0].what);
+}
+
+#[test]
+fn responses_that_cannot_be_stapled_are_warned_of_and_a_named_one_must_be_there() {
+    let directory = Directory::new();
+    let path = directory.write("shop.pem", ec(&[NAME]));
+    let response = directory.write("shop.pem.ocsp", "no response");
+    let found = findings(&tls_profile(&[&path]));
+    assert_eq!((found.len(), found[0].severity, found[0].path.as_path()), (1, Severity::Warning, response.as_path()));
+    // OCSPResponse { responseStatus tryLater }
+    directory.write("shop.pem.ocsp", [0x30, 3, 0x0a, 1, 3]);
+    assert!(findings(&tls_profile(&[&path]))[0].what.contains("status 3"));
+    let mut named = tls_profile(&[&path]);
+    named.certificates[0].ocsp = Some(directory.0.join("gone.ocsp"));
+    assert_eq!(findings(&named)[0].severity, Severity::Error);
+    fs::remove_file(response).unwrap();
+    let must =
+        by_openssl(&directory, "must", "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -addext tlsfeature=status_request");
+    warning_about(&must, "demands a stapled OCSP response");
+}
+
+fn warning_about(path: &Path, what: &str) {
+    let found = findings(&tls_profile(&[path]));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(found[0].severity == Severity::Warning && found[0].what.contains(what), "{found:#?}");
 }

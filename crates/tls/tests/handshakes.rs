@@ -22,7 +22,7 @@ fn suites(version: Version, certificate: KeyType) -> [(SupportedCipherSuite, Sui
     use cipher_suite::*;
     let [aes128, aes256, chacha] = match (version, certificate) {
         (Version::Tls13, _) => [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256],
-        (Version::Tls12, KeyType::Ecdsa) => [
+        (Version::Tls12, KeyType::Ecdsa | KeyType::Ed25519) => [
             TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
             TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
             TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
@@ -53,7 +53,7 @@ fn every_version_suite_group_and_certificate_type_works() {
                     client.provider.cipher_suites = vec![suite];
                     client.provider.kx_groups = vec![group];
                     client.schemes = match certificate {
-                        KeyType::Ecdsa => EC_SCHEMES.to_vec(),
+                        KeyType::Ecdsa | KeyType::Ed25519 => EC_SCHEMES.to_vec(),
                         KeyType::Rsa => RSA_SCHEMES.to_vec(),
                     };
                     let mut dialogue = Dialogue::established(&acceptor, &client.config());
@@ -152,7 +152,8 @@ fn other_key_types_are_served_in_the_place_of_ecdsa() {
         let rsa = directory.write("rsa.pem", rsa(&[NAME]));
         let acceptor = load(&tls_profile(&[&rsa, &other])).acceptor(&Arc::new(Tickets::new()));
         for client in [Client::tls12, Client::tls13] {
-            assert_eq!(served(&acceptor, client(), NAME).0, Some(KeyType::Ecdsa));
+            let own = if algorithm == &rcgen::PKCS_ED25519 { KeyType::Ed25519 } else { KeyType::Ecdsa };
+            assert_eq!(served(&acceptor, client(), NAME).0, Some(own));
             let only_rsa = Client { schemes: RSA_SCHEMES.to_vec(), ..client() };
             assert_eq!(served(&acceptor, only_rsa, NAME).0, Some(KeyType::Rsa));
         }

@@ -4,10 +4,11 @@ mod common;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use common::*;
 use propylon_config::*;
-use propylon_tls::{Acceptor, Failure, Identity, Profile, Tickets};
+use propylon_tls::{Acceptor, Failure, Identity, Profile, Stamp, Tickets};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, RevokedCertParams, SerialNumber,
@@ -208,8 +209,8 @@ fn a_verified_client_is_known_by_its_certificate_and_again_when_it_resumes() {
         assert_eq!(&*identity.subject, "CN=client,O=Acme\\, Inc.");
         assert_eq!((&*identity.issuer, &*identity.serial), ("CN=Middle", "0ABC01"));
         let encoded = |der: &CertificateDer<'_>| {
-            use base64::Engine;
-            format!(":{}:", base64::engine::general_purpose::STANDARD.encode(der))
+            use base64ct::Encoding;
+            format!(":{}:", base64ct::Base64::encode_string(der))
         };
         assert_eq!(identity.certificate.as_deref(), Some(&*encoded(&credentials.chain[0])));
         assert_eq!(identity.chain.as_deref(), Some(&*encoded(&middle.der)));
@@ -439,6 +440,33 @@ fn authorities_and_lists_may_be_folders_and_der() {
     stage.crl("crl.der", &der[..]);
     let config = showing(Client::tls13(), Some(&stage.authority.client(|_| {})));
     assert_eq!(refused(&stage.acceptor(&tickets()), &config).0.reason, "client-certificate-revoked");
+}
+
+#[test]
+fn new_authorities_and_lists_are_seen_and_are_a_difference_and_the_same_ones_are_none() {
+    let mut stage = Stage::new(ClientAuthMode::Required);
+    let next_update = OffsetDateTime::now_utc() + Duration::days(1);
+    let list = stage.authority.crl(&[], next_update);
+    stage.crl("crl.pem", &list);
+    let folder = stage.directory.0.join("cas");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("one.pem"), &stage.authority.pem).unwrap();
+    stage.auth().ca[0].path = folder.clone();
+    // No file here is so new, seen from then, that it may yet change without looking any different.
+    let look = |stage: &Stage| Stamp::take(&stage.profile, SystemTime::now() + std::time::Duration::from_secs(3600));
+    let (seen, loaded) = (look(&stage), stage.load());
+    assert!(!seen.is_changed(&look(&stage)));
+
+    std::fs::remove_file(stage.directory.0.join("crl.pem")).unwrap();
+    stage.directory.write("crl.pem", &list);
+    let seen_again = look(&stage);
+    assert!(seen.is_changed(&seen_again) && loaded.same_as(&stage.load()));
+    stage.directory.write("crl.pem", stage.authority.crl(&[SERIAL], next_update));
+    assert!(seen_again.is_changed(&look(&stage)) && !loaded.same_as(&stage.load()));
+
+    let (seen, loaded) = (look(&stage), stage.load());
+    std::fs::write(folder.join("two.pem"), Authority::new("Two").pem).unwrap();
+    assert!(seen.is_changed(&look(&stage)) && !loaded.same_as(&stage.load()));
 }
 
 #[test]

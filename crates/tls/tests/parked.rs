@@ -4,15 +4,17 @@ mod common;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::*;
 use propylon_crypto::{Job, JobError, JobKind, Outcome, X25519Pair};
 use propylon_tls::{
     Acceptor, Deferral, Failure, Group, KeyPairs, Parking, ParkingLimits, Profile, Session, Step, Tickets,
 };
-use rustls::ClientConfig;
+use rustls::compress::{CertDecompressor, DecompressionFailed};
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::kx_group;
+use rustls::{CertificateCompressionAlgorithm, ClientConfig};
 
 const INTERNAL_ERROR: u8 = 80;
 const ILLEGAL_PARAMETER: u8 = 47;
@@ -289,6 +291,41 @@ fn a_client_that_is_asked_again_is_parked_for_its_second_hello_only() {
     let mut visit = Visit::until_parked(&core, &config);
     visit.step(|_| Err(JobError::Refused));
     assert_eq!(visit.refusal, Some(rustls::Error::AlertReceived(INTERNAL_ERROR.into())));
+}
+
+#[test]
+fn a_certificate_is_sent_compressed_by_a_handshake_that_was_parked_in_between() {
+    #[derive(Debug)]
+    struct Counting(AtomicU32);
+    static USED: Counting = Counting(AtomicU32::new(0));
+    impl CertDecompressor for Counting {
+        fn decompress(&self, input: &[u8], output: &mut [u8]) -> Result<(), DecompressionFailed> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            BROTLI.decompress(input, output)
+        }
+
+        fn algorithm(&self) -> CertificateCompressionAlgorithm {
+            BROTLI.algorithm()
+        }
+    }
+    let directory = Directory::new();
+    let profile = tls_profile(&[&directory.write("long.pem", long_chain())]);
+    let core = Core::new(&load(&profile), Deferral::ALL, ParkingLimits::default());
+    let mut config = (*client(true, false, kx_group::X25519).config()).clone();
+    config.cert_decompressors = vec![&USED];
+    let config = Arc::new(config);
+    // Another handshake, with a certificate of its own, has its turns in between.
+    let mut visit = Visit::until_parked(&core, &config);
+    let other = Core::deferring_all();
+    Visit::finished(&other, &client(true, false, kx_group::X25519).config(), usize::MAX).converse();
+    while visit.end.is_none() {
+        visit.step(Job::run);
+    }
+    assert_eq!((visit.end.clone(), visit.kinds.as_slice()), (Some(Ok(())), &[JobKind::X25519, JobKind::Ecdsa][..]));
+    assert_eq!(USED.0.load(Ordering::Relaxed), 1);
+    assert_eq!(visit.dialogue.client.peer_certificates().unwrap().len(), 3);
+    visit.converse();
+    core.assert_empty();
 }
 
 #[test]

@@ -203,6 +203,23 @@ fn a_client_without_tickets_comes_back_by_its_session_id_on_another_core() {
 }
 
 #[test]
+fn a_client_without_tickets_comes_back_to_a_profile_whose_certificate_was_replaced() {
+    let directory = Directory::new();
+    let path = directory.write("ec.pem", ec(&[NAME]));
+    let first = load(&tls_profile(&[&path]));
+    directory.write("ec.pem", ec(&[NAME]));
+    let read_again = || load(&tls_profile(&[&path]));
+    let tickets = Arc::new(Tickets::new());
+    let config = id_only();
+    let resumed = |profile: &propylon_tls::Profile| {
+        Dialogue::established(&profile.acceptor(&tickets), &config).session.facts().resumed
+    };
+    assert!(!resumed(&first));
+    assert!(resumed(&read_again().succeeding(&first)));
+    assert!(!resumed(&read_again()), "nothing but the sessions of the first make the difference");
+}
+
+#[test]
 fn a_client_with_tickets_takes_no_place_among_the_sessions() {
     let acceptor = acceptor();
     let config = Client::tls12().config();

@@ -200,11 +200,12 @@ fn a_client_of_an_older_version_is_told_so() {
 #[test]
 fn garbage_in_a_handshake_gets_the_alert_for_it() {
     const DECODE_ERROR: u8 = 50;
+    const RECORD_OVERFLOW: u8 = 22;
     for (bytes, reason, alert) in [
         (&b"\x16\x07\x01\x00\x05hello"[..], "bad-record", DECODE_ERROR),
-        (b"\x16\x03\x01\x00\x05hello", "record-overflow", DECODE_ERROR),
-        (b"\x16\x03\x01\xff\xff", "record-overflow", DECODE_ERROR),
-        (b"\x16\x03\x01\x00\x00", "bad-record", DECODE_ERROR),
+        (b"\x16\x03\x01\x00\x05hello", "unexpected-message", UNEXPECTED_MESSAGE),
+        (b"\x16\x03\x01\xff\xff", "record-overflow", RECORD_OVERFLOW),
+        (b"\x16\x03\x01\x00\x00", "unexpected-message", UNEXPECTED_MESSAGE),
         (b"\x17\x03\x03\x00\x05hello", "unexpected-message", UNEXPECTED_MESSAGE),
         (b"\x16\x03\x03\x00\x04\x14\0\0\0", "unexpected-message", UNEXPECTED_MESSAGE),
     ] {

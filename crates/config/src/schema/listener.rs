@@ -1,6 +1,6 @@
 //! `[listener.NAME]`
 
-use super::{Context, DAY, HOUR, close, seconds, timeout};
+use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
 use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Protocol, TlsId};
 use crate::report::Report;
 use crate::tree::{Node, Value};
@@ -21,9 +21,18 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let tls = tls_key.and_then(|found| context.tls.resolve(report, found)).map(TlsId);
     if let (Protocol::Passthrough, Some(found)) = (protocol, tls_key) {
         let fix = "remove it, or use protocol = \"tcp\" to end TLS here";
-        report.error(found.span, "with protocol = \"passthrough\" TLS ends at the servers, and `tls` has no meaning", fix);
+        report.error(
+            found.span,
+            "with protocol = \"passthrough\" TLS ends at the servers, and `tls` has no meaning",
+            fix,
+        );
     }
     let alpn = alpn(&mut section, protocol, tls_key.is_some());
+    let prefer = section.list("prefer").map(|found| tls::prefer(report, found));
+    if prefer.is_some() && tls.is_none() && report.is_whole() {
+        let span = section.entry("prefer").map_or(span, |entry| entry.key_span);
+        report.warning(span, "`prefer` has no effect on a listener without `tls`", "remove it, or name a TLS profile");
+    }
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
     let accept_proxy_protocol = section.boolean("accept_proxy_protocol").is_some_and(|found| found.value);
     if protocol.is_relay() {
@@ -43,6 +52,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         tls,
         alpn,
         accept_proxy_protocol,
+        prefer,
         monitor_path,
         forwarded,
         request_headers,
@@ -121,9 +131,14 @@ fn alpn(section: &mut Section<'_, '_>, protocol: Protocol, has_tls: bool) -> Vec
     let names = list.value.iter().filter_map(|node| string(report, "alpn", node));
     let legal = |found: &Found<&str>| {
         // RFC 7301 §3.1: 1 to 255 bytes; that they are printable is our own wish.
-        let is_legal = (1..=255).contains(&found.value.len()) && found.value.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_legal =
+            (1..=255).contains(&found.value.len()) && found.value.bytes().all(|byte| byte.is_ascii_graphic());
         if !is_legal {
-            report.error(found.span, "not the name of a protocol", "write 1 to 255 printable characters, as in \"imap\"");
+            report.error(
+                found.span,
+                "not the name of a protocol",
+                "write 1 to 255 printable characters, as in \"imap\"",
+            );
         }
         is_legal
     };

@@ -8,6 +8,7 @@ mod listener;
 mod process;
 mod route;
 mod signer;
+mod suites;
 mod tls;
 
 use std::ops::RangeInclusive;

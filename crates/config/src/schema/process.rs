@@ -5,21 +5,29 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{DAY, file, seconds};
+use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Level, Log, Process, Workers};
+use crate::model::{AccessLog, Admin, HandshakeLimits, Level, Log, Process, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
+const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
+const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
 pub(crate) const LEVELS: [(&str, Level); 4] =
     [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
 pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
-    let mut process = Process { workers: Workers::Auto, user: None, drain_timeout: seconds(30), max_connections: None };
+    let mut process = Process {
+        workers: Workers::Auto,
+        user: None,
+        drain_timeout: seconds(30),
+        max_connections: None,
+        handshakes: HandshakeLimits::default(),
+    };
     let Some(mut section) = section else {
         return process;
     };
@@ -32,8 +40,23 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.drain_timeout = found.value;
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
+    process.handshakes = handshakes(section.table("handshakes"));
     section.close();
     process
+}
+
+fn handshakes(mut section: Option<Section<'_, '_>>) -> HandshakeLimits {
+    let mut limits = HandshakeLimits::default();
+    let Some(table) = &mut section else { return limits };
+    if let Some(found) = table.integer("in_progress", HANDSHAKES) {
+        limits.in_progress = found.value;
+    }
+    limits.per_source = table.integer("per_source", HANDSHAKES).map(|found| found.value);
+    if let Some(found) = table.duration("queue_wait", QUEUE_WAIT_MIN..=HOUR) {
+        limits.queue_wait = found.value;
+    }
+    close(section);
+    limits
 }
 
 pub(crate) fn workers(section: &mut Section<'_, '_>) -> Option<Workers> {

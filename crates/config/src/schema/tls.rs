@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::{Context, client_auth, file, required_file, seconds};
-use crate::model::{Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
+use super::suites::policy;
+use super::{Context, DAY, client_auth, file, required_file, seconds};
+use crate::model::{At, Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
+use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch};
 
@@ -15,22 +17,41 @@ const TICKETS: RangeInclusive<i128> = 0..=8;
 const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;
 const TICKET_KEYS_FORM: &str = "a path or { file = \"...\", rotate = \"6h\" }";
 const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
+/// Looking at files more often than this would be work for nothing.
+const WATCH_MIN: Duration = seconds(1);
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
     let Named { name, span, mut section } = named;
+    let report = context.report;
     let certificates = certificates(context, &mut section);
-    let policies = [("modern", TlsPolicy::Modern), ("intermediate", TlsPolicy::Intermediate)];
-    let policy = section.choice("policy", &policies).map_or(TlsPolicy::Intermediate, |found| found.value);
-    let prefer = section.list("prefer").map(|found| prefer(&section, found));
+    let policy = section
+        .entry("policy")
+        .and_then(|entry| policy(report, &entry.node, entry.key_span))
+        .unwrap_or(TlsPolicy::Intermediate);
+    let prefer = section.list("prefer").map(|found| prefer(report, found));
     let prefer = prefer.unwrap_or_else(|| vec![KeyType::Ecdsa, KeyType::Rsa]);
+    let strict_sni = section.boolean("strict_sni").is_some_and(|found| found.value);
+    let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
+    let certificate_compression = section.boolean("certificate_compression").is_none_or(|found| found.value);
     let resumption = resumption(context, &mut section);
     signer(context, &mut section);
     let client_auth = client_auth::client_auth(context, &mut section);
     let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
     never_here(&mut section);
     section.close();
-    let at = context.report.at(span);
-    TlsProfile { name: name.to_string(), certificates, policy, prefer, resumption, client_auth, ja4, at }
+    TlsProfile {
+        name: name.to_string(),
+        certificates,
+        policy,
+        prefer,
+        strict_sni,
+        watch,
+        certificate_compression,
+        resumption,
+        client_auth,
+        ja4,
+        at: context.report.at(span),
+    }
 }
 
 fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
@@ -48,45 +69,66 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec
     let mut seen = HashMap::new();
     let mut certificates = Vec::new();
     for node in list.value {
-        let Some(source) = certificate(context, node) else {
+        let Some(certificate) = certificate(context, node) else {
             continue;
         };
-        let at = report.at(node.span);
-        if let Some(first) = seen.insert(format!("{source:?}"), at.line) {
+        if let Some(first) = seen.insert(format!("{:?}", certificate.source), certificate.at.line) {
             let what = format!("this certificate is listed already, in line {first}");
             report.warning(node.span, what, "remove one of the two");
         }
-        certificates.push(Certificate { source, at });
+        certificates.push(certificate);
     }
     certificates
 }
 
-fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<CertificateSource> {
+fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate> {
     let report = context.report;
+    let at = report.at(node.span);
     match &node.value {
         Value::String(text) => {
             let found = Found { value: text.as_ref(), span: node.span };
-            file(report, "certificates", found, context.base).map(CertificateSource::Path)
+            let source = file(report, "certificates", found, context.base).map(CertificateSource::Path)?;
+            Some(Certificate { source, ocsp: None, default: false, at })
         }
-        Value::Table(_) => {
-            let mut section = Section::of(report, node, "this certificate", node.span)?;
-            let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
-            let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
-            section.close();
-            Some(CertificateSource::Pair { chain: chain?, key: key? })
-        }
+        Value::Table(_) => described(context, Section::of(report, node, "this certificate", node.span)?, at),
         _ => mismatch(report, "certificates", CERTIFICATE_FORM, node),
     }
 }
 
-fn prefer(section: &Section<'_, '_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
-    let report = section.report;
+/// `{ chain, key, ocsp, default }`, or `path` for one file with both.
+fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, at: At) -> Option<Certificate> {
+    let report = context.report;
+    let optional = |section: &mut Section<'_, '_>, key| {
+        let found = section.string(key)?;
+        file(report, key, found, context.base)
+    };
+    let source = if section.node("path").is_some() {
+        for key in ["chain", "key"] {
+            if let Some(entry) = section.entry(key) {
+                let what = format!("`{key}` and `path` cannot stand together");
+                report.error(entry.key_span, what, "keep `path` for one file with chain and key, or `chain` and `key`");
+            }
+        }
+        optional(&mut section, "path").map(CertificateSource::Path)
+    } else {
+        let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
+        let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
+        chain.zip(key).map(|(chain, key)| CertificateSource::Pair { chain, key })
+    };
+    let ocsp = optional(&mut section, "ocsp");
+    let default = section.boolean("default").is_some_and(|found| found.value);
+    section.close();
+    Some(Certificate { source: source?, ocsp, default, at })
+}
+
+/// An order of key types: of a profile, or of one listener.
+pub(crate) fn prefer(report: &Report<'_>, list: Found<&[Node<'_>]>) -> Vec<KeyType> {
     if list.value.is_empty() {
         report.error(list.span, "`prefer` is empty", "use [\"ecdsa\", \"rsa\"], or leave it out");
     }
+    let types = [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa].map(|each| (each.name(), each));
     let mut prefer = Vec::new();
     for node in list.value {
-        let types = [("ecdsa", KeyType::Ecdsa), ("rsa", KeyType::Rsa)];
         let Some(found) = choice(report, "prefer", node, &types) else {
             continue;
         };

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope, ForwardIdentity,
-    Forwarded, HostPattern, KeyType, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect, Reuse, Route,
-    TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
+    AccessLog, Action, Backend, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
+    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect,
+    Reuse, Route, TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -51,6 +51,14 @@ fn process(config: &Config) -> Value {
     }
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
+    }
+    let handshakes = config.process.handshakes;
+    process["handshakes"] = json!({
+        "in_progress": handshakes.in_progress,
+        "queue_wait": duration(handshakes.queue_wait),
+    });
+    if let Some(count) = handshakes.per_source {
+        process["handshakes"]["per_source"] = json!(count);
     }
     process
 }
@@ -110,6 +118,9 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
+    if let Some(prefer) = &listener.prefer {
+        value["prefer"] = json!(prefer.iter().map(|each| each.name()).collect::<Vec<&str>>());
+    }
     if !listener.request_headers.is_empty() {
         let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
         value["request_headers"] = fields.collect::<Map<String, Value>>().into();
@@ -121,25 +132,19 @@ fn listener(config: &Config, listener: &Listener) -> Value {
 }
 
 fn tls(profile: &TlsProfile) -> Value {
-    let certificate = |source: &CertificateSource| match source {
-        CertificateSource::Path(file) => path(file),
-        CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
-    };
-    let key_type = |key: &KeyType| match key {
-        KeyType::Ecdsa => "ecdsa",
-        KeyType::Rsa => "rsa",
-    };
     let mut value = json!({
-        "certificates": profile.certificates.iter().map(|each| certificate(&each.source)).collect::<Vec<Value>>(),
-        "policy": match profile.policy {
-            TlsPolicy::Modern => "modern",
-            TlsPolicy::Intermediate => "intermediate",
-        },
-        "prefer": profile.prefer.iter().map(key_type).collect::<Vec<&str>>(),
+        "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
+        "policy": policy(&profile.policy),
+        "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        "strict_sni": profile.strict_sni,
+        "certificate_compression": profile.certificate_compression,
         "tickets": profile.resumption.tickets,
         "session_ids": profile.resumption.session_ids,
         "ja4": profile.ja4,
     });
+    if let Some(interval) = profile.watch {
+        value["watch"] = json!(duration(interval));
+    }
     match &profile.resumption.ticket_keys {
         TicketKeys::Memory => {}
         TicketKeys::File { path: file, rotate: None, .. } => value["ticket_keys"] = json!(path(file)),
@@ -151,6 +156,33 @@ fn tls(profile: &TlsProfile) -> Value {
         value["client_auth"] = client_auth(auth);
     }
     value
+}
+
+fn certificate(certificate: &Certificate) -> Value {
+    let mut value = match &certificate.source {
+        CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
+        CertificateSource::Path(file) => json!({ "path": path(file) }),
+        CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
+    };
+    if let Some(file) = &certificate.ocsp {
+        value["ocsp"] = path(file);
+    }
+    if certificate.default {
+        value["default"] = json!(true);
+    }
+    value
+}
+
+fn policy(policy: &TlsPolicy) -> Value {
+    match policy {
+        TlsPolicy::Modern => json!("modern"),
+        TlsPolicy::Intermediate => json!("intermediate"),
+        TlsPolicy::Custom(custom) => json!({
+            "versions": custom.versions.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "suites": custom.suites.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+            "groups": custom.groups.iter().map(|each| each.name()).collect::<Vec<&str>>(),
+        }),
+    }
 }
 
 fn client_auth(auth: &ClientAuth) -> Value {
@@ -294,6 +326,7 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
         [log]
@@ -363,6 +396,8 @@ mod tests {
     fn nothing_that_was_written_is_lost() {
         let shown = effective("a.toml", EVERYTHING);
         assert_eq!(shown["process"]["drain_timeout"], "1500ms");
+        let handshakes = json!({ "in_progress": 500, "per_source": 20, "queue_wait": "750ms" });
+        assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
         assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));

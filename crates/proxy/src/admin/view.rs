@@ -6,16 +6,20 @@ use std::time::Instant;
 
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
+use propylon_tls::{Profile, Served};
 use serde_json::{Value, json};
 
 use super::effective;
+use crate::certificates::{self, Shown};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
 
 /// What the admin address can show.
 pub struct View {
     pub store: Arc<Store>,
+    /// The one that was started with; its certificates may have been replaced.
     pub snapshot: Arc<Snapshot>,
+    pub certificates: Shown,
     pub telemetry: Arc<Telemetry>,
     /// By listener: the addresses that were bound, with the ports that the kernel chose.
     pub addresses: Vec<Vec<SocketAddr>>,
@@ -25,7 +29,7 @@ pub struct View {
 impl View {
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus()
+        self.store.prometheus() + &certificates::expiry(&self.certificates.borrow())
     }
 
     pub fn is_draining(&self) -> bool {
@@ -64,6 +68,7 @@ impl View {
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
+            "certificates": self.certificates.borrow().iter().flat_map(|profile| served(profile)).collect::<Vec<Value>>(),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
@@ -113,6 +118,20 @@ impl View {
             "servers": servers.collect::<Vec<Value>>(),
         })
     }
+}
+
+fn served(profile: &Profile) -> Vec<Value> {
+    let one = |served: Served| {
+        json!({
+            "profile": profile.name(),
+            "name": served.name,
+            "type": served.key_type.name(),
+            "file": served.path.display().to_string(),
+            "not_after": served.not_after,
+            "ocsp": served.stapled,
+        })
+    };
+    profile.served().map(one).collect()
 }
 
 pub fn balance_name(balance: Balance) -> &'static str {

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::serve;
 use crate::access_log::Writer;
 use crate::core::Core;
-use crate::snapshot::{CoreSnapshot, Snapshot};
+use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
 use crate::telemetry::{Telemetry, Wait};
 
 /// How long anything here may take before it counts as lost.
@@ -55,10 +55,11 @@ impl House {
         let (telemetry, store) = Telemetry::new(&config, 1);
         let (snapshot, _) = Snapshot::compile(config, Arc::new(Tickets::new())).unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let snapshot = CoreSnapshot::new(Arc::new(snapshot), 1, Deferral::ALL, &parking);
+        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot), 1), 0, Deferral::ALL, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
         let column = Store::column(&store, 0);
         let core = Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, 1);
+        spawn_local(Rc::clone(&core.gate).keep());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         House { core, parking, store, listener: TcpListener::from_std(socket).unwrap(), folder }

@@ -108,6 +108,10 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
         let what = format!("the certificate expired on {}, {} ago", not_after.date(), days(now - not_after));
         worries.push(Trouble::warning(path, what, "renew it: clients refuse it"));
     }
+    if let Some(left) = ends_soon(not_before, not_after, now) {
+        let what = format!("the certificate expires on {}, in {}", not_after.date(), days(left));
+        worries.push(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"));
+    }
     if now < not_before {
         let ahead = days(not_before - now);
         let what = format!("the certificate is not valid before {}, in {ahead}", not_before.date());
@@ -124,6 +128,39 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     }
     worries
 }
+
+/// Seconds since 1970; of a leaf that has been inspected.
+pub(super) fn not_after(leaf: &CertificateDer<'_>) -> i64 {
+    X509Certificate::from_der(leaf).map_or(0, |(_, leaf)| leaf.validity().not_after.timestamp())
+}
+
+/// Whether it is the certificate of an authority, which is not meant to be served by itself.
+pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
+}
+
+/// Whether clients are to refuse the leaf without a stapled response (RFC 7633).
+pub(super) fn must_staple(leaf: &CertificateDer<'_>) -> bool {
+    const TLS_FEATURE: &str = "1.3.6.1.5.5.7.1.24";
+    X509Certificate::from_der(leaf)
+        .is_ok_and(|(_, leaf)| leaf.extensions().iter().any(|extension| extension.oid.to_id_string() == TLS_FEATURE))
+}
+
+/// Whether a certificate is for this key.
+pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPublicKeyInfoDer<'_>) -> bool {
+    X509Certificate::from_der(certificate)
+        .is_ok_and(|(_, certificate)| certificate.public_key().raw == public_key.as_ref())
+}
+
+/// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
+/// design, less than a third of its life.
+fn ends_soon(not_before: OffsetDateTime, not_after: OffsetDateTime, now: OffsetDateTime) -> Option<Duration> {
+    let left = not_after - now;
+    let soon = RENEWAL.min((not_after - not_before) / 3);
+    (left.is_positive() && left < soon).then_some(left)
+}
+
+const RENEWAL: Duration = Duration::days(14);
 
 const SHA1_SIGNATURES: [&str; 3] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1", "1.3.14.3.2.29"];
 

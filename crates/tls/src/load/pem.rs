@@ -22,15 +22,19 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, world_readable) = text(path).map_err(|error| unreadable(path, &error))?;
+    parse(&text, world_readable, path)
+}
+
+pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Contents, Trouble> {
     if text.len() as u64 > FILE_BYTES_MAX {
         let fix = "name a PEM file with one chain and its key";
         return Err(Trouble::error(path, "this file is longer than 1 MiB", fix));
     }
-    if has_encrypted_key(&text) {
+    if has_encrypted_key(text) {
         return Err(encrypted(path));
     }
     let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable };
-    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(&text) {
+    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text) {
         match section {
             Ok((SectionKind::Certificate, der)) => contents.certificates.push(der.into()),
             Ok((kind, der)) => contents.keys.extend(private_key(kind, der)),
@@ -41,7 +45,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
             }
         }
     }
-    if contents.keys.is_empty() && mentions(&text, b"BEGIN DSA PRIVATE KEY") {
+    if contents.keys.is_empty() && mentions(text, b"BEGIN DSA PRIVATE KEY") {
         return Err(super::unsupported(path, "DSA"));
     }
     Ok(contents)

@@ -12,7 +12,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 
-use super::{Trouble, chain, pem, pem_files};
+use super::{Trouble, chain, folder, pem};
 use crate::client_auth::ClientTrust;
 use crate::finding::{Finding, Severity};
 
@@ -98,7 +98,7 @@ fn authority(der: &CertificateDer<'_>, now: SystemTime, file: &Path) -> Option<T
 }
 
 fn files(path: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
-    if path.is_dir() { pem_files(path, troubles) } else { vec![path.to_path_buf()] }
+    if path.is_dir() { folder::pem_files(path, troubles) } else { vec![path.to_path_buf()] }
 }
 
 type List = (CertificateRevocationListDer<'static>, Option<Duration>);

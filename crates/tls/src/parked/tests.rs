@@ -1,6 +1,6 @@
 //! What takes the library's own types to be set up: keys that are elsewhere, and clients with certificates.
 
-use propylon_config::ForwardIdentity;
+use propylon_config::{ForwardIdentity, TlsPolicy};
 use std::io::Read;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,7 +147,7 @@ impl Identity {
 
 fn server(key: Key, certificate: &CertificateDer<'static>, client_certificates: bool) -> Arc<ServerConfig> {
     let key = CertifiedKey::new(vec![certificate.clone()], Arc::new(CertificateKey::new(key)));
-    let builder = ServerConfig::builder_with_provider(Arc::new(offer::provider()))
+    let builder = ServerConfig::builder_with_provider(Arc::new(offer::provider(&TlsPolicy::Intermediate)))
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])
         .unwrap();
     let builder = match client_certificates {

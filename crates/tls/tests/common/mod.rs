@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use propylon_config::{At, Certificate, CertificateSource, KeyType, TlsPolicy, TlsProfile};
 use propylon_tls::{Acceptor, Failure, Profile, Session, Step, Tickets};
 use rcgen::{CertificateParams, KeyPair, SignatureAlgorithm};
+use rustls::CertificateCompressionAlgorithm;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::compress::{CertDecompressor, DecompressionFailed};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion};
@@ -72,11 +74,16 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
             .enumerate()
             .map(|(index, path)| Certificate {
                 source: CertificateSource::Path(path.to_path_buf()),
+                ocsp: None,
+                default: false,
                 at: At { line: index as u32 + 1, column: 1, length: 1 },
             })
             .collect(),
         policy: TlsPolicy::Intermediate,
         prefer: vec![KeyType::Ecdsa, KeyType::Rsa],
+        strict_sni: false,
+        watch: None,
+        certificate_compression: true,
         resumption: Default::default(),
         client_auth: None,
         ja4: false,
@@ -148,6 +155,56 @@ impl Client {
         config.alpn_protocols = self.alpn;
         Arc::new(config)
     }
+}
+
+/// A client's way to read compressed certificates.
+#[derive(Debug)]
+pub struct Decompressor(pub CertificateCompressionAlgorithm);
+
+impl CertDecompressor for Decompressor {
+    fn decompress(&self, input: &[u8], output: &mut [u8]) -> Result<(), DecompressionFailed> {
+        let mut plain = Vec::new();
+        match self.0 {
+            CertificateCompressionAlgorithm::Brotli => {
+                brotli::BrotliDecompress(&mut &*input, &mut plain).map_err(|_| DecompressionFailed)?;
+            }
+            _ => plain = miniz_oxide::inflate::decompress_to_vec_zlib(input).map_err(|_| DecompressionFailed)?,
+        }
+        if plain.len() != output.len() {
+            return Err(DecompressionFailed);
+        }
+        output.copy_from_slice(&plain);
+        Ok(())
+    }
+
+    fn algorithm(&self) -> CertificateCompressionAlgorithm {
+        self.0
+    }
+}
+
+pub const BROTLI: &dyn CertDecompressor = &Decompressor(CertificateCompressionAlgorithm::Brotli);
+pub const ZLIB: &dyn CertDecompressor = &Decompressor(CertificateCompressionAlgorithm::Zlib);
+
+/// A leaf, its issuer and the issuer's, as long as those of public authorities.
+pub fn long_chain() -> String {
+    use rcgen::{BasicConstraints, CertifiedIssuer, DnType, IsCa};
+    let authority = |name: &str| {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, "Authority of Certificates, Incorporated");
+        params.distinguished_name.push(DnType::CountryName, "US");
+        params
+    };
+    let rsa = || KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
+    let root = CertifiedIssuer::self_signed(authority("Root R1"), rsa()).unwrap();
+    let middle = CertifiedIssuer::signed_by(authority("Server CA X1"), rsa(), &root).unwrap();
+    let key = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+    let names: Vec<String> = [NAME, "www.shop.example", "api.shop.example"].map(String::from).to_vec();
+    let mut leaf = CertificateParams::new(names).unwrap();
+    leaf.distinguished_name.push(DnType::CommonName, NAME);
+    let leaf = leaf.signed_by(&key, &middle).unwrap();
+    leaf.pem() + &middle.pem() + &root.pem() + &key.serialize_pem()
 }
 
 /// Checks signatures, and trusts every certificate.

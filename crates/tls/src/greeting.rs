@@ -1,0 +1,205 @@
+//! Whether a client's hello is there, which is what a handshake's dear part waits for, and what it asks for.
+
+use crate::handshake::{HEADER_LEN, record_len};
+
+/// What a client's hello asks for, by its own word: whether a session can be resumed is not looked into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// It has no session to go on with.
+    Full,
+    /// It offers to resume one.
+    Resuming,
+}
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+pub(crate) const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const MESSAGE_HEADER_LEN: usize = 4;
+
+/// Walks over the records at the buffer's front, each once, until a whole hello is in them.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// Bytes of records that have been walked over.
+    walked: usize,
+    /// Bytes of the message in them.
+    gathered: usize,
+    /// The message's header, as far as it has come.
+    header: [u8; MESSAGE_HEADER_LEN],
+    /// The hello is there, or something else is.
+    answer: Option<Option<Greeting>>,
+}
+
+impl Watch {
+    /// What the hello at the front asks for, once all of it is there. None is also what is said of anything else: it is
+    /// not dear. `buffer` is what it was the last time, with more behind it.
+    pub fn greeting(&mut self, buffer: &[u8]) -> Option<Greeting> {
+        while self.answer.is_none() {
+            let record = buffer.get(self.walked..)?;
+            let len = record_len(record)?;
+            self.answer = self.walk(&record[..len]);
+            self.walked += len;
+        }
+        self.answer.flatten()
+    }
+
+    fn walk(&mut self, record: &[u8]) -> Option<Option<Greeting>> {
+        let payload = &record[HEADER_LEN..];
+        match record[0] {
+            // One may come between a hello and the next (RFC 8446 appendix D.4).
+            CHANGE_CIPHER_SPEC if self.gathered == 0 && !payload.is_empty() => return None,
+            HANDSHAKE if !payload.is_empty() => {}
+            _ => return Some(None),
+        }
+        let room = self.header.get_mut(self.gathered..).unwrap_or_default();
+        let taken = room.len().min(payload.len());
+        room[..taken].copy_from_slice(&payload[..taken]);
+        let whole = self.gathered == 0;
+        self.gathered += payload.len();
+        if self.header[0] != CLIENT_HELLO {
+            return Some(None);
+        }
+        let [_, a, b, c] = self.header;
+        let message_len = MESSAGE_HEADER_LEN + u32::from_be_bytes([0, a, b, c]) as usize;
+        if self.gathered < MESSAGE_HEADER_LEN || self.gathered < message_len {
+            return None;
+        }
+        // A hello in pieces is so rare that its offer is not worth putting it together twice.
+        let resuming = whole && offers_to_resume(&payload[MESSAGE_HEADER_LEN..]).unwrap_or(false);
+        Some(Some(if resuming { Greeting::Resuming } else { Greeting::Full }))
+    }
+}
+
+/// Whether a hello has a pre-shared key or a session ticket. None where it is malformed, which the library will say. A
+/// session id alone is not an offer: TLS 1.3 clients make one up.
+fn offers_to_resume(hello: &[u8]) -> Option<bool> {
+    const SESSION_TICKET: u16 = 35;
+    const PRE_SHARED_KEY: u16 = 41;
+    let mut rest = extensions(hello)?;
+    while let Some((kind, content, more)) = extension(rest)? {
+        if kind == PRE_SHARED_KEY || kind == SESSION_TICKET && !content.is_empty() {
+            return Some(true);
+        }
+        rest = more;
+    }
+    Some(false)
+}
+
+pub(crate) const SUPPORTED_GROUPS: u16 = 10;
+pub(crate) const SUPPORTED_VERSIONS: u16 = 43;
+
+/// Whether this is a hello, whole in its record, of a client that speaks TLS 1.3.
+pub(crate) fn offers_tls13(record: &[u8]) -> bool {
+    let lists = |versions: &[u8]| versions.get(1..).unwrap_or_default().chunks(2).any(|version| version == [3, 4]);
+    content_of(record, SUPPORTED_VERSIONS).is_some_and(lists)
+}
+
+/// What is in an extension of a hello that is whole in its record.
+pub(crate) fn content_of(record: &[u8], wanted: u16) -> Option<&[u8]> {
+    const HELLO_AT: usize = HEADER_LEN + MESSAGE_HEADER_LEN;
+    if *record.first()? != HANDSHAKE {
+        return None;
+    }
+    let mut rest = extensions(record.get(HELLO_AT..)?)?;
+    while let Some((kind, content, more)) = extension(rest)? {
+        if kind == wanted {
+            return Some(content);
+        }
+        rest = more;
+    }
+    None
+}
+
+/// The extensions of a hello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2).
+fn extensions(hello: &[u8]) -> Option<&[u8]> {
+    const VERSION_AND_RANDOM_LEN: usize = 2 + 32;
+    let rest = hello.get(VERSION_AND_RANDOM_LEN..)?;
+    let (_session_id, rest) = rest.split_at_checked(1 + usize::from(*rest.first()?))?;
+    let (_suites, rest) = split_list(rest)?;
+    let rest = rest.get(1 + usize::from(*rest.first()?)..)?;
+    split_list(rest).map(|(extensions, _)| extensions)
+}
+
+/// Type and content of the first extension, and those behind it; nothing at their end, and none where they are malformed.
+#[expect(clippy::type_complexity, reason = "three slices of one")]
+fn extension(extensions: &[u8]) -> Option<Option<(u16, &[u8], &[u8])>> {
+    let Some((kind, more)) = extensions.split_first_chunk() else { return Some(None) };
+    let (content, more) = split_list(more)?;
+    Some(Some((u16::from_be_bytes(*kind), content, more)))
+}
+
+/// Bytes behind their two-byte length, and what follows them.
+fn split_list(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk()?;
+    rest.split_at_checked(u16::from_be_bytes(*len).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(extensions: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.push(32);
+        body.extend([9; 32]);
+        body.extend([0, 2, 0x13, 0x01, 1, 0]);
+        let listed: Vec<u8> = extensions.iter().flat_map(|(kind, content)| written(*kind, content)).collect();
+        body.extend((listed.len() as u16).to_be_bytes());
+        body.extend(listed);
+        let mut message = vec![CLIENT_HELLO];
+        message.extend(&(body.len() as u32).to_be_bytes()[1..]);
+        message.extend(body);
+        message
+    }
+
+    fn written(kind: u16, content: &[u8]) -> Vec<u8> {
+        [&kind.to_be_bytes()[..], &(content.len() as u16).to_be_bytes(), content].concat()
+    }
+
+    fn records(message: &[u8], payload_max: usize) -> Vec<u8> {
+        let record = |payload: &[u8]| [&[22, 3, 1][..], &(payload.len() as u16).to_be_bytes(), payload].concat();
+        message.chunks(payload_max).flat_map(record).collect()
+    }
+
+    #[test]
+    fn a_key_or_a_ticket_is_an_offer_and_a_session_id_or_an_empty_ticket_is_none() {
+        let greeting = |extensions: &[(u16, &[u8])]| Watch::default().greeting(&records(&hello(extensions), 1 << 14));
+        assert_eq!(greeting(&[]), Some(Greeting::Full));
+        assert_eq!(greeting(&[(0, b"name"), (35, b"")]), Some(Greeting::Full));
+        assert_eq!(greeting(&[(0, b"name"), (35, b"ticket")]), Some(Greeting::Resuming));
+        assert_eq!(greeting(&[(51, b"share"), (41, b"")]), Some(Greeting::Resuming));
+        assert_eq!(greeting(&[(51, b"share"), (43, b"")]), Some(Greeting::Full));
+    }
+
+    #[test]
+    fn a_hello_is_there_with_its_last_byte_however_it_is_cut() {
+        for payload_max in [1, 2, 3, 5, 40, 1 << 14] {
+            let bytes = records(&hello(&[(35, b"ticket")]), payload_max);
+            let mut watch = Watch::default();
+            for end in 0..bytes.len() {
+                assert_eq!(watch.greeting(&bytes[..end]), None, "{end} bytes of records of {payload_max}");
+            }
+            assert!(watch.greeting(&bytes).is_some(), "records of {payload_max}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_a_greeting() {
+        let finished = [22, 3, 3, 0, 8, 20, 0, 0, 4, 1, 2, 3, 4];
+        let cases: [&[u8]; 6] = [
+            b"GET / HTTP/1.1\r\n\r\n",
+            &[20, 3, 3, 0, 1, 1],
+            &[22, 3, 3, 0, 0],
+            &[22, 3, 3, 0xff, 0xff, 1],
+            &[21, 3, 3, 0, 2, 2, 40],
+            &finished,
+        ];
+        for bytes in cases {
+            assert_eq!(Watch::default().greeting(bytes), None, "{bytes:?}");
+        }
+        let cut = records(&hello(&[(35, b"ticket")])[..60], 100);
+        assert_eq!(Watch::default().greeting(&cut), None);
+        let after_change = [&[20, 3, 3, 0, 1, 1][..], &records(&hello(&[]), 100)].concat();
+        assert_eq!(Watch::default().greeting(&after_change), Some(Greeting::Full));
+    }
+}

@@ -1,0 +1,158 @@
+//! Whether the files behind a profile have changed since they were read.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use propylon_config::{CertificateSource, TlsProfile};
+
+use crate::load::{folder, ocsp_path};
+
+/// What the files of a profile looked like at a moment. Links are followed: a link that leads elsewhere is a change (that
+/// is how Kubernetes swaps a secret), and so is a file renamed over another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    files: Vec<(PathBuf, Option<Look>)>,
+    /// A file was so new that it may yet change without looking any different.
+    unsettled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Look {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+    changed_ns: i128,
+}
+
+/// File systems note times in steps, of two seconds at the coarsest (FAT).
+const TIME_STEP: Duration = Duration::from_secs(2);
+
+impl Stamp {
+    /// Of files that were read at a moment that nobody noted: the next look finds them changed.
+    pub fn unread() -> Stamp {
+        Stamp { files: Vec::new(), unsettled: true }
+    }
+
+    /// To be taken before the files are read: what changes meanwhile is then seen as a change.
+    pub fn take(profile: &TlsProfile, now: SystemTime) -> Stamp {
+        let mut files = Vec::new();
+        let mut newest = SystemTime::UNIX_EPOCH;
+        for path in paths(profile) {
+            let metadata = fs::metadata(&path).ok();
+            newest = newest.max(metadata.as_ref().and_then(|metadata| metadata.modified().ok()).unwrap_or(newest));
+            files.push((path, metadata.as_ref().map(Look::of)));
+        }
+        let unsettled = now.duration_since(newest).is_ok_and(|age| age < TIME_STEP);
+        Stamp { files, unsettled }
+    }
+
+    /// Whether `later` calls for the files to be read again.
+    pub fn is_changed(&self, later: &Stamp) -> bool {
+        self.unsettled || self.files != later.files
+    }
+}
+
+impl Look {
+    fn of(metadata: &fs::Metadata) -> Look {
+        let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        Look {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+/// Every file that loading the profile reads. Whoever makes it read more adds them here.
+fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for certificate in &profile.certificates {
+        let mut with_response = |chain: &Path| {
+            paths.push(chain.to_path_buf());
+            paths.push(ocsp_path(certificate, chain));
+        };
+        match &certificate.source {
+            CertificateSource::Path(path) if path.is_dir() => {
+                folder::files(path, &mut Vec::new()).iter().for_each(|file| with_response(file));
+            }
+            CertificateSource::Path(path) => with_response(path),
+            CertificateSource::Pair { chain, key } => {
+                with_response(chain);
+                paths.push(key.clone());
+            }
+        }
+    }
+    let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));
+    for trust in trusts {
+        match trust.path.is_dir() {
+            true => paths.extend(folder::pem_files(&trust.path, &mut Vec::new())),
+            false => paths.push(trust.path.clone()),
+        }
+    }
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use propylon_config::{At, Certificate, KeyType, TlsPolicy};
+
+    fn profile(path: PathBuf) -> TlsProfile {
+        let source = CertificateSource::Path(path);
+        TlsProfile {
+            name: "public".into(),
+            certificates: vec![Certificate { source, ocsp: None, default: false, at: At::default() }],
+            policy: TlsPolicy::Modern,
+            prefer: vec![KeyType::Rsa],
+            strict_sni: false,
+            watch: None,
+            certificate_compression: false,
+            resumption: Default::default(),
+            client_auth: None,
+            ja4: false,
+            at: At::default(),
+        }
+    }
+
+    /// Long after any file here was written.
+    fn later() -> SystemTime {
+        SystemTime::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn renames_links_and_responses_are_changes_and_time_alone_is_none() {
+        let folder = std::env::temp_dir().join(format!("propylon-watch-{}", std::process::id()));
+        fs::create_dir_all(folder.join("one")).unwrap();
+        fs::create_dir_all(folder.join("two")).unwrap();
+        for (path, text) in [("one/a.pem", "same"), ("two/a.pem", "same")] {
+            fs::write(folder.join(path), text).unwrap();
+        }
+        std::os::unix::fs::symlink("one", folder.join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/a.pem", folder.join("a.pem")).unwrap();
+        for profile in [profile(folder.join("a.pem")), profile(folder.clone())] {
+            let first = Stamp::take(&profile, later());
+            assert!(!first.is_changed(&Stamp::take(&profile, later())));
+            std::os::unix::fs::symlink("two", folder.join("..new")).unwrap();
+            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+            let second = Stamp::take(&profile, later());
+            assert!(first.is_changed(&second));
+            fs::write(folder.join("new"), "same").unwrap();
+            fs::rename(folder.join("new"), folder.join("two/a.pem")).unwrap();
+            let third = Stamp::take(&profile, later());
+            assert!(second.is_changed(&third));
+            fs::write(folder.join("a.pem.ocsp"), "").unwrap();
+            assert!(third.is_changed(&Stamp::take(&profile, later())));
+            fs::remove_file(folder.join("a.pem.ocsp")).unwrap();
+            std::os::unix::fs::symlink("one", folder.join("..new")).unwrap();
+            fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+        }
+        let young = Stamp::take(&profile(folder.clone()), SystemTime::now());
+        assert!(young.is_changed(&young.clone()), "a file of this moment is looked at once more");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
