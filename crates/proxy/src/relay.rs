@@ -40,7 +40,6 @@ struct Note {
     backend: Option<u32>,
     server: Option<u32>,
     attempts: u32,
-    fault: Option<&'static str>,
 }
 
 /// Both directions of a connection that has its server.
@@ -58,42 +57,34 @@ pub async fn run(connection: &mut Connection) {
     let core = Rc::clone(&connection.core);
     let in_progress = InProgress::begin(&core, connection.listener);
     let snapshot = core.snapshot();
-    let mut note = Note {
-        started: Instant::now(),
-        server_name: None,
-        connect_us: None,
-        backend: None,
-        server: None,
-        attempts: 0,
-        fault: None,
-    };
-    let mut moved = (0, 0);
-    match Box::pin(find_server(connection, &snapshot, &mut note)).await {
+    let mut note =
+        Note { started: Instant::now(), server_name: None, connect_us: None, backend: None, server: None, attempts: 0 };
+    let (fault, moved) = match Box::pin(find_server(connection, &snapshot, &mut note)).await {
         Ok((server, sent)) => {
             let mut relay = Relay { server, answer: Buffer::default(), up: Way::default(), down: Way::default() };
             relay.up.moved = sent;
-            note.fault = relay.run(connection, &snapshot).await;
-            moved = (relay.up.moved, relay.down.moved);
-            relay.close(connection, note.fault);
+            let fault = relay.run(connection, &snapshot).await;
+            relay.close(connection, fault);
             if let (Some(backend), Some(server)) = (note.backend, note.server) {
                 core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
             }
-            if note.fault.is_none() && relay.up.is_broken() {
+            if fault.is_none() && relay.up.is_broken() {
                 // The server has closed with bytes of the client's unread: its answer must not be lost to a reset.
                 Box::pin(connection.farewell(After::Linger)).await;
             }
+            (fault, (relay.up.moved, relay.down.moved))
         }
         Err(Refusal { reason, alert }) => {
-            note.fault = Some(reason);
             if let Some(alert) = alert {
                 connection.wire.extend(alert);
             }
             // On TLS that ended here, a close_notify at least.
             Box::pin(connection.farewell(if alert.is_some() { After::Linger } else { After::Close })).await;
+            (Some(reason), (0, 0))
         }
-    }
+    };
     drop(in_progress);
-    account(connection, &snapshot, &note, moved);
+    account(connection, &snapshot, &note, fault, moved);
 }
 
 /// Why a connection got no server.
@@ -148,12 +139,17 @@ impl Connection {
 }
 
 impl Relay {
-    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long.
-    async fn run(&mut self, connection: &mut Connection, snapshot: &CoreSnapshot) -> Option<&'static str> {
+    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long. (Not an
+    /// `async fn`: that would keep its arguments twice, for as long as the relay is idle.)
+    fn run<'a>(
+        &'a mut self,
+        connection: &'a mut Connection,
+        snapshot: &CoreSnapshot,
+    ) -> impl Future<Output = Option<&'static str>> + 'a + use<'a> {
         let idle_limit = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
         let (mut seen, mut since) = ((0, 0), connection.core.timers.now());
         let mut is_resting = connection.stream.tls.is_none();
-        poll_fn(|context| {
+        poll_fn(move |context| {
             let polled = self.poll(context, connection);
             let core = &connection.core;
             let now = core.timers.now();
@@ -183,7 +179,6 @@ impl Relay {
             connection.deadline.set(next, context.waker());
             Poll::Pending
         })
-        .await
     }
 
     fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), &'static str>> {
@@ -323,11 +318,11 @@ impl Drop for InProgress {
 }
 
 /// Writes a finished connection into metrics and log.
-fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, moved: (u64, u64)) {
+fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<&str>, moved: (u64, u64)) {
     let core = &connection.core;
     let total = note.started.elapsed();
     if let Some(metrics) = &connection.metrics().relay {
-        core.metrics.increment(metrics.ended.of(note.fault.unwrap_or("closed")));
+        core.metrics.increment(metrics.ended.of(fault.unwrap_or("closed")));
         let millis = core.timers.now().saturating_sub(connection.accepted);
         core.metrics.observe(metrics.duration, millis);
     }
@@ -366,7 +361,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, moved:
         server: backend.zip(server).map(|(b, s)| snapshot.shared.servers[b][s].label.as_str()),
         attempts: note.attempts,
         tls: tls.as_ref(),
-        fault: note.fault,
+        fault: fault,
     });
 }
 
