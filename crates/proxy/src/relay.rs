@@ -361,7 +361,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
         server: backend.zip(server).map(|(b, s)| snapshot.shared.servers[b][s].label.as_str()),
         attempts: note.attempts,
         tls: tls.as_ref(),
-        fault: fault,
+        fault,
     });
 }
 

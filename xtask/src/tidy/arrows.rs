@@ -68,7 +68,7 @@ const ROOMS: &[Room] = &[
     Room::new("e2e", &[], &[]),
     Room {
         unsafe_code: UnsafeCode::Generated,
-        ..Room::new("fuzz", &["config", "policy", "crypto", "tls", "proxy"], &[])
+        ..Room::new("fuzz", &["config", "policy", "lanes", "crypto", "tls", "proxy"], &[])
     },
     Room::new("xtask", &[], &["tokio"]),
 ];
