@@ -45,6 +45,11 @@ impl Client {
         Client::tls_with(address, Certificates::shared().client())
     }
 
+    /// An error is the connection's or the handshake's.
+    pub fn try_tls_with(address: SocketAddr, config: Arc<ClientConfig>) -> io::Result<Client> {
+        Client::over(connect(address, None)?).with_tls(config)
+    }
+
     #[track_caller]
     pub fn tls_with(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
         let client = Client::over(connect(address, None).expect("a connection to the engine"));

@@ -30,6 +30,7 @@ pub struct KeyServer {
     child: Child,
     pub scratch: Scratch,
     stderr: Arc<Mutex<Vec<String>>>,
+    killed: bool,
 }
 
 impl KeyServer {
@@ -38,8 +39,28 @@ impl KeyServer {
     pub fn start(more: &str) -> KeyServer {
         let scratch = Scratch::new();
         make_files(&scratch);
-        let server = KeyServer::spawn(scratch, more);
-        let mut server = server;
+        KeyServer::start_in(scratch, more)
+    }
+
+    /// Another one with the same files, and other lines after its configuration.
+    #[track_caller]
+    pub fn beside(&self, more: &str) -> KeyServer {
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.join("keys")).expect("a folder");
+        for folder in ["", "keys/"] {
+            for entry in fs::read_dir(self.scratch.join(folder)).expect("a folder").flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                    let name = format!("{folder}{}", entry.file_name().to_string_lossy());
+                    scratch.write(&name, fs::read(entry.path()).expect("a file that can be read"));
+                }
+            }
+        }
+        KeyServer::start_in(scratch, more)
+    }
+
+    #[track_caller]
+    fn start_in(scratch: Scratch, more: &str) -> KeyServer {
+        let mut server = KeyServer::spawn(scratch, more);
         holds("the key server runs", || {
             let ended = server.child.try_wait().expect("a child can be waited for");
             assert!(ended.is_none(), "the key server ended:\n{}", server.stderr().join("\n"));
@@ -61,7 +82,7 @@ impl KeyServer {
                 kept.lock().expect("readers do not panic").push(line);
             }
         });
-        KeyServer { child, scratch, stderr }
+        KeyServer { child, scratch, stderr, killed: false }
     }
 
     pub fn stderr(&self) -> Vec<String> {
@@ -90,6 +111,13 @@ impl KeyServer {
 
     pub fn signal(&self, which: Signal) {
         signal(self.pid(), which);
+    }
+
+    /// Ends it without a word.
+    pub fn kill(&mut self) {
+        self.killed = true;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Waits for its end, which has to be a good one.
@@ -200,7 +228,11 @@ impl Drop for KeyServer {
             eprintln!("--- the key server's stderr ---\n{}", self.stderr().join("\n"));
         } else {
             assert!(!self.says("panicked at"), "the key server panicked:\n{}", self.stderr().join("\n"));
-            assert!(was_running || self.says(" ends"), "the key server died:\n{}", self.stderr().join("\n"));
+            assert!(
+                was_running || self.killed || self.says(" ends"),
+                "the key server died:\n{}",
+                self.stderr().join("\n")
+            );
         }
     }
 }

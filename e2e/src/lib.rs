@@ -7,6 +7,7 @@
 pub mod binaries;
 pub mod certificates;
 pub mod client;
+pub mod distance;
 pub mod engine;
 pub mod external;
 pub mod http;

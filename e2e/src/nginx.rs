@@ -20,12 +20,17 @@ pub struct Nginx {
 impl Nginx {
     /// Serves the folder [`Nginx::root`]; `name` is the value of its X-Origin field.
     pub fn start(name: &str) -> Nginx {
+        Nginx::keeping(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;")
+    }
+
+    /// The same with directives of the story's own on how long connections are kept.
+    pub fn keeping(name: &str, keepalive: &str) -> Nginx {
         let scratch = Scratch::new();
         // Free now; nothing else takes ports of this range on purpose in the meantime.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         std::fs::create_dir_all(scratch.join("root")).expect("a folder");
         std::fs::create_dir_all(scratch.join("temp")).expect("a folder");
-        scratch.write("nginx.conf", config(&scratch, address, name));
+        scratch.write("nginx.conf", config(&scratch, address, name, keepalive));
         let mut nginx = Nginx { scratch, address, child: None };
         nginx.restart();
         nginx
@@ -90,7 +95,7 @@ impl Drop for Nginx {
     }
 }
 
-fn config(scratch: &Scratch, address: SocketAddr, name: &str) -> String {
+fn config(scratch: &Scratch, address: SocketAddr, name: &str, keepalive: &str) -> String {
     let temp = scratch.join("temp");
     let temp = temp.display();
     let user = if geteuid().is_root() { "user root;\n" } else { "" };
@@ -98,7 +103,7 @@ fn config(scratch: &Scratch, address: SocketAddr, name: &str) -> String {
         "{user}daemon off;\nworker_processes 1;\npid nginx.pid;\nerror_log error.log;\n\
          events {{ worker_connections 1024; }}\n\
          http {{\n\
-           access_log off;\nkeepalive_timeout 75s;\nkeepalive_requests 100000;\nclient_max_body_size 100m;\n\
+           access_log off;\n{keepalive}\nclient_max_body_size 100m;\n\
            client_body_temp_path {temp}/body;\nproxy_temp_path {temp}/proxy;\nfastcgi_temp_path {temp}/fastcgi;\n\
            uwsgi_temp_path {temp}/uwsgi;\nscgi_temp_path {temp}/scgi;\n\
            server {{\n\

@@ -35,6 +35,40 @@ fn every_operation_is_answered_with_signatures_that_verify() {
 }
 
 #[test]
+fn thousands_of_operations_of_every_sort_at_once_verify_with_kernels_and_without() {
+    for switch in [true, false] {
+        let server = KeyServer::start(&format!("[ecdsa]\nprecompute = {switch}\n[rsa]\nbatch = {switch}\n"));
+        std::thread::scope(|scope| {
+            for (key, operation, count) in [
+                ("ec", "ecdsa-sha256", "1500"),
+                ("rsa", "rsa-pss-sha256", "500"),
+                ("rsa", "rsa-pkcs1-sha256", "300"),
+                ("rsa", "rsa-decrypt", "300"),
+                ("ed", "ed25519", "400"),
+                ("ec384", "ecdsa-sha384", "200"),
+            ] {
+                let server = &server;
+                let more = ["--count", count, "--outstanding", "32", "--connections", "2"];
+                scope.spawn(move || server.bench(key, operation, &more).ok());
+            }
+        });
+        let done = |work: &str, by: &str| {
+            server.metric(&format!("propylon_keyserver_operations_total{{work=\"{work}\",by=\"{by}\"}}"))
+        };
+        for (work, kernel, least) in [("p256", "p256", 1500), ("rsa", "rsa", 1100)] {
+            let is_used = server.metric(&format!("propylon_keyserver_kernel{{kernel=\"{kernel}\"}}")) == 1;
+            assert!(switch || !is_used, "{kernel}");
+            let (in_lanes, by_awslc) = (done(work, "lanes"), done(work, "aws-lc"));
+            assert!(in_lanes + by_awslc >= least, "{work}: {in_lanes}, {by_awslc}");
+            // Alone are few of so many.
+            assert_eq!(in_lanes > least / 2, is_used, "{work}: {in_lanes}, {by_awslc}");
+        }
+        assert_eq!(server.metric("propylon_keyserver_checks_total{outcome=\"wrong\"}"), 0);
+        assert_eq!(server.metric("propylon_keyserver_bad_lanes_total"), 0);
+    }
+}
+
+#[test]
 fn each_mistake_has_its_error_and_the_link_goes_on() {
     let server = KeyServer::start("");
     let (ec, rsa, ed) = (server.ski("ec"), server.ski("rsa"), server.ski("ed"));

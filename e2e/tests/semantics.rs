@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use propylon_e2e::engine::{simple, with};
+use propylon_e2e::engine::simple;
 use propylon_e2e::http::{Body, framing, in_chunks};
 use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
 
@@ -484,16 +484,4 @@ fn a_stale_pooled_connection_costs_the_client_nothing() {
         }
         assert!(engine.metric("propylon_retries_total", &[]) > 0.0);
     });
-}
-
-#[test]
-fn no_connection_is_reused_where_the_configuration_says_never() {
-    let origin = paths();
-    let engine = Engine::start(&with(&[origin.address()], "", "reuse = \"never\""));
-    let mut client = engine.client("web");
-    for n in 0..5 {
-        assert_eq!(client.get(&format!("/{n}")).text(), format!("/{n}"));
-    }
-    assert_eq!(origin.connections(), 5);
-    assert!(origin.received_text().contains("\r\nConnection: close\r\n"));
 }

@@ -48,11 +48,12 @@ pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
     settle(read(source, schema::config))
 }
 
-/// All problems, and the `[tls.NAME]` sections as far as they could be read in spite of them, so that whoever checks
-/// certificates can add what is wrong with those to the same report.
-pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Problem>) {
+/// All problems, and the `[tls.NAME]` and `[signer.NAME]` sections as far as they could be read in spite of them, so that
+/// whoever checks certificates can add what is wrong with those to the same report.
+pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Signer>, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
-    (config.map_or_else(Vec::new, |config| config.tls), problems)
+    let (tls, signers) = config.map_or_else(Default::default, |config| (config.tls, config.signers));
+    (tls, signers, problems)
 }
 
 /// With an error among the problems nothing is to be used.

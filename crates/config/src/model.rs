@@ -1,7 +1,7 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,6 +26,10 @@ pub struct TlsId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(pub usize);
 
+/// Index into [`Config::signers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SignerId(pub usize);
+
 /// A whole configuration without errors. Ids index the vectors of the same name.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -39,6 +43,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// `[tls.NAME]`, in file order.
     pub tls: Vec<TlsProfile>,
+    /// `[signer.NAME]`, in file order.
+    pub signers: Vec<Signer>,
     /// `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
     /// `[[route]]`, in file order, which means nothing.
@@ -57,6 +63,8 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Whether private-key work is done in batches. Default auto.
+    pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
 }
@@ -82,6 +90,15 @@ impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
         HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
     }
+}
+
+/// Whether private-key work is done in batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// Where the processor has the instructions, and the kernels give the known answers.
+    Auto,
+    /// Each handshake does its own, as it comes.
+    Off,
 }
 
 /// How many threads serve connections.
@@ -341,8 +358,55 @@ pub struct TlsProfile {
     pub client_auth: Option<ClientAuth>,
     /// Every client's JA4 fingerprint is computed. Default no.
     pub ja4: bool,
+    /// Who signs for the certificates whose keys are not here. Default: nobody.
+    pub signer: Option<SignerId>,
     /// Where the name is written.
     pub at: At,
+}
+
+/// Key servers that hold the same private keys, and how they are spoken to.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    /// The NAME of `[signer.NAME]`.
+    pub name: String,
+    /// At least one, at most 64.
+    pub servers: Vec<SignerServer>,
+    /// PEM file of the chain and key that this engine shows to them.
+    pub identity: Trust,
+    /// PEM file of the authorities that sign their certificates.
+    pub ca: Trust,
+    /// How long a handshake waits for its signature. Default 1 s.
+    pub timeout: Duration,
+    /// Connections to each server that each core keeps. Default 2.
+    pub connections: u16,
+    /// After how long another server is asked as well; absent: never. Default half of `timeout`.
+    pub hedge: Option<Duration>,
+    /// Which signatures are verified before they are used. Default those of RSA keys.
+    pub verify: Verify,
+    /// Where the name is written.
+    pub at: At,
+}
+
+/// A key server.
+#[derive(Clone, Debug)]
+pub struct SignerServer {
+    /// Where it listens.
+    pub address: ServerAddress,
+    /// The name that its certificate must be for; absent: the host of the address.
+    pub server_name: Option<String>,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Which signatures of key servers are verified before they are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Those of RSA keys: it costs little, and a faulty one can give away the key.
+    Rsa,
+    /// All of them.
+    All,
+    /// None.
+    Nothing,
 }
 
 /// How clients come back to a session without a full handshake.
@@ -618,16 +682,25 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
-    /// Which requests may share a server connection. Default always; never where `send_proxy_protocol` is set.
+    /// Which requests may share a server connection. Default safe. Where `send_proxy_protocol` is set, only those of one client
+    /// connection do, whatever this says.
     pub reuse: Reuse,
     /// Connections begin with a header that tells of the client. Default none.
     pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Requests and relays that wait while every server has as many connections as it may.
+    pub queue: Queue,
     /// Patience with servers.
     pub timeouts: ServerTimeouts,
     /// Further attempts after a failed one, where a repeat is safe. Default 2.
     pub retries: u32,
     /// Idle connections that one core keeps per server. Default 128.
     pub max_idle: usize,
+    /// Idle connections that one core makes ahead per server while there are requests. Default 0.
+    pub min_idle: usize,
+    /// Requests that a server connection carries. Default: no limit.
+    pub max_requests: Option<NonZeroU32>,
+    /// A server connection that is older gets no further request. Default: no limit.
+    pub max_lifetime: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }
@@ -648,6 +721,8 @@ pub struct Server {
     pub address: ServerAddress,
     /// Default 1, at most 256.
     pub weight: NonZeroU16,
+    /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
+    pub max_connections: Option<NonZeroU32>,
     /// Where it is written.
     pub at: At,
 }
@@ -669,10 +744,29 @@ pub enum ServerAddress {
 /// Which requests may share a server connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// A server connection serves one request.
+    /// A server connection serves one client connection.
     Never,
-    /// Any request may go out on any idle connection. The default.
+    /// A client's first request goes out on a connection of its own, unless it could be repeated. The default.
+    Safe,
+    /// Such a first request may go out on a connection that has been reused before.
+    Aggressive,
+    /// Any request may go out on any idle connection.
     Always,
+}
+
+/// The line in which requests wait for a server connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Requests in it, over all cores. Default 1024; 0: nobody waits.
+    pub limit: usize,
+    /// How long one waits. Default 5 s.
+    pub timeout: Duration,
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue { limit: 1024, timeout: Duration::from_secs(5) }
+    }
 }
 
 /// Patience with servers.

@@ -339,4 +339,11 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
             report.warning_at(profile.at, what, "name it in a listener, or remove it");
         }
     }
+    let signers: HashSet<usize> = config.tls.iter().filter_map(|tls| tls.signer).map(|id| id.0).collect();
+    if !context.signers.missed() {
+        for (_, signer) in config.signers.iter().enumerate().filter(|(id, _)| !signers.contains(id)) {
+            let what = format!("no certificates use [signer.{}]", shown(&signer.name));
+            report.warning_at(signer.at, what, "name it in a [tls.NAME], or remove it");
+        }
+    }
 }

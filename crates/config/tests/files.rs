@@ -30,14 +30,9 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
     assert_eq!(
         lines(&problems),
         [
-            "design.toml:19:1: `signer` is not supported yet; remove it, and keep the keys beside the certificates",
-            "design.toml:22:9: `signer.vault` is not supported yet; remove it, and keep the keys beside the certificates",
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
-            "design.toml:30:70: `max_connections` is not supported yet; remove it",
-            "design.toml:31:9: `reuse = \"safe\"` is not supported yet; remove it, or use \"never\" or \"always\"",
             "design.toml:32:1: `tls` is not supported yet; remove it, and reach the servers in plaintext",
             "design.toml:33:1: `health` is not supported yet; remove it",
-            "design.toml:34:1: `queue` is not supported yet; remove it",
             "design.toml:35:1: `slow_start` is not supported yet; remove it",
         ]
     );
@@ -101,9 +96,20 @@ fn every_key_reaches_the_model() {
     );
     assert_eq!((auth.depth, auth.send_ca_names, auth.forward), (2, false, ForwardIdentity::Chain));
     assert!(tls.ja4);
+    assert_eq!(tls.signer, Some(SignerId(0)));
+    let vault = &config.signers[0];
+    assert_eq!((vault.timeout, vault.connections), (Duration::from_millis(250), 3));
+    assert_eq!((vault.hedge, vault.verify), (Some(Duration::from_millis(50)), Verify::Nothing));
+    assert_eq!(vault.servers[1].server_name.as_deref(), Some("keys"));
+    assert_eq!(vault.identity.path.as_path(), Path::new("/etc/propylon/engine.pem"));
+    assert_eq!(vault.ca.path.as_path(), Path::new("/etc/keys-ca.pem"));
 
     let app = &config.backends[0];
-    assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Never, 0, 0));
+    assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Aggressive, 0, 3));
+    assert_eq!((app.min_idle, app.max_requests.map(Into::into), app.max_lifetime), (2, Some(1000), Some(seconds(600))));
+    assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1) });
+    let limits = app.servers.iter().map(|server| server.max_connections.map(u32::from));
+    assert_eq!(limits.collect::<Vec<_>>(), [None, Some(20), None]);
     assert_eq!(app.servers[1].address, ServerAddress::Name { host: "app.internal".into(), port: 80 });
     assert_eq!(app.servers.iter().map(|server| server.weight.get()).collect::<Vec<_>>(), [1, 256, 1]);
     let t = app.timeouts;
@@ -140,7 +146,9 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(handshakes.queue_wait, Duration::from_secs(2));
     assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];
-    assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Always));
+    assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Safe));
+    assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
+    assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
@@ -186,7 +194,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:49:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:65:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

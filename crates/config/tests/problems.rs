@@ -154,6 +154,11 @@ fn backends_are_checked_server_by_server() {
         (&backend("servers=['a:1']\nbalance='roundrobin'"), 6, 9, "did you mean \"round-robin\"?"),
         (&backend("servers=['a:1']\nretries=11"), 6, 9, "use 10 or less"),
         (&backend("servers=['a:1']\nmax_idle='x'"), 6, 10, "expected an integer"),
+        (&backend("servers=['a:1']\nmax_idle=2\nmin_idle=3"), 7, 10, "`min_idle` is above `max_idle`, which is 2"),
+        (&backend("servers=['a:1']\nreuse='never'\nmin_idle=3"), 7, 10, "`min_idle` has no use with reuse = \"never\""),
+        (&backend("servers=['a:1']\nmax_requests=0"), 6, 14, "`max_requests` is too small"),
+        (&backend("servers=['a:1']\nqueue={limits=1}"), 6, 8, "did you mean `limit`?"),
+        (&backend("servers=[{address='a:1',max_connections=0}]"), 5, 41, "`max_connections` is too small"),
         ("[backend.c]\nservers=['a:1']", 1, 10, "warning: no route leads to [backend.c]"),
     ]);
 }
@@ -171,13 +176,11 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
         (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
         (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
-        (&backend("reuse='aggressive'"), 6, 7, "`reuse = \"aggressive\"` is not supported yet"),
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
         (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
         (&backend("slow_start='1s'"), 6, 1, "`slow_start` is not supported yet; remove it"),
-        (&backend("queue={limit=1}"), 6, 1, "`queue` is not supported yet"),
     ]);
-    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=0}\n[signer.s]\nservers=[1,'a']\nca='c'"));
+    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
         "`health` is not supported yet",
         "the path \"x\" does not begin with `/`",
@@ -186,11 +189,10 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         "`tls` is not supported yet",
         "\"a b\" is not a host name",
         "`ca` is empty",
-        "`queue` is not supported yet",
         "`limit` is too small",
-        "`signer.s` is not supported yet",
         "[signer.s] has no `identity`",
-        "`servers`: expected a string, found an integer",
+        "no certificates use [signer.s]",
+        "`servers`: expected a string or { address = \"HOST:PORT\" }, found an integer",
         "\"a\" has no port",
     ];
     let Err(problems) = parse(&source("f", &text)) else { panic!("many errors") };
@@ -210,7 +212,7 @@ fn relays_are_checked() {
         relay("tcp", secure, "host='*.a.example'\nbackend='app'"),
         relay("tcp", &format!("alpn=['imap','h2']\n{secure}"), "backend='app'"),
         relay("passthrough", "", "host='a.example'\nbackend='app'"),
-        backend("send_proxy_protocol='v2'\nreuse='never'"),
+        backend("send_proxy_protocol='v2'\nreuse='always'\nmin_idle=0"),
     ] {
         assert_eq!(all(&format!("{GOOD}{fine}")), Vec::<String>::new(), "{fine}");
     }
@@ -225,7 +227,32 @@ fn relays_are_checked() {
         (&relay("tcp", "alpn=['imap']", "backend='app'"), 4, 1, "`alpn` is for listeners with protocol = \"tcp\" and `tls`"),
         (&relay("tcp", &format!("alpn=['']\n{secure}"), "backend='app'"), 4, 7, "not the name of a protocol"),
         (&backend("send_proxy_protocol='v3'"), 6, 21, "did you mean \"v1\"?"),
-        (&backend("send_proxy_protocol='v1'\nreuse='always'"), 7, 7, "warning: with `send_proxy_protocol` a server connection serves one request"),
+        (&backend("send_proxy_protocol='v1'\nmin_idle=2"), 7, 10, "`min_idle` has no use with `send_proxy_protocol`"),
+    ]);
+}
+
+#[test]
+fn signers_are_checked() {
+    let used = "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nsigner='v'";
+    let whole = |text: &str| format!("[signer.v]\n{text}\n{used}");
+    let signer = |text: &str| whole(&format!("servers=['a:1']\nidentity='e'\nca='c'\n{text}"));
+    let servers = |text: &str| whole(&format!("servers={text}\nidentity='e'\nca='c'"));
+    expect_below_good(&[
+        (&signer("timeout='0s'"), 5, 9, "`timeout` is too small"),
+        (&signer("timeout='2m'"), 5, 9, "`timeout` is too large"),
+        (&signer("connections=0"), 5, 13, "`connections` is too small"),
+        (&signer("connections=17"), 5, 13, "`connections` is too large"),
+        (&signer("hedge='0ms'"), 5, 7, "`hedge` is too small"),
+        (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
+        (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
+        (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
+        (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
+        (&servers("[]"), 2, 9, "`servers` is empty"),
+        (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),
+        (&servers("[{address='a:1',server_name='a b'}]"), 2, 37, "\"a b\" is not a host name"),
+        (&servers("[{server_name='a'}]"), 2, 10, "this server has no `address`"),
+        (&whole("identity='e'\nca='c'"), 1, 9, "[signer.v] has no `servers`"),
+        ("[signer.v]\nservers=['a:1']\nidentity='e'\nca='c'", 1, 9, "no certificates use [signer.v]"),
     ]);
 }
 

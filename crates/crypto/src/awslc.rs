@@ -97,6 +97,46 @@ impl Key {
         Some(info)
     }
 
+    /// An RSA key as PKCS #1 writes it (RFC 8017 §A.1.2).
+    pub fn rsa_numbers(&self) -> Option<Zeroizing<Vec<u8>>> {
+        let (mut out, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: the RSA key is live; the function allocates, and says how much.
+        let done = unsafe { c::RSA_private_key_to_bytes(&mut out, &mut len, self.rsa()?.as_ptr()) } == 1;
+        if !done || out.is_null() {
+            clear_errors();
+            return None;
+        }
+        // SAFETY: the function has written `len` bytes there.
+        let numbers = Zeroizing::new(unsafe { std::slice::from_raw_parts(out, len) }.to_vec());
+        // SAFETY: allocated by AWS-LC, which wipes what it frees, and not used after this.
+        unsafe { c::OPENSSL_free(out.cast()) };
+        Some(numbers)
+    }
+
+    /// A P-256 key's number, big-endian.
+    pub fn p256_scalar(&self) -> Option<Zeroizing<[u8; 32]>> {
+        let mut out = Zeroizing::new([0; 32]);
+        // SAFETY: the EC key is live; its number is borrowed from it, or null.
+        let number = unsafe { c::EC_KEY_get0_private_key(self.ec()?.as_ptr()) };
+        // SAFETY: the number is live and the buffer has the room that is named; a longer number is refused.
+        let done = !number.is_null() && unsafe { c::BN_bn2bin_padded(out.as_mut_ptr(), out.len(), number) } == 1;
+        done.then_some(out)
+    }
+
+    /// Whether `signature`, in DER, is one by this key.
+    pub fn ecdsa_verifies(&self, digest: &[u8], signature: &[u8]) -> bool {
+        let Some(key) = self.ec() else { return false };
+        // SAFETY: the EC key is live and the buffers are as long as they are said to be; the type is not looked at.
+        let right = unsafe {
+            let (digest, len) = (digest.as_ptr(), digest.len());
+            c::ECDSA_verify(0, digest, len, signature.as_ptr(), signature.len(), key.as_ptr().cast_const())
+        } == 1;
+        if !right {
+            clear_errors();
+        }
+        right
+    }
+
     /// c^d mod n on a block as long as the modulus, with blinding, and checked by AWS-LC before it is released.
     pub fn rsa_raw(&self, block: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let rsa = self.rsa()?;
@@ -145,6 +185,14 @@ impl Key {
 pub(crate) fn x25519_pair(secret: &mut [u8; 32], public: &mut [u8; 32]) {
     // SAFETY: the function writes 32 bytes to each.
     unsafe { c::X25519_keypair(public.as_mut_ptr(), secret.as_mut_ptr()) };
+}
+
+/// The share that goes with a secret.
+pub(crate) fn x25519_share(secret: &[u8; 32]) -> [u8; 32] {
+    let mut share = [0; 32];
+    // SAFETY: the function reads 32 bytes and writes as many.
+    unsafe { c::X25519_public_from_private(share.as_mut_ptr(), secret.as_ptr()) };
+    share
 }
 
 /// None if the agreement gives nothing but zeros, which the peer could have known (RFC 7748 §6.1).

@@ -1,8 +1,8 @@
 //! One core's place where jobs gather during a turn of its event loop, to leave together at the turn's end.
 //!
 //! Nothing waits for company: who drives the desk calls [`Desk::leave`] when everything that was ready has had its turn,
-//! and a kind of work that fills its lanes leaves at once. For now what leaves is done one after the other, by
-//! [`Job::run`]; whoever does better does it in [`Desk::leave`], and nobody outside will notice.
+//! and a kind of work that fills its lanes leaves at once. What leaves is done by `crate::batch`, together where that is
+//! cheaper.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use crate::batch;
 use crate::job::{Job, JobError, JobKind, Outcome};
 
 /// Cheap to clone; clones are the same desk. Belongs to one thread.
@@ -68,8 +69,6 @@ enum Slot {
 impl Desk {
     /// Jobs at a desk at once, those that are done and not looked at among them: as many as handshakes may be parked.
     pub const JOBS_MAX: usize = 4096 + 256;
-    /// Jobs of a kind that fill the lanes.
-    const LANES: usize = 8;
 
     #[must_use]
     pub fn new() -> Desk {
@@ -84,19 +83,20 @@ impl Desk {
             inner.counts.refused += 1;
             return Pending::answered(Err(JobError::Unavailable));
         }
-        let kind = job.kind() as usize;
+        let job_kind = job.kind();
+        let kind = job_kind as usize;
         let slot = inner.place(Slot::Gathered(job, None));
         inner.gathered[kind].push(slot);
         inner.waiting += 1;
         inner.counts.submitted += 1;
-        let full = inner.gathered[kind].len() >= Self::LANES;
+        let full = inner.gathered[kind].len() >= batch::full_at(job_kind);
         let leaver = if full { None } else { inner.leaver.take() };
         drop(inner);
         if let Some(leaver) = leaver {
             leaver.wake();
         }
         if full {
-            self.depart(kind);
+            self.depart(job_kind);
             self.0.borrow_mut().counts.full += 1;
         }
         Pending(Hold::At(self.clone(), slot))
@@ -125,23 +125,32 @@ impl Desk {
 
     /// Does all that has gathered, and wakes those who wait for it. Returns how many jobs there were.
     pub fn leave(&self) -> usize {
-        (0..JobKind::ALL.len()).map(|kind| self.depart(kind)).sum()
+        JobKind::ALL.iter().map(|kind| self.depart(*kind)).sum()
     }
 
     /// The jobs of one kind. The desk is not borrowed while they are done or anybody is woken: either may come back to it.
-    fn depart(&self, kind: usize) -> usize {
+    fn depart(&self, kind: JobKind) -> usize {
         let mut inner = self.0.borrow_mut();
-        let slots = std::mem::take(&mut inner.gathered[kind]);
+        let slots = std::mem::take(&mut inner.gathered[kind as usize]);
         let jobs: Vec<(usize, Job)> = slots.into_iter().filter_map(|slot| Some((slot, inner.take(slot)?))).collect();
         inner.waiting -= jobs.len();
         inner.counts.departures += u64::from(!jobs.is_empty());
         drop(inner);
         let count = jobs.len();
-        for (slot, job) in jobs {
-            let outcome = job.run();
-            let waker = self.0.borrow_mut().finish(slot, outcome);
-            if let Some(waker) = waker {
-                waker.wake();
+        if count == 0 {
+            return 0;
+        }
+        for part in batch::sorted(kind, jobs) {
+            // Whoever was woken by the parts before may have taken others back.
+            let awaited = |(slot, _): &(usize, Job)| self.0.borrow_mut().is_awaited(*slot);
+            let (part, given_up): (Vec<_>, Vec<_>) = part.into_iter().partition(awaited);
+            drop(given_up);
+            let (slots, jobs): (Vec<usize>, Vec<Job>) = part.into_iter().unzip();
+            for (slot, outcome) in slots.into_iter().zip(batch::run(kind, jobs)) {
+                let waker = self.0.borrow_mut().finish(slot, outcome);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
             }
         }
         count
@@ -218,6 +227,15 @@ impl Inner {
                 None
             }
         }
+    }
+
+    /// Of a job that is leaving. If nobody waits for it any more, its place is free.
+    fn is_awaited(&mut self, slot: usize) -> bool {
+        let awaited = matches!(self.slots[slot], Slot::Leaving(_));
+        if !awaited {
+            self.clear(slot);
+        }
+        awaited
     }
 
     fn finish(&mut self, slot: usize, outcome: Outcome) -> Option<Waker> {
@@ -343,7 +361,8 @@ mod tests {
     #[test]
     fn full_lanes_leave_at_once() {
         let desk = Desk::new();
-        let mut pending: Vec<Pending> = (0..Desk::LANES).map(|_| desk.submit(agreement().0)).collect();
+        let mut pending: Vec<Pending> =
+            (0..batch::full_at(JobKind::X25519)).map(|_| desk.submit(agreement().0)).collect();
         assert_eq!((desk.waiting(), desk.counts().full), (0, 1));
         assert!(pending.iter_mut().all(|pending| answer(pending).is_ok()));
     }

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use propylon_lanes::rsa;
 use zeroize::Zeroizing;
 
 use crate::awslc;
-use crate::key::{PrivateKey, RemoteKey};
+use crate::batch::{self, Work};
+use crate::key::{KeyKind, LanesKey, PrivateKey, RemoteKey};
 use crate::scheme::Scheme;
 
 /// Work with a private key. To be done once; a job that is dropped is not done.
@@ -76,14 +78,37 @@ impl Job {
         }
     }
 
-    /// Does the work on this thread. A remote key's can not be: `Unavailable`.
+    /// Does the work on this thread, with what its bench has made ahead, or else by AWS-LC. A remote key's can not be:
+    /// `Unavailable`.
     pub fn run(self) -> Outcome {
         match self {
-            Job::Rsa { key, block } => key.rsa_raw(&block),
+            Job::Rsa { key, block } => {
+                batch::count_awslc(Work::Rsa);
+                key.rsa_raw(&block)
+            }
+            Job::Ecdsa { key, digest } if key.kind() == KeyKind::P256 => match batch::sign(&key, &digest) {
+                Some(signature) => Ok(signature),
+                None => {
+                    batch::count_awslc(Work::P256Signature);
+                    key.ecdsa(&digest)
+                }
+            },
             Job::Ecdsa { key, digest } => key.ecdsa(&digest),
             Job::Ed25519 { key, message } => key.ed25519(&message),
-            Job::X25519 { secret, peer } => awslc::x25519(&secret, &peer).ok_or(JobError::BadShare),
+            Job::X25519 { secret, peer } => {
+                batch::count_awslc(Work::X25519);
+                awslc::x25519(&secret, &peer).ok_or(JobError::BadShare)
+            }
             Job::Remote { .. } => Err(JobError::Unavailable),
+        }
+    }
+
+    /// What the kernel takes of an RSA operation; none if it is another job, or with a key that the kernel does not take.
+    pub(crate) fn rsa_operation(&self) -> Option<(&PrivateKey, &rsa::Key, &[u8])> {
+        let Job::Rsa { key, block } = self else { return None };
+        match key.lanes_key()? {
+            LanesKey::Rsa(numbers) => Some((key, numbers, block)),
+            LanesKey::P256(_) => None,
         }
     }
 }

@@ -2,17 +2,22 @@
 //!
 //! [`PrivateKey`] is a key that is here, [`RemoteKey`] one that a key server holds; [`Key`] is either. A key turns what is
 //! to be signed into a [`Job`], which owns all it needs, and [`Job::run`] does it on the spot. Who else may do it, and
-//! when, is for the holder of the job. [`Desk`] is where one core's jobs gather.
+//! when, is for the holder of the job. [`Desk`] is where one core's jobs gather; [`batch`] is how many are done at once, and
+//! what is made ahead of them.
 
 #[allow(unsafe_code, reason = "the doors of AWS-LC that its safe crate has not")]
 mod awslc;
+pub mod batch;
 mod desk;
 mod encoding;
 mod job;
 mod key;
 pub mod keyless;
+#[allow(unsafe_code, reason = "pages of memory of its own")]
+mod locked;
 mod pair;
 mod scheme;
+mod verify;
 
 pub use desk::{Desk, DeskCounts, Pending};
 pub use job::{Job, JobError, JobKind, Outcome};

@@ -24,6 +24,8 @@ const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 pub struct View {
     pub store: Arc<Store>,
+    /// Brings the numbers up to date that change without anybody's writing them.
+    pub refresh: Box<dyn Fn()>,
     pub is_draining: Cell<bool>,
 }
 
@@ -70,6 +72,7 @@ fn answer(head: &[u8], view: &View) -> String {
     let (status, kind, body) = match (method, target.split('?').next().unwrap_or_default()) {
         _ if !version.starts_with("HTTP/1.") => ("400 Bad Request", TEXT, "this is no HTTP/1 request\n".into()),
         (Some("GET" | "HEAD"), "/metrics") => {
+            (view.refresh)();
             ("200 OK", "text/plain; version=0.0.4; charset=utf-8", view.store.prometheus())
         }
         (Some("GET" | "HEAD"), "/health") if view.is_draining.get() => {
@@ -98,7 +101,7 @@ mod tests {
     fn there_are_metrics_and_health_and_nothing_can_be_changed() {
         let mut registry = propylon_metrics::Registry::new();
         registry.counter("propylon_x_total", "X.", &[]);
-        let view = View { store: registry.build(1), is_draining: Cell::new(false) };
+        let view = View { store: registry.build(1), refresh: Box::new(|| ()), is_draining: Cell::new(false) };
         for (request, status, part) in [
             ("GET /health HTTP/1.1", "200", "\r\n\r\nok\n"),
             ("GET /metrics HTTP/1.0", "200", "propylon_x_total 0"),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use propylon_crypto::JobKind;
 use propylon_crypto::keyless::{Decoder, ErrorCode, Message, opcode};
 use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, ReadBuf};
@@ -20,6 +21,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::access::Access;
+use crate::kernels;
 use crate::request::{self, Answer};
 use crate::signing::{self, Line, Note, Place, Task};
 use crate::telemetry::End;
@@ -247,7 +249,11 @@ impl Connection {
                 }
             }
         }
-        desk.kernels.run(scratch.jobs.drain(..), &mut scratch.outcomes);
+        if !scratch.jobs.is_empty() {
+            let p256 = scratch.jobs.iter().filter(|job| job.kind() == JobKind::Ecdsa).count();
+            kernels::run_each(scratch.jobs.drain(..), &mut scratch.outcomes);
+            desk.telemetry.kernels.report(&desk.column, &mut scratch.seen, p256 as u64, 0);
+        }
         for (id, outcome) in scratch.ids.drain(..).zip(scratch.outcomes.drain(..)) {
             let result = outcome.as_ref().map(|signature| signature.as_slice()).map_err(|error| *error);
             self.reply(id, result.map_err(signing::error_code));

@@ -8,6 +8,7 @@ mod admin;
 pub mod command;
 mod connection;
 mod identity;
+mod kernels;
 mod keys;
 mod logger;
 mod request;

@@ -141,7 +141,7 @@ fn allowed() -> Result<Calls, seccompiler::BackendError> {
         libc::SYS_fstat,
         libc::SYS_getdents64,
         libc::SYS_lseek,
-        // Memory.
+        // Memory. Not mlock: what the kernels lock is taken before, by `Kernels::install`.
         libc::SYS_brk,
         libc::SYS_munmap,
         libc::SYS_mremap,

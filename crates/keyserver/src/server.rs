@@ -21,10 +21,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use crate::access::Rules;
 use crate::admin;
 use crate::identity;
+use crate::kernels::Kernels;
 use crate::keys::Keys;
 use crate::sandbox;
 use crate::shelf::{self, Change, Shelf, Watched};
-use crate::signing::{Kernels, Lines};
+use crate::signing::Lines;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Order, Shared, Worker};
 
@@ -81,8 +82,12 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let column = Store::column(&store, THREADS_PER_CORE * count);
     column.set(telemetry.keys, keys.len() as i64);
     let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
-    let crew = start(&config, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
-    let view = Rc::new(admin::View { store, is_draining: Cell::new(false) });
+    let kernels = Kernels::start(config.precompute, config.batch);
+    kernels.tell();
+    let crew = start(&config, &kernels, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
+    let states = column.clone();
+    let refresh = Box::new(move || telemetry.kernels.report_states(&states, &kernels));
+    let view = Rc::new(admin::View { store, refresh, is_draining: Cell::new(false) });
     let server = Server { config, shelf, links, shared, column, telemetry, crew, view };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
     LocalSet::new().block_on(&runtime, server.life(admin))
@@ -91,14 +96,13 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
 /// Starts all threads, and returns when each has what it needs.
 fn start(
     config: &KeyServer,
+    kernels: &Kernels,
     shared: &Arc<Shared>,
     sockets: Vec<Vec<TcpListener>>,
     telemetry: &'static Telemetry,
     store: &Arc<Store>,
 ) -> io::Result<Crew> {
     let count = sockets.len();
-    let kernels = Kernels { precompute: config.precompute, batch: config.batch };
-    log::debug!("{}", kernels.told());
     let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
     let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
     let lines = Lines::start(kernels, telemetry, columns(1), columns(2), &ready)?;
@@ -113,7 +117,7 @@ fn start(
             orders,
             doors: doors.clone(),
             lines: lines.clone(),
-            kernels,
+            kernels: kernels.clone(),
             column,
             telemetry,
             idle_timeout: config.server.idle_timeout,

@@ -1,7 +1,8 @@
 //! Where private-key work is done. What costs less than handing it over is done on the spot, in batches as they come
-//! from one turn of a connection; the rest goes to threads of its own, and RSA to others than the curves, behind which
-//! it would make them wait.
+//! from one turn of a connection; the rest goes to threads of its own, and RSA to others than the curves, which it would
+//! make wait. What waits for RSA is done several at a time.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
@@ -10,16 +11,18 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use propylon_crypto::keyless::ErrorCode;
-use propylon_crypto::{Job, JobError, KeyKind, Outcome};
+use propylon_crypto::{Job, JobError, KeyKind, batch};
 use propylon_metrics::Column;
 use tokio::sync::mpsc;
 
+use crate::kernels::{self, Kernels, Role, Seen};
 use crate::telemetry::{Telemetry, micros};
 
 /// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s.
 const QUEUE_TASKS_MAX: usize = 4096;
-/// RSA operations that the kernel behind [`Kernels::run`] does at once.
-const RSA_KERNEL_LANES: usize = 1;
+/// Tasks that a thread has taken out of its line, those among them that have to wait for others of their size. More would
+/// find the lanes fuller when sizes are mixed, and keep work from threads that have none.
+const HELD_TASKS_MAX: usize = 8;
 /// How far behind the links the curves' threads stand, and how far behind those the RSA threads: so far that the kernel
 /// takes the core from an operation that lasts, and near enough that it still gets a tenth of a busy core.
 const CURVES_NICENESS: u8 = 5;
@@ -70,42 +73,6 @@ pub enum Note {
 
 pub type Signature = zeroize::Zeroizing<Vec<u8>>;
 
-/// The switches of the configuration. Kernels that do several operations at once plug in at [`Kernels::run`]: every
-/// private-key operation of the process goes through it.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernels {
-    /// Take a nonce that was made ahead, if there is one.
-    pub precompute: bool,
-    /// Do several RSA operations at once.
-    pub batch: bool,
-}
-
-impl Kernels {
-    /// Does all jobs; outcomes are in their order.
-    pub fn run(self, jobs: impl Iterator<Item = Job>, outcomes: &mut Vec<Outcome>) {
-        outcomes.extend(jobs.map(Job::run));
-    }
-
-    /// What the switches come to on this machine, for the log.
-    pub fn told(self) -> String {
-        let of = |on| if on { "on, but this build has no kernel for it" } else { "off" };
-        format!(
-            "precomputed ECDSA is {}; batched RSA is {}",
-            of(self.precompute),
-            of(self.batch && RSA_KERNEL_LANES == 1)
-        )
-    }
-
-    /// How many jobs more a thread at this line does well to take along. Without a kernel that gains from it, none: a
-    /// batch would only keep work from other threads of the line.
-    fn company(self, line: Line) -> usize {
-        match line {
-            Line::Rsa if self.batch && RSA_KERNEL_LANES > 1 => RSA_KERNEL_LANES - 1,
-            Line::Curves | Line::Rsa => 0,
-        }
-    }
-}
-
 /// Who does it, by what it costs: P-256 and Ed25519 take some 20 µs, which is what waking a thread up costs.
 pub fn place(job: &Job) -> Place {
     match job {
@@ -127,7 +94,7 @@ impl Lines {
     /// Starts as many threads of each kind as there are columns for them; each waits for `ready` when it has what it
     /// needs. They end when the last `Lines` is dropped.
     pub fn start(
-        kernels: Kernels,
+        kernels: &Kernels,
         telemetry: &'static Telemetry,
         curves_columns: Vec<Column>,
         rsa_columns: Vec<Column>,
@@ -135,7 +102,10 @@ impl Lines {
     ) -> io::Result<Lines> {
         let (curves, curves_tasks) = bounded(QUEUE_TASKS_MAX);
         let (rsa, rsa_tasks) = bounded(QUEUE_TASKS_MAX);
-        let of = |line, tasks: &Receiver<Task>, column| Hand { line, kernels, tasks: tasks.clone(), column, telemetry };
+        let of = |line, tasks: &Receiver<Task>, column| {
+            let (kernels, tasks) = (kernels.clone(), tasks.clone());
+            Hand { line, kernels, tasks, column, telemetry }
+        };
         let curves_hands = curves_columns.into_iter().map(|column| of(Line::Curves, &curves_tasks, column));
         let rsa_hands = rsa_columns.into_iter().map(|column| of(Line::Rsa, &rsa_tasks, column));
         for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
@@ -182,23 +152,42 @@ impl Hand {
         if let Err(error) = propylon_sys::lower_priority(self.line.niceness()) {
             log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.line.name());
         }
+        self.kernels.install(self.line.role());
         ready.wait();
-        let mut batch = Vec::with_capacity(RSA_KERNEL_LANES);
-        let mut outcomes = Vec::with_capacity(RSA_KERNEL_LANES);
-        while let Ok(task) = self.tasks.recv() {
-            batch.push(task);
-            // Nothing waits for company: what is there now is taken along.
-            batch.extend(self.tasks.try_iter().take(self.kernels.company(self.line)));
-            self.finish(&mut batch, &mut outcomes);
+        let (mut held, mut seen) = (VecDeque::with_capacity(HELD_TASKS_MAX), Seen::default());
+        self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
+        while let Some(batch) = self.gather(&mut held) {
+            self.finish(batch, &mut seen);
         }
     }
 
-    fn finish(&self, batch: &mut Vec<Task>, outcomes: &mut Vec<Outcome>) {
+    /// Waits for a task, and takes along what is there now and goes well together with it: nothing waits for company.
+    /// The oldest first, always. None when the line has ended.
+    fn gather(&self, held: &mut VecDeque<Task>) -> Option<Vec<Task>> {
+        let oldest = match held.pop_front() {
+            Some(task) => task,
+            None => self.tasks.recv().ok()?,
+        };
+        let wanted = batch::company(&oldest.job);
+        let mut batch = vec![oldest];
+        let mut passed_over = VecDeque::with_capacity(HELD_TASKS_MAX);
+        while batch.len() < wanted {
+            let has_room = batch.len() + passed_over.len() < HELD_TASKS_MAX;
+            let next = held.pop_front().or_else(|| has_room.then(|| self.tasks.try_recv().ok()).flatten());
+            let Some(task) = next else { break };
+            if batch::go_together(&batch[0].job, &task.job) { batch.push(task) } else { passed_over.push_back(task) }
+        }
+        passed_over.append(held);
+        *held = passed_over;
+        Some(batch)
+    }
+
+    fn finish(&self, batch: Vec<Task>, seen: &mut Seen) {
         let numbers = &self.telemetry.lines[self.line as usize];
         let now = Instant::now();
         let mut places = Vec::with_capacity(batch.len());
         let mut jobs = Vec::with_capacity(batch.len());
-        for task in batch.drain(..) {
+        for task in batch {
             self.column.lower(numbers.waiting);
             self.column.observe(numbers.wait, micros(now.saturating_duration_since(task.since)));
             if now >= task.deadline {
@@ -210,8 +199,10 @@ impl Hand {
                 jobs.push(task.job);
             }
         }
-        self.kernels.run(jobs.into_iter(), outcomes);
-        for ((id, reply_to), outcome) in places.into_iter().zip(outcomes.drain(..)) {
+        let rsa = if self.line == Line::Rsa { jobs.len() as u64 } else { 0 };
+        let outcomes = kernels::run_together(jobs);
+        self.telemetry.kernels.report(&self.column, seen, 0, rsa);
+        for ((id, reply_to), outcome) in places.into_iter().zip(outcomes) {
             // There is room: a connection has no more in work than its channel holds.
             let _ = reply_to.try_send(Note::Done { id, result: outcome.map_err(error_code) });
         }
@@ -225,6 +216,13 @@ impl Line {
         match self {
             Line::Curves => "curves",
             Line::Rsa => "rsa",
+        }
+    }
+
+    fn role(self) -> Role {
+        match self {
+            Line::Curves => Role::Curves,
+            Line::Rsa => Role::Rsa,
         }
     }
 
@@ -244,8 +242,6 @@ mod tests {
     use propylon_metrics::Store;
 
     use super::*;
-
-    const KERNELS: Kernels = Kernels { precompute: true, batch: true };
 
     fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
         let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
@@ -281,15 +277,51 @@ mod tests {
         let (telemetry, store) = Telemetry::new(1);
         let column = Store::column(&store, 0);
         let (_lines, tasks) = bounded(1);
-        let hand = Hand { line: Line::Curves, kernels: KERNELS, tasks, column, telemetry };
+        let hand = Hand { line: Line::Curves, kernels: Kernels::start(false, false), tasks, column, telemetry };
         let (reply_to, mut notes) = mpsc::channel(8);
         let (gone, _) = mpsc::channel(8);
         let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(600));
-        let mut batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
-        hand.finish(&mut batch, &mut Vec::new());
+        let batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
+        hand.finish(batch, &mut Seen::default());
         assert_eq!(results(&mut notes), [(1, Some(ErrorCode::Internal)), (2, None)]);
         let numbers = &telemetry.lines[Line::Curves as usize];
         assert_eq!((store.count(numbers.expired), store.distribution(numbers.wait).count), (1, 3));
+    }
+
+    const RSA: [&[u8]; 2] =
+        [include_bytes!("../../lanes/src/rsa/keys/2048.a.der"), include_bytes!("../../lanes/src/rsa/keys/3072.a.der")];
+
+    #[test]
+    fn what_waits_for_rsa_is_done_by_size_and_the_oldest_goes_first() {
+        let (telemetry, store) = Telemetry::new(1);
+        let kernels = Kernels::start(false, true);
+        kernels.install(Role::Rsa);
+        let is_used = kernels.state(batch::Kernel::Rsa) == batch::KernelState::Used;
+        let (line, tasks) = bounded(32);
+        let hand = Hand { line: Line::Rsa, kernels, tasks, column: Store::column(&store, 0), telemetry };
+        let (reply_to, mut notes) = mpsc::channel(32);
+        let keys = RSA.map(|der| PrivateKey::from_der(der).expect("a key that can be read"));
+        let sizes = [0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1];
+        let (since, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+        for (id, size) in (0..).zip(sizes) {
+            let job = keys[size].job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
+            line.send(Task { id, job, since, deadline, reply_to: reply_to.clone() }).expect("there is room");
+        }
+        drop(line);
+        let (mut held, mut seen, mut batches) = (VecDeque::new(), Seen::default(), Vec::new());
+        while let Some(batch) = hand.gather(&mut held) {
+            assert!(batch.len() + held.len() <= HELD_TASKS_MAX);
+            batches.push(batch.iter().map(|task| task.id).collect::<Vec<_>>());
+            hand.finish(batch, &mut seen);
+        }
+        if is_used {
+            assert_eq!(batches, [vec![0, 2, 3, 5], vec![1, 4, 7, 8], vec![6, 11], vec![9, 10, 12, 13]]);
+        } else {
+            assert_eq!(batches, (0..14).map(|id| vec![id]).collect::<Vec<_>>());
+        }
+        let mut done = results(&mut notes);
+        done.sort_unstable_by_key(|(id, _)| *id);
+        assert_eq!(done, (0..14).map(|id| (id, None)).collect::<Vec<_>>());
     }
 
     #[test]

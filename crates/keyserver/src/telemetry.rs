@@ -7,6 +7,7 @@ use propylon_crypto::Scheme;
 use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 
+use crate::kernels::KernelMetrics;
 use crate::signing::Line;
 
 /// Upper bounds of what waiting in a line takes, in microseconds: 50 µs to 5 s.
@@ -29,6 +30,7 @@ pub struct Telemetry {
     pub errors: [Counter; 11],
     /// By [`Line`].
     pub lines: [LineMetrics; 2],
+    pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
     pub panics: Counter,
     pub keys: Gauge,
@@ -139,6 +141,7 @@ impl Telemetry {
             requests,
             errors,
             lines: Line::ALL.map(|line| LineMetrics::register(registry, line)),
+            kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
                 registry,
                 "read_stops_total",

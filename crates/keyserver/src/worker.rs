@@ -21,8 +21,9 @@ use tokio::time::sleep;
 
 use crate::access::Rules;
 use crate::connection::Connection;
+use crate::kernels::{self, Kernels, Role, Seen};
 use crate::keys::Keys;
-use crate::signing::{Kernels, Lines, Note};
+use crate::signing::{Lines, Note};
 use crate::telemetry::{End, Telemetry};
 
 /// Taken from a socket at once: 60 requests.
@@ -68,7 +69,6 @@ pub struct Worker {
 pub struct Desk {
     pub shared: Arc<Shared>,
     pub lines: Lines,
-    pub kernels: Kernels,
     pub column: Column,
     pub telemetry: &'static Telemetry,
     pub idle_timeout: Duration,
@@ -86,6 +86,8 @@ pub struct Scratch {
     pub ids: Vec<u32>,
     pub jobs: Vec<Job>,
     pub outcomes: Vec<Outcome>,
+    /// What was reported of this thread's kernels.
+    pub seen: Seen,
 }
 
 impl Shared {
@@ -119,7 +121,8 @@ pub fn door() -> (mpsc::Sender<Order>, mpsc::Receiver<Order>) {
 impl Worker {
     /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
     pub fn run(self, ready: &Barrier) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        self.kernels.install(Role::Links);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().on_thread_park(kernels::idle).build();
         let Ok(runtime) = runtime else {
             ready.wait();
             return runtime.map(drop);
@@ -128,15 +131,16 @@ impl Worker {
     }
 
     async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
+        let mut seen = Seen::default();
+        self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
         let desk = Rc::new(Desk {
             shared: self.shared,
             lines: self.lines,
-            kernels: self.kernels,
             column: self.column,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,
             timeout: self.timeout,
-            scratch: RefCell::new(Scratch::new()),
+            scratch: RefCell::new(Scratch::new(seen)),
             index: self.index,
             doors: self.doors,
             open: RefCell::default(),
@@ -251,8 +255,8 @@ impl Drop for Taken {
 }
 
 impl Scratch {
-    fn new() -> Scratch {
+    fn new(seen: Seen) -> Scratch {
         let bytes = vec![0; READ_BYTES].into_boxed_slice();
-        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new() }
+        Scratch { bytes, ids: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), seen }
     }
 }

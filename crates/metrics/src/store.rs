@@ -73,10 +73,15 @@ impl Column {
 
     /// `value` is in the unit of the histogram's bounds.
     pub fn observe(&self, histogram: Histogram, value: u64) {
+        self.observe_many(histogram, value, 1);
+    }
+
+    /// The same value so many times.
+    pub fn observe_many(&self, histogram: Histogram, value: u64, times: u64) {
         let scale = &self.store.scales[histogram.index as usize];
         let bucket = scale.bounds.partition_point(|bound| *bound < value) as u32;
-        self.bump(scale.first_slot + bucket, 1);
-        self.bump(scale.sum_slot(), value);
+        self.bump(scale.first_slot + bucket, times);
+        self.bump(scale.sum_slot(), value * times);
     }
 
     pub fn store(&self) -> &Arc<Store> {

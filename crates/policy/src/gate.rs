@@ -17,7 +17,7 @@ pub enum Class {
     Resuming,
 }
 
-/// The most that handshakes may take of one turn, whichever comes first; one is always let in.
+/// The most that handshakes may take of one turn, whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// While nobody else asks for anything.
@@ -25,12 +25,24 @@ pub struct Budget {
     /// While requests are served: each finds so much in front of itself, more than once.
     pub time_in_company: Duration,
     pub handshakes: u32,
+    /// Let in whatever they cost: at least one, or no handshake would ever be.
+    pub handshakes_least: u32,
 }
 
 impl Default for Budget {
     /// Eight fill the lanes of the batching kernels.
     fn default() -> Budget {
-        Budget { time: Duration::from_micros(500), time_in_company: Duration::from_micros(200), handshakes: 8 }
+        let (time, time_in_company) = (Duration::from_micros(500), Duration::from_micros(200));
+        Budget { time, time_in_company, handshakes: 8, handshakes_least: 1 }
+    }
+}
+
+impl Budget {
+    /// For a core whose RSA operations cost as much alone as four together: were the second to wait for the next turn,
+    /// each would be alone, and the core would do a third of the handshakes in the same time.
+    #[must_use]
+    pub fn of_fours() -> Budget {
+        Budget { handshakes_least: 4, ..Budget::default() }
     }
 }
 
@@ -174,7 +186,8 @@ impl Gate {
     }
 
     fn is_spent(&self) -> bool {
-        self.entered >= self.budget.handshakes || self.spent >= self.allowed
+        let Budget { handshakes, handshakes_least, .. } = self.budget;
+        self.entered >= handshakes || (self.spent >= self.allowed && self.entered >= handshakes_least)
     }
 
     /// Another turn begins: calls those who may go on in it, in order. They are to be woken. In company: there are
@@ -184,7 +197,8 @@ impl Gate {
         self.allowed = if in_company { self.budget.time_in_company } else { self.budget.time };
         self.entered = 0;
         self.spent = Duration::ZERO;
-        let fit = (self.allowed.as_nanos() / self.cost.as_nanos().max(1)).clamp(1, self.budget.handshakes.into());
+        let fit = (self.allowed.as_nanos() / self.cost.as_nanos().max(1))
+            .clamp(self.budget.handshakes_least.into(), self.budget.handshakes.into());
         // Those called before and not come yet have their share in this turn.
         let mut room = (fit as u32).saturating_sub(self.called);
         self.entered = self.called;
@@ -391,12 +405,26 @@ mod tests {
         assert!(gate.places.len() < 200, "{}", gate.places.len());
     }
 
+    #[test]
+    fn where_four_go_together_four_are_let_in_whatever_they_cost() {
+        let mut gate = Gate::new(Budget::of_fours());
+        for _ in 0..4 {
+            assert_eq!(gate.ask(Class::Full), Answer::Enter);
+            gate.charge(Duration::from_millis(1));
+        }
+        let places: Vec<Place> = (0..9).map(|_| wait(&mut gate, Class::Full)).collect();
+        let mut called = Vec::new();
+        gate.turn(Duration::from_millis(5), true, |place| called.push(place));
+        assert_eq!(called, places[..4]);
+    }
+
     /// A turn at a time: clients come, some go again, those called go on after up to two turns.
     #[test]
     fn nobody_starves_the_order_holds_and_the_budget_is_kept_for_any_seed() {
         for seed in 0..200 {
             let mut random = fastrand::Rng::with_seed(seed);
-            let budget = Budget { handshakes: random.u32(1..12), ..Budget::default() };
+            let budget =
+                Budget { handshakes: random.u32(4..12), handshakes_least: random.u32(1..=4), ..Budget::default() };
             let mut gate = Gate::new(budget);
             let mut lines: [VecDeque<(Place, u32)>; 2] = Default::default();
             let mut called_places: Vec<Place> = Vec::new();

@@ -57,6 +57,7 @@ pub struct RelayRecord<'a> {
     pub bytes_sent: u64,
     /// In microseconds.
     pub handshake_us: Option<u64>,
+    pub queue_us: Option<u64>,
     pub connect_us: Option<u64>,
     pub total_us: u64,
     pub backend: Option<&'a str>,
@@ -73,6 +74,8 @@ pub struct Durations {
     pub handshake: Option<u64>,
     /// First byte of the head to its last.
     pub head: u64,
+    /// Waiting for a server connection while servers had as many as they may.
+    pub queue: Option<u64>,
     pub connect: Option<u64>,
     /// Request sent to the response's head.
     pub first_byte: Option<u64>,
@@ -153,7 +156,8 @@ impl Sheet {
         field(out, "server_name", record.server_name.map(str::as_bytes));
         let _ = write!(out, ",\"bytes_received\":{},\"bytes_sent\":{}", record.bytes_received, record.bytes_sent);
         let _ = write!(out, ",\"duration_us\":{{\"total\":{}", record.total_us);
-        for (name, value) in [("handshake", record.handshake_us), ("connect", record.connect_us)] {
+        let phases = [("handshake", record.handshake_us), ("queue", record.queue_us), ("connect", record.connect_us)];
+        for (name, value) in phases {
             if let Some(value) = value {
                 let _ = write!(out, ",\"{name}\":{value}");
             }
@@ -222,9 +226,13 @@ fn second_text(seconds: u64) -> String {
 fn durations(out: &mut Vec<u8>, durations: &Durations) {
     out.extend_from_slice(b",\"duration_us\":{");
     let _ = write!(out, "\"head\":{}", durations.head);
-    for (name, value) in
-        [("handshake", durations.handshake), ("connect", durations.connect), ("first_byte", durations.first_byte)]
-    {
+    let phases = [
+        ("handshake", durations.handshake),
+        ("queue", durations.queue),
+        ("connect", durations.connect),
+        ("first_byte", durations.first_byte),
+    ];
+    for (name, value) in phases {
         if let Some(value) = value {
             let _ = write!(out, ",\"{name}\":{value}");
         }

@@ -1,23 +1,22 @@
-//! Forwarding: which server, on which connection, and what to do when that fails.
+//! Forwarding: attempts at servers, and what to do when one fails.
 //!
 //! An attempt may be repeated when nothing of the request was sent, or when the request may be sent twice
 //! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats after sending are
-//! limited by the backend's retry budget.
+//! limited by the backend's retry budget, but for a first one after a connection that had been idle: that it was closed
+//! is no sign of trouble.
 
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Instant;
 
-use propylon_config::{BackendId, Reuse};
+use propylon_config::BackendId;
 
 use crate::connection::{After, Connection};
-use crate::exchange::{Request, answer_error};
+use crate::exchange::{Request, answer_busy, answer_error};
 use crate::http1::{Decoder, Event};
-use crate::pool::ServerConnection;
-use crate::proxied;
+use crate::pool::Permit;
+use crate::seat::{self, Experience, Refusal};
 use crate::snapshot::CoreSnapshot;
-use crate::socket::Socket;
 use crate::telemetry::Wait;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
@@ -49,11 +48,10 @@ pub async fn forward(
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
 ) -> After {
-    let core = Rc::clone(&connection.core);
     let state = &snapshot.backends[backend.0];
-    let metrics = &core.telemetry.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
+    connection.note_backend(backend);
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(connection.listener);
     if !listener.request_headers.is_empty() {
@@ -61,53 +59,81 @@ pub async fn forward(
         request.head.fields.withhold(&request.text, ours);
     }
     let mut upload = Upload::of(&request.head, &connection.inbox, listener);
-    // Servers that this request failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without
-    // memory, for nearly every request.
-    let mut tried = Vec::new();
-    let mut fresh = false;
+    let mut experience = Experience::default();
     loop {
-        let Some(server) = pick(connection, snapshot, backend, &tried) else {
-            core.metrics.increment(metrics.unavailable);
-            request.note.fault = Some("no-server");
-            return answer_error(connection, request, 503, "no-server");
-        };
-        request.note.server = Some(server);
         request.note.attempts += 1;
-        let failed = match open(connection, request, snapshot, backend, server, fresh).await {
-            Err(failed) => failed,
-            Ok(opened) => {
-                match Transfer::run(connection, request, snapshot, backend, server, opened, &mut upload).await {
-                    Ended::Over(after) => {
-                        if request.note.status != 0 {
-                            state.suspects.borrow_mut().succeeded(server);
-                        }
-                        return after;
+        let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
+        let taken = seat::take(connection, request, snapshot, backend, repeatable, &mut experience).await;
+        let (failed, permit) = match taken {
+            Err(Refusal::Failed(failed)) => (failed, None),
+            Err(refusal) => return refuse(connection, request, snapshot, backend, &refusal),
+            Ok(opened) => match Transfer::run(connection, request, snapshot, backend, opened, &mut upload).await {
+                Ended::Over(after) => {
+                    if request.note.status != 0
+                        && let Some(server) = request.note.server
+                    {
+                        state.suspects.borrow_mut().succeeded(server);
                     }
-                    Ended::Switched(switched) => {
-                        return tunnel::run(connection, request, snapshot, backend, switched).await;
-                    }
-                    Ended::Failed(failed) => failed,
+                    return after;
                 }
-            }
+                Ended::Switched(switched) => {
+                    return tunnel::run(connection, request, snapshot, backend, switched).await;
+                }
+                Ended::Failed(failed, permit) => (failed, permit),
+            },
         };
-        core.metrics.increment(metrics.faults.of(failed.reason));
-        request.note.fault = Some(failed.reason);
-        if failed.repeatable == Repeatable::Unanswered && request.note.reused {
-            core.metrics.increment(metrics.servers[server].stale);
-            // Where one pooled connection was stale the others are likely to be.
-            fresh = true;
+        if let Some(after) = give_up(connection, request, snapshot, backend, &upload, (failed, permit), &mut experience)
+        {
+            return after;
         }
-        if request.note.attempts > retries || !may_repeat(request, &upload, &failed) {
-            return answer_error(connection, request, failed.status, failed.reason);
-        }
-        if failed.repeatable == Repeatable::Unanswered && !state.retry_budget.borrow_mut().spend() {
-            core.metrics.increment(metrics.retries_refused);
-            return answer_error(connection, request, failed.status, failed.reason);
-        }
-        core.metrics.increment(metrics.retries);
-        request.note.fault = None;
-        tried.push(server);
     }
+}
+
+/// The account of a failed attempt; how the request ends if there is to be no other.
+fn give_up(
+    connection: &mut Connection,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    upload: &Upload,
+    (failed, permit): (Attempt, Option<Permit>),
+    experience: &mut Experience,
+) -> Option<After> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let retries = snapshot.shared.config.backends[backend.0].retries;
+    let server = request.note.server.unwrap_or(0);
+    core.metrics.increment(metrics.faults.of(failed.reason));
+    request.note.fault = Some(failed.reason);
+    // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
+    // while our request was on its way. The repeat is on a new one, so there is one of these at most.
+    let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    if stale {
+        core.metrics.increment(metrics.servers[server].stale);
+        experience.fresh = true;
+        experience.kept = permit.map(|permit| (server, permit));
+    } else {
+        experience.failed(server);
+    }
+    if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
+        // On a connection that has served before a client takes an end without an answer for what it is, and may ask
+        // again (RFC 9112 §9.3.1); an answer it would take for the last word.
+        return Some(match stale && connection.requests > 1 {
+            true => After::Close,
+            false => answer_failure(connection, request, &failed),
+        });
+    }
+    if stale {
+        core.metrics.increment(metrics.stale_retries);
+    } else if failed.repeatable == Repeatable::Unanswered
+        && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
+    {
+        core.metrics.increment(metrics.retries_refused);
+        return Some(answer_failure(connection, request, &failed));
+    }
+    core.metrics.increment(metrics.retries);
+    request.note.fault = None;
+    None
 }
 
 fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
@@ -118,106 +144,37 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
     }
 }
 
-pub fn pick(connection: &Connection, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Option<usize> {
-    let core = &connection.core;
-    let state = &snapshot.backends[backend.0];
-    let now = core.timers.now();
-    let mut suspects = state.suspects.borrow_mut();
-    let mut balancer = state.balancer.borrow_mut();
-    let random = core.random.borrow_mut().u64(..);
-    let picked = balancer
-        .pick(|server| !tried.contains(&server) && suspects.eligible(server, now), random)
-        .or_else(|| balancer.pick(|server| !tried.contains(&server), random))
-        .or_else(|| balancer.pick(|_| true, random))?;
-    suspects.tried(picked, now);
-    Some(picked)
-}
-
-/// A connection to send a request on, from the pool or new; `Note::reused` tells which.
-async fn open(
+/// The answer to a request that got no connection, or the end of one whose client is gone.
+fn refuse(
     connection: &mut Connection,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
-    server: usize,
-    fresh: bool,
-) -> Result<ServerConnection, Attempt> {
-    let core = Rc::clone(&connection.core);
-    let config = &snapshot.shared.config.backends[backend.0];
-    let state = &snapshot.backends[backend.0];
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    core.metrics.increment(metrics.requests);
-    request.note.reused = false;
-    if config.reuse == Reuse::Always && !fresh {
-        let (pooled, stale) = state.pool.checkout(server, !request.head.method.is_idempotent());
-        for _ in 0..stale {
-            core.metrics.increment(metrics.stale);
-            core.metrics.lower(metrics.idle);
-            core.metrics.lower(metrics.open);
+    refusal: &Refusal,
+) -> After {
+    match refusal {
+        Refusal::NoServer | Refusal::Failed(_) => {
+            request.note.fault = Some("no-server");
+            answer_error(connection, request, 503, "no-server")
         }
-        if let Some(pooled) = pooled {
-            core.metrics.lower(metrics.idle);
-            core.metrics.increment(metrics.reused);
-            request.note.reused = true;
-            return Ok(pooled);
+        Refusal::Queue(reason) => {
+            request.note.fault = Some(reason);
+            let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
+            answer_busy(connection, request, reason, wait.as_secs().max(1))
         }
-    }
-    let started = Instant::now();
-    let connected = connect(connection, snapshot, backend, server).await;
-    let micros = started.elapsed().as_micros() as u64;
-    request.note.connect_us = Some(micros);
-    core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, micros);
-    match connected {
-        Ok(socket) => {
-            if let Some(version) = config.send_proxy_protocol {
-                proxied::announce(connection, version, &socket)?;
-            }
-            state.suspects.borrow_mut().succeeded(server);
-            core.metrics.increment(metrics.connections);
-            core.metrics.raise(metrics.open);
-            Ok(ServerConnection { socket })
-        }
-        Err(failed) => {
-            state.suspects.borrow_mut().failed(server, core.timers.now());
-            core.metrics.increment(metrics.connect_failures);
-            Err(failed)
+        Refusal::ClientGone => {
+            request.note.fault = Some("client-reset");
+            connection.core.metrics.increment(connection.metrics().faults.of("client-reset"));
+            After::Abort
         }
     }
 }
 
-async fn connect(
-    connection: &mut Connection,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    server: usize,
-) -> Result<Socket, Attempt> {
-    let core = Rc::clone(&connection.core);
-    let patience = snapshot.shared.config.backends[backend.0].timeouts.connect.as_millis() as u64;
-    let address = snapshot.shared.servers[backend.0][server].address;
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
-    let due = core.timers.now() + patience;
-    poll_fn(|context| {
-        if let Poll::Ready(connected) = socket.poll_connected(context) {
-            return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
-        }
-        if core.timers.now() >= due {
-            connection.count_timeout(Wait::Connect);
-            let repeatable = Repeatable::Unsent;
-            return Poll::Ready(Err(Attempt { status: 504, reason: "connect-timeout", repeatable }));
-        }
-        connection.deadline.set(due, context.waker());
-        Poll::Pending
-    })
-    .await?;
-    Ok(socket)
-}
-
-pub fn connect_failure(error: &std::io::Error) -> Attempt {
-    let reason = match error.kind() {
-        std::io::ErrorKind::ConnectionRefused => "connect-refused",
-        _ => "connect-failed",
-    };
-    Attempt { status: 502, reason, repeatable: Repeatable::Unsent }
+fn answer_failure(connection: &mut Connection, request: &mut Request, failed: &Attempt) -> After {
+    match failed.status {
+        503 => answer_busy(connection, request, failed.reason, 1),
+        status => answer_error(connection, request, status, failed.reason),
+    }
 }
 
 /// Sends what is staged, within the client's patience.

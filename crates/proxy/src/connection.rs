@@ -3,13 +3,14 @@
 
 use std::future::poll_fn;
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use propylon_config::Listener;
-use propylon_crypto::{Outcome, Pending};
+use propylon_config::{BackendId, Listener};
+use propylon_crypto::Outcome;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
@@ -22,6 +23,7 @@ use crate::http1::{self, Parsed, Reject};
 use crate::proxied;
 use crate::proxy_protocol::Ends;
 use crate::relay;
+use crate::signer::Work;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
@@ -56,6 +58,10 @@ pub struct Connection {
     pub requests: u32,
     /// What a header of the PROXY protocol has said, where there was one; `peer` is its source then.
     pub proxied: Option<Box<Ends>>,
+    /// By what server connections of its own are known; none while it has had none.
+    owner: Option<NonZeroU64>,
+    /// Backends that its requests went to, a bit for each (from the 65th on they share them).
+    backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
 }
@@ -115,6 +121,8 @@ impl Connection {
             requests: 0,
             proxied: None,
             handshaking,
+            owner: None,
+            backends: 0,
         }
     }
 
@@ -144,6 +152,21 @@ impl Connection {
         self.core.begin_handshake(self.peer.ip());
         self.handshaking = true;
         true
+    }
+
+    pub fn owner(&mut self) -> NonZeroU64 {
+        *self.owner.get_or_insert_with(|| self.core.next_owner())
+    }
+
+    /// A request goes to this backend.
+    pub fn note_backend(&mut self, backend: BackendId) {
+        let bit = 1 << (backend.0 % 64);
+        if self.backends & bit == 0 {
+            self.backends |= bit;
+            let metrics = &self.core.telemetry.backends[backend.0];
+            self.core.metrics.increment(metrics.clients);
+            self.core.metrics.raise(metrics.clients_open);
+        }
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
@@ -368,6 +391,9 @@ impl Connection {
     }
 
     fn poll_handshake(&mut self, context: &mut Context<'_>, errand: &mut Errand) -> Poll<Result<(), Unfinished>> {
+        if self.facts.is_some() {
+            return self.poll_last_flight(context).map(Ok);
+        }
         let mut answer = Vec::new();
         loop {
             let Some(session) = &mut self.stream.tls else { return Poll::Ready(Ok(())) };
@@ -381,13 +407,8 @@ impl Connection {
             }
             match progress {
                 Some(Ok(Step::Done)) => {
-                    let facts = session.facts();
-                    self.facts = Some(facts);
-                    // In TLS 1.2 the client waits for our Finished before it sends its request.
-                    if facts.version == Version::Tls12 && self.inbox.sealed_len() == 0 {
-                        let _ = self.stream.poll_flush(context, &self.core.stock, &mut self.wire);
-                    }
-                    return Poll::Ready(Ok(()));
+                    self.facts = Some(session.facts());
+                    return self.poll_last_flight(context).map(Ok);
                 }
                 Some(Ok(Step::Work)) => {
                     if let Some(job) = session.take_job() {
@@ -423,6 +444,17 @@ impl Connection {
                 Poll::Ready(Ok(count)) => self.inbox.sealed_filled(count),
             }
         }
+    }
+
+    /// In TLS 1.2 the client waits for our Finished before it sends its request, so nobody may wait for that request before
+    /// the Finished is on its way. A socket that the event loop has only just met may not be written to yet.
+    fn poll_last_flight(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let is_awaited = self.facts.is_some_and(|facts| facts.version == Version::Tls12);
+        if !is_awaited || self.inbox.sealed_len() > 0 {
+            return Poll::Ready(());
+        }
+        // A failed write shows at the next read as well.
+        self.stream.poll_flush(context, &self.core.stock, &mut self.wire).map(drop)
     }
 
     fn handshake_done(&mut self, started: Instant) {
@@ -576,6 +608,14 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
+        if let Some(owner) = self.owner {
+            self.core.forget_owner(owner);
+        }
+        for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {
+            if self.backends & (1 << index) != 0 {
+                self.core.metrics.lower(metrics.clients_open);
+            }
+        }
         self.end_handshake();
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
@@ -608,7 +648,7 @@ enum Errand {
     /// Its turn at the gate, with a whole hello in the inbox.
     Turn(Queued),
     /// The outcome of what it is parked for.
-    Work(Pending),
+    Work(Work),
 }
 
 impl Errand {

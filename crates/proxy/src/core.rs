@@ -3,14 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use propylon_config::HandshakeLimits;
-use propylon_crypto::{Desk, Job, JobError, JobKind, Pending};
+use propylon_crypto::batch::BatchCounts;
+use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_policy::gate::Budget;
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -19,7 +22,9 @@ use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
+use crate::pool::Pool;
 use crate::relay::Pipes;
+use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
@@ -41,8 +46,11 @@ pub struct Core {
     /// Where handshakes wait for their turn.
     pub gate: Rc<Gate>,
     admission: RefCell<Admission>,
+    /// By position in the configuration.
+    pub signers: Vec<Rc<Signer>>,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
+    batches_seen: Cell<BatchCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
@@ -57,6 +65,8 @@ pub struct Core {
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
     requests_kept: RefCell<Vec<Box<Request>>>,
+    /// The next of `next_owner`.
+    owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,
 }
@@ -84,7 +94,13 @@ impl Core {
         log: Sheet,
         seed: u64,
     ) -> Rc<Core> {
+        // Where RSA is done in batches it is worth while to let in as many as go together.
+        let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
+        let profiles = &snapshot.shared.signers;
+        let signers = telemetry.signers.iter().enumerate();
+        let signers =
+            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
         Rc::new(Core {
             stock: Stock::default(),
             pipes: Pipes::default(),
@@ -94,10 +110,12 @@ impl Core {
             log: RefCell::new(log),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
-            gate: Gate::new(),
+            gate: Gate::new(budget),
             admission: RefCell::new(admission),
+            signers,
             parking,
             parking_seen: Cell::default(),
+            batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
             draining: Cell::new(false),
@@ -105,6 +123,7 @@ impl Core {
             requests: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
+            owners: Cell::new(NonZeroU64::MIN),
             snapshot: RefCell::new(snapshot),
             date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
         })
@@ -134,12 +153,15 @@ impl Core {
         *self.snapshot.borrow_mut() = next;
     }
 
-    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer's
-    /// connections, of which there are none yet.
-    pub fn submit(&self, job: Job) -> Pending {
-        match job.kind() {
-            JobKind::Remote => Pending::answered(Err(JobError::Unavailable)),
-            _ => self.desk.submit(job),
+    /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer.
+    pub fn submit(&self, job: Job) -> Work {
+        match &job {
+            Job::Remote { key, .. } => match self.signers.get(usize::from(key.signer)) {
+                Some(signer) => signer.submit(job),
+                None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
+            },
+            // Jobs that fill the lanes are done in there.
+            _ => Work::Here(self.charged(|| self.desk.submit(job))),
         }
     }
 
@@ -148,10 +170,16 @@ impl Core {
     pub async fn leave_desk(self: Rc<Core>) {
         loop {
             poll_fn(|context| self.desk.poll_gathered(context)).await;
-            let began = Instant::now();
-            self.desk.leave();
-            self.gate.charge(began.elapsed());
+            self.charged(|| self.desk.leave());
         }
+    }
+
+    /// Work of handshakes that is done beside their own steps, out of the same budget.
+    fn charged<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.gate.charge(began.elapsed());
+        result
     }
 
     /// Memory for a request, used before or new.
@@ -189,6 +217,7 @@ impl Core {
         drop(log);
         self.report_parking();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
+        self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
@@ -225,20 +254,46 @@ impl Core {
             backend
                 .pool
                 .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
         }
+    }
+
+    /// Says how many connections are idle.
+    pub fn report_idle(&self, backend: usize, pool: &Pool, server: usize) {
+        let metrics = &self.telemetry.backends[backend].servers[server];
+        self.metrics.set(metrics.idle, pool.idle(server) as i64);
+    }
+
+    /// A number that no other client connection of this core has.
+    pub fn next_owner(&self) -> NonZeroU64 {
+        let owner = self.owners.get();
+        self.owners.set(owner.saturating_add(1));
+        owner
+    }
+
+    /// Closes the server connections that belong to a client connection.
+    pub fn forget_owner(&self, owner: NonZeroU64) {
+        for (index, backend) in self.snapshot().backends.iter().enumerate() {
+            backend.pool.forget(owner, |server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
+        }
+    }
+
+    fn report_all_idle(&self, backend: usize, pool: &Pool) {
+        (0..pool.servers()).for_each(|server| self.report_idle(backend, pool, server));
     }
 
     /// Closes every pooled connection.
     pub fn clear_pools(&self) {
         for (index, backend) in self.snapshot().backends.iter().enumerate() {
             backend.pool.clear(|server, closed| self.pool_closed(index, server, closed));
+            self.report_all_idle(index, &backend.pool);
         }
     }
 
     fn pool_closed(&self, backend: usize, server: usize, closed: usize) {
         let metrics = &self.telemetry.backends[backend].servers[server];
         for _ in 0..closed {
-            self.metrics.lower(metrics.idle);
             self.metrics.lower(metrics.open);
         }
     }

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, Listener, Protocol, Workers};
+use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
@@ -18,6 +19,7 @@ use tokio::time::{interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin;
+use crate::batches;
 use crate::certificates::{Certificates, Reloaded};
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
@@ -98,7 +100,8 @@ pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
     Ok(Prepared { snapshot: Arc::new(snapshot), sockets, admin, log, connections_max })
 }
 
-fn worker_count(config: &Config) -> usize {
+/// Threads that will serve.
+pub fn worker_count(config: &Config) -> usize {
     match config.process.workers {
         Workers::Auto => propylon_sys::allowed_cores().len().max(1),
         Workers::Count(count) => count.get().into(),
@@ -180,6 +183,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let (phase, watched) = watch::channel(Phase::Serving);
     let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot), workers)));
     let log = log.start().map_err(StartError::Threads)?;
+    let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let mut threads = Vec::new();
     for (index, listeners) in sockets.into_iter().enumerate() {
@@ -192,6 +196,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
             connections_max,
+            batching: Arc::clone(&batching),
             phase: watched.clone(),
         };
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
@@ -199,7 +204,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     drop((watched, published));
     let certificates = Certificates::new(&snapshot, Instant::now());
     let log_failures = log.failures();
-    let main = Main { snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
+    let main = Main { batching, snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -207,6 +212,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    batching: Arc<Batching>,
     /// The one that was published last.
     snapshot: Arc<Snapshot>,
     certificates: Certificates,
@@ -259,6 +265,7 @@ impl Main {
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
+                    self.report_kernels();
                     self.reload_changed_certificates();
                 }
                 () = any_finished(&threads) => {
@@ -331,6 +338,11 @@ impl Main {
         for error in errors {
             log::error!("ticket keys: {error}; those in use stay in use");
         }
+    }
+
+    fn report_kernels(&self) {
+        let column = Store::column(&self.store, self.store.columns() - 1);
+        self.telemetry.batches.report_kernels(&column, &self.batching);
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.

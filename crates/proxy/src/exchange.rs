@@ -36,6 +36,8 @@ pub struct Note {
     pub bytes_received: u64,
     pub bytes_sent: u64,
     pub head_us: u64,
+    /// Spent in a backend's line.
+    pub queue_us: Option<u64>,
     pub connect_us: Option<u64>,
     pub first_byte_us: Option<u64>,
     /// Index of the backend, then of the server in it.
@@ -236,6 +238,14 @@ pub fn answer_error(connection: &mut Connection, request: &mut Request, status: 
     answer_here(connection, request, &answer)
 }
 
+/// The same where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
+pub fn answer_busy(connection: &mut Connection, request: &mut Request, reason: &str, seconds: u64) -> After {
+    let (status, seconds) = (503, seconds.to_string());
+    let body = format!("{status} {}: {reason}\n", reason_phrase(status));
+    let answer = Answer { fields: &[("Retry-After", &seconds)], body: &body, ..Answer::plain(status) };
+    answer_here(connection, request, &answer)
+}
+
 /// Answers a head that could not be taken, and ends the connection: where the next request begins is unknown.
 pub fn refuse(connection: &mut Connection, request: &mut Request, reject: Reject) -> After {
     let core = Rc::clone(&connection.core);
@@ -353,6 +363,7 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
         durations: Durations {
             handshake,
             head: note.head_us,
+            queue: note.queue_us,
             connect: note.connect_us,
             first_byte: note.first_byte_us,
             total,

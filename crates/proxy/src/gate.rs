@@ -41,8 +41,8 @@ pub struct Queued {
 }
 
 impl Gate {
-    pub fn new() -> Rc<Gate> {
-        let policy = propylon_policy::gate::Gate::new(Budget::default());
+    pub fn new(budget: Budget) -> Rc<Gate> {
+        let policy = propylon_policy::gate::Gate::new(budget);
         let line = RefCell::new(Line { policy, wakers: Vec::new(), keeper: None });
         Rc::new(Gate { started: Instant::now(), company: Cell::new(0), line })
     }
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn dear_handshakes_go_one_by_one_and_others_have_their_turn_between_them() {
         run(async {
-            let gate = Gate::new();
+            let gate = Gate::new(Budget::default());
             spawn_local(Rc::clone(&gate).keep());
             let order = Rc::new(RefCell::new(Vec::new()));
             let handshakes: Vec<_> = (0..20)
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn who_goes_away_lets_the_others_move_up() {
         run(async {
-            let gate = Gate::new();
+            let gate = Gate::new(Budget::default());
             assert!(gate.ask(Greeting::Full).is_none());
             gate.charge(DEAR);
             let mut queued: Vec<Queued> = (0..300).filter_map(|_| gate.ask(Greeting::Full)).collect();
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_core_with_time_makes_nobody_wait() {
         run(async {
-            let gate = Gate::new();
+            let gate = Gate::new(Budget::default());
             spawn_local(Rc::clone(&gate).keep());
             for _ in 0..100 {
                 assert!(gate.ask(Greeting::Resuming).is_none());

@@ -1,10 +1,18 @@
-//! Connections to servers that wait for their next request. One pool per core and backend; nothing is shared.
+//! Connections to servers that wait for their next request. One pool per core and backend; a connection leaves it for
+//! another core only through the backend's turnstile.
 //!
 //! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
+use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use propylon_config::Backend;
+use propylon_policy::reuse::Fit;
+use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
 use crate::buffer::{Buffer, Stock};
 use crate::client::SEAL_BYTES_MAX;
@@ -13,9 +21,50 @@ use crate::socket::Socket;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
-/// A connection to a server, between two requests or in one.
+/// What all cores share of a backend whose servers have a limit of connections.
+pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
+
+/// Everything that makes two connections differ: a request goes out on a connection of its own key only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolKey {
+    /// Index of the server.
+    pub server: usize,
+    /// The client connection that it belongs to, on this core; none where connections are shared.
+    pub owner: Option<NonZeroU64>,
+}
+
+/// The right to have a connection to a server; it goes back when it is dropped.
+pub struct Permit {
+    turnstile: Arc<ServerTurnstile>,
+    server: usize,
+}
+
+impl Permit {
+    /// For a permit that the turnstile has given.
+    pub fn taken(turnstile: &Arc<ServerTurnstile>, server: usize) -> Permit {
+        Permit { turnstile: Arc::clone(turnstile), server }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.turnstile.release(self.server);
+    }
+}
+
+/// A connection to a server, between two requests or in one. It lives in a box: it is passed on at every step of a request.
 pub struct ServerConnection {
+    // Dropped first: a permit stands for a connection until that is closed.
     pub socket: Socket,
+    pub key: PoolKey,
+    /// The core whose event loop knows the socket.
+    pub home: usize,
+    /// Requests begun on it.
+    pub requests: u32,
+    /// From then on it gets no further request.
+    pub expires: Option<Instant>,
+    /// None where the server has no limit.
+    pub permit: Option<Permit>,
 }
 
 impl ServerConnection {
@@ -48,64 +97,219 @@ impl ServerConnection {
             }
         }
     }
+
+    /// Whether it will do for a request that is so particular.
+    pub fn suits(&self, fit: Fit) -> bool {
+        match fit {
+            Fit::Any => true,
+            Fit::Proven => self.requests > 1,
+            Fit::New => false,
+        }
+    }
+
+    /// It has served its time.
+    pub fn is_expired(&self) -> bool {
+        self.expires.is_some_and(|expires| Instant::now() >= expires)
+    }
 }
 
 struct Idle {
-    connection: ServerConnection,
+    connection: Box<ServerConnection>,
     /// Milliseconds on the core's clock.
     since: u64,
 }
 
+/// What became of a connection that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returned {
+    Idle,
+    /// The first in the line has it.
+    HandedOver,
+    /// The server had closed it or sent something nobody asked for, it has served its time, or the pool is full.
+    Closed,
+}
+
 pub struct Pool {
-    idle: RefCell<Vec<Vec<Idle>>>,
+    /// By server.
+    idle: Vec<RefCell<Vec<Idle>>>,
     idle_max: usize,
+    requests_max: u32,
+    core: usize,
+    /// None where no server has a limit.
+    pub turnstile: Option<Arc<ServerTurnstile>>,
+    /// By server: connections being made ahead.
+    pub warming: Vec<Cell<usize>>,
+    /// By server: requests since pools were last looked after.
+    pub recent: Vec<Cell<u32>>,
+}
+
+/// What all cores will share of a backend; none where no server has a limit.
+pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>> {
+    let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
+    let limits: Vec<u32> = limits.collect();
+    let limited = limits.iter().any(|limit| *limit < UNLIMITED);
+    limited.then(|| Arc::new(Turnstile::new(&limits, cores, backend.queue.limit)))
 }
 
 impl Pool {
-    pub fn new(servers: usize, idle_max: usize) -> Pool {
-        Pool { idle: RefCell::new((0..servers).map(|_| Vec::new()).collect()), idle_max }
+    pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
+        let servers = backend.servers.len();
+        Pool {
+            idle: (0..servers).map(|_| RefCell::default()).collect(),
+            idle_max: backend.max_idle,
+            requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
+            core,
+            turnstile,
+            warming: vec![Cell::new(0); servers],
+            recent: vec![Cell::new(0); servers],
+        }
+    }
+
+    /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
+    pub fn has_room(&self, server: usize) -> bool {
+        self.turnstile.as_ref().is_none_or(|turnstile| {
+            turnstile.has_room(server) || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
+        })
     }
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
     /// `certain` asks the kernel as well, for a request that could not be repeated.
-    pub fn checkout(&self, server: usize, certain: bool) -> (Option<ServerConnection>, u64) {
+    pub fn checkout(&self, key: PoolKey, fit: Fit, certain: bool) -> (Option<Box<ServerConnection>>, u64) {
         let mut stale = 0;
-        loop {
-            let Some(mut idle) = self.idle.borrow_mut()[server].pop() else { return (None, stale) };
+        if self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(key.server)) {
+            // It belongs to those who wait.
+            return (None, 0);
+        }
+        let found = loop {
+            let mut all = self.idle[key.server].borrow_mut();
+            let fits = |idle: &Idle| idle.connection.key == key && idle.connection.suits(fit);
+            // The last one, nearly always.
+            let found = match all.last() {
+                None => None,
+                Some(last) if fits(last) => all.pop(),
+                Some(_) => all.iter().rposition(fits).map(|place| all.remove(place)),
+            };
+            let Some(mut idle) = found else { break None };
+            drop(all);
             let socket = &mut idle.connection.socket;
-            if socket.is_quiet() && !(certain && socket.has_news()) {
-                return (Some(idle.connection), stale);
+            if socket.is_quiet() && !(certain && socket.has_news()) && !idle.connection.is_expired() {
+                break Some(idle.connection);
             }
             stale += 1;
+            // Its permit goes back here, which may wake somebody but does not come back to this pool.
+            drop(idle);
+        };
+        if found.is_some() || stale > 0 {
+            self.note(key.server);
         }
+        (found, stale)
     }
 
-    /// Takes a connection back after a complete response. False (and the connection is closed) when the server has
-    /// already closed it or sent something nobody asked for, or when the pool is full.
-    pub fn check_in(&self, server: usize, mut connection: ServerConnection, now: u64) -> bool {
-        if !connection.socket.is_quiet() || self.idle.borrow()[server].len() >= self.idle_max {
-            return false;
-        }
-        self.idle.borrow_mut()[server].push(Idle { connection, since: now });
-        true
+    /// The connection gets no request after the one it is in.
+    pub fn is_last_request(&self, connection: &ServerConnection) -> bool {
+        connection.requests >= self.requests_max
     }
 
-    /// Closes what the servers have closed and what has been idle since before `limit`. Returns how many, by server.
-    pub fn sweep(&self, limit: u64, mut closed: impl FnMut(usize, usize)) {
-        for (server, idle) in self.idle.borrow_mut().iter_mut().enumerate() {
-            let before = idle.len();
-            idle.retain_mut(|idle| idle.since >= limit && idle.connection.socket.is_quiet());
-            if idle.len() < before {
-                closed(server, before - idle.len());
+    /// Any idle connection of this server, the one idle for the longest: it is in the way of another.
+    pub fn evict(&self, server: usize) -> Option<Box<ServerConnection>> {
+        let mut all = self.idle[server].borrow_mut();
+        let idle = (!all.is_empty()).then(|| all.remove(0))?;
+        drop(all);
+        self.note(server);
+        Some(idle.connection)
+    }
+
+    /// Takes a connection back after a complete response, or a new one that was made ahead.
+    pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
+        let server = connection.key.server;
+        if !connection.socket.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+            return Returned::Closed;
+        }
+        if let Some(turnstile) = &self.turnstile
+            && turnstile.is_wanted(server)
+        {
+            match turnstile.offer(server, connection) {
+                Ok(()) => return Returned::HandedOver,
+                Err(back) => connection = back,
             }
         }
+        let mut all = self.idle[server].borrow_mut();
+        if all.len() >= self.idle_max {
+            return Returned::Closed;
+        }
+        all.push(Idle { connection, since: now });
+        drop(all);
+        self.note(server);
+        // Somebody may have joined the line just before this one could be seen.
+        match self.give_away(server) {
+            0 => Returned::Idle,
+            _ => Returned::HandedOver,
+        }
+    }
+
+    /// Hands idle connections to those who wait for this server. Returns how many.
+    pub fn give_away(&self, server: usize) -> usize {
+        let mut given = 0;
+        let Some(turnstile) = &self.turnstile else { return 0 };
+        while turnstile.is_wanted(server) {
+            let Some(idle) = self.idle[server].borrow_mut().pop() else { break };
+            match turnstile.offer(server, idle.connection) {
+                Ok(()) => given += 1,
+                Err(connection) => {
+                    self.idle[server].borrow_mut().push(Idle { connection, since: idle.since });
+                    break;
+                }
+            }
+        }
+        if given > 0 {
+            self.note(server);
+        }
+        given
+    }
+
+    /// Idle connections of a server.
+    pub fn idle(&self, server: usize) -> usize {
+        self.idle[server].borrow().len()
+    }
+
+    pub fn servers(&self) -> usize {
+        self.idle.len()
+    }
+
+    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
+    /// Returns how many, by server.
+    pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
+        self.retain(
+            |idle| idle.since >= limit && idle.connection.socket.is_quiet() && !idle.connection.is_expired(),
+            closed,
+        );
+    }
+
+    /// Closes what belongs to a client that is gone.
+    pub fn forget(&self, owner: NonZeroU64, closed: impl FnMut(usize, usize)) {
+        self.retain(|idle| idle.connection.key.owner != Some(owner), closed);
     }
 
     /// Closes everything.
-    pub fn clear(&self, mut closed: impl FnMut(usize, usize)) {
-        for (server, idle) in self.idle.borrow_mut().iter_mut().enumerate() {
-            closed(server, idle.len());
-            idle.clear();
+    pub fn clear(&self, closed: impl FnMut(usize, usize)) {
+        self.retain(|_| false, closed);
+    }
+
+    fn retain(&self, mut keep: impl FnMut(&mut Idle) -> bool, mut closed: impl FnMut(usize, usize)) {
+        for server in 0..self.idle.len() {
+            let gone: Vec<Idle> = self.idle[server].borrow_mut().extract_if(.., |idle| !keep(idle)).collect();
+            if !gone.is_empty() {
+                closed(server, gone.len());
+                drop(gone);
+                self.note(server);
+            }
+        }
+    }
+
+    /// Tells the other cores how many are idle here.
+    fn note(&self, server: usize) {
+        if let Some(turnstile) = &self.turnstile {
+            turnstile.note_idle(self.core, server, self.idle(server));
         }
     }
 }

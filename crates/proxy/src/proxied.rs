@@ -7,11 +7,9 @@ use std::task::Poll;
 use propylon_config::ProxyProtocol;
 use propylon_tls::Version;
 
-use crate::attempt::{Attempt, Repeatable};
 use crate::connection::Connection;
 use crate::proxy_protocol::{Ends, Header, Malformed, Tls, V2_BYTES_MAX, common_name, parse, write_v1, write_v2};
 use crate::snapshot::alpn_name;
-use crate::socket::Socket;
 
 /// Reads the header that the connection begins with, and takes over what it says. False when there is none to be had:
 /// whoever connects without one is not the proxy, and is not listened to.
@@ -135,14 +133,4 @@ fn suite_name(facts: &propylon_tls::Facts) -> Option<String> {
         Aes256Gcm => format!("ECDHE-{key}-AES256-GCM-SHA384"),
         Chacha20Poly1305 => format!("ECDHE-{key}-CHACHA20-POLY1305"),
     })
-}
-
-/// Tells a server, on a connection that was just made, whose request it will get. The request follows at once.
-pub fn announce(connection: &Connection, version: ProxyProtocol, socket: &Socket) -> Result<(), Attempt> {
-    let sent = header(connection, version, None).and_then(|header| Ok(socket.send_more(&header)? == header.len()));
-    match sent {
-        // The kernel takes a first few hundred bytes whole, or the connection has failed.
-        Ok(true) => Ok(()),
-        _ => Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent }),
-    }
 }

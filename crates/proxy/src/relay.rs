@@ -18,8 +18,8 @@ use crate::buffer::Buffer;
 use crate::client::Fill;
 use crate::connection::{After, Connection};
 use crate::core::Core;
+use crate::pool::ServerConnection;
 use crate::snapshot::CoreSnapshot;
-use crate::socket::Socket;
 use crate::telemetry::Wait;
 
 pub use pipes::Pipes;
@@ -37,14 +37,29 @@ struct Note {
     started: Instant,
     server_name: Option<Box<str>>,
     connect_us: Option<u32>,
+    queue_us: Option<u32>,
     backend: Option<u32>,
     server: Option<u32>,
     attempts: u32,
 }
 
+impl Note {
+    fn begin() -> Note {
+        Note {
+            started: Instant::now(),
+            server_name: None,
+            connect_us: None,
+            queue_us: None,
+            backend: None,
+            server: None,
+            attempts: 0,
+        }
+    }
+}
+
 /// Both directions of a connection that has its server.
 struct Relay {
-    server: Socket,
+    server: Box<ServerConnection>,
     /// What the server sent and nobody has taken yet.
     answer: Buffer,
     up: Way,
@@ -57,22 +72,21 @@ pub async fn run(connection: &mut Connection) {
     let core = Rc::clone(&connection.core);
     let in_progress = InProgress::begin(&core, connection.listener);
     let snapshot = core.snapshot();
-    let mut note =
-        Note { started: Instant::now(), server_name: None, connect_us: None, backend: None, server: None, attempts: 0 };
+    let mut note = Note::begin();
     let (fault, moved) = match Box::pin(find_server(connection, &snapshot, &mut note)).await {
         Ok((server, sent)) => {
             let mut relay = Relay { server, answer: Buffer::default(), up: Way::default(), down: Way::default() };
             relay.up.moved = sent;
             let fault = relay.run(connection, &snapshot).await;
-            relay.close(connection, fault);
+            let (moved, is_broken) = relay.close(connection, fault);
             if let (Some(backend), Some(server)) = (note.backend, note.server) {
                 core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
             }
-            if fault.is_none() && relay.up.is_broken() {
+            if fault.is_none() && is_broken {
                 // The server has closed with bytes of the client's unread: its answer must not be lost to a reset.
                 Box::pin(connection.farewell(After::Linger)).await;
             }
-            (fault, (relay.up.moved, relay.down.moved))
+            (fault, moved)
         }
         Err(Refusal { reason, alert }) => {
             if let Some(alert) = alert {
@@ -106,7 +120,7 @@ async fn find_server(
     connection: &mut Connection,
     snapshot: &Rc<CoreSnapshot>,
     note: &mut Note,
-) -> Result<(Socket, u64), Refusal> {
+) -> Result<(Box<ServerConnection>, u64), Refusal> {
     let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
     note.server_name = match is_passthrough {
         true => hello::server_name(connection).await?,
@@ -122,6 +136,7 @@ async fn find_server(
     // Relays have no other routes: the configuration is checked for it.
     let Action::Backend(backend) = route.action else { return Err(Refusal::silent("no-route")) };
     note.backend = Some(backend.0 as u32);
+    connection.note_backend(backend);
     let dialled = dial::dial(connection, snapshot, backend, note).await.map_err(Refusal::silent)?;
     connection.forget_introduction_of_relay();
     Ok(dialled)
@@ -214,14 +229,14 @@ impl Relay {
             if connection.stream.ended {
                 self.up.ending();
             }
-            let (from, to) = (&mut connection.stream.socket, &mut self.server);
+            let (from, to) = (&mut connection.stream.socket, &mut self.server.socket);
             return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
         }
         let stock = &core.stock;
         loop {
-            ready!(self.up.poll_deliver(context, stock, &mut connection.inbox, &mut self.server))?;
+            ready!(self.up.poll_deliver(context, stock, &mut connection.inbox, &mut self.server.socket))?;
             if self.up.is_ending() {
-                return Poll::Ready(way::shut(&self.server, is_last));
+                return Poll::Ready(way::shut(&self.server.socket, is_last));
             }
             if self.up.turn_is_over(context) {
                 return Poll::Pending;
@@ -240,7 +255,7 @@ impl Relay {
         let is_last = self.up.is_over();
         let stream = &mut connection.stream;
         if stream.tls.is_none() {
-            let (from, to) = (&mut self.server, &mut stream.socket);
+            let (from, to) = (&mut self.server.socket, &mut stream.socket);
             return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
         }
         let stock = &connection.core.stock;
@@ -263,7 +278,7 @@ impl Relay {
             if self.down.turn_is_over(context) {
                 return Poll::Pending;
             }
-            match self.down.poll_take(context, stock, &mut self.server, &mut self.answer) {
+            match self.down.poll_take(context, stock, &mut self.server.socket, &mut self.answer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
                 Poll::Ready(Ok(())) => {}
@@ -274,8 +289,9 @@ impl Relay {
         }
     }
 
-    /// Gives back what is borrowed, and passes a failure of one side on to the other.
-    fn close(&mut self, connection: &mut Connection, fault: Option<&str>) {
+    /// Gives back what is borrowed, the permit of the server's connection included, and passes a failure of one side on to
+    /// the other. Returns the bytes that went either way, and whether the server did not take all that it was sent.
+    fn close(mut self, connection: &mut Connection, fault: Option<&str>) -> ((u64, u64), bool) {
         let core = Rc::clone(&connection.core);
         self.up.release();
         self.down.release();
@@ -283,16 +299,16 @@ impl Relay {
         core.stock.give_back(&mut connection.inbox);
         core.stock.give_back(&mut connection.wire);
         match fault {
-            Some("client-reset") => drop(self.server.reset_on_close()),
+            Some("client-reset") => drop(self.server.socket.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.
             Some("server-reset") if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
             Some("idle") => {
-                let _ = self.server.reset_on_close();
+                let _ = self.server.socket.reset_on_close();
                 let _ = connection.stream.socket.reset_on_close();
             }
             _ => {}
         }
-        drop(self.server.take());
+        ((self.up.moved, self.down.moved), self.up.is_broken())
     }
 }
 
@@ -355,6 +371,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
         bytes_received: moved.0,
         bytes_sent: moved.1,
         handshake_us: connection.handshake_us.map(u64::from),
+        queue_us: note.queue_us.map(u64::from),
         connect_us: note.connect_us.map(u64::from),
         total_us: total.as_micros() as u64,
         backend: backend.map(|backend| config.backends[backend].name.as_str()),

@@ -10,15 +10,18 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use propylon_config::{At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, TlsProfile};
+use propylon_config::{
+    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+};
 use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Parking, Profile, Tickets};
+use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
 
-use crate::pool::Pool;
-use crate::telemetry::server_label;
+use crate::engine::worker_count;
+use crate::pool::{Pool, ServerTurnstile, turnstile};
+use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
@@ -40,6 +43,10 @@ pub struct Snapshot {
     relay_routes: Arc<[usize]>,
     /// By backend, then by server.
     pub servers: Arc<Vec<Vec<Server>>>,
+    /// By `SignerId`.
+    pub signers: Arc<[SignerProfile]>,
+    /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
+    turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     tickets: Arc<TicketSets>,
@@ -61,6 +68,13 @@ pub struct Server {
     pub label: String,
 }
 
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+pub struct SignerProfile {
+    pub config: Signer,
+    pub link: LinkProfile,
+    pub servers: Vec<Server>,
+}
+
 /// What stands in the way of a configuration that was read without problems.
 #[derive(Debug)]
 pub enum CompileError {
@@ -71,7 +85,10 @@ pub enum CompileError {
 impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
-        let (profiles, warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
+        let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
+        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
@@ -80,9 +97,13 @@ impl Snapshot {
         let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
         let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
         let relay_router = Arc::new(Router::new(relay_rules));
+        let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
+        let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
         let config = Arc::new(config);
-        Ok((Snapshot { config, router, relay_router, relay_routes, servers, profiles, tickets }, warnings))
+        let snapshot =
+            Snapshot { config, router, relay_router, relay_routes, servers, signers, turnstiles, profiles, tickets };
+        Ok((snapshot, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
@@ -93,6 +114,8 @@ impl Snapshot {
             relay_router: Arc::clone(&self.relay_router),
             relay_routes: Arc::clone(&self.relay_routes),
             servers: Arc::clone(&self.servers),
+            signers: Arc::clone(&self.signers),
+            turnstiles: Arc::clone(&self.turnstiles),
             profiles,
             tickets: Arc::clone(&self.tickets),
         }
@@ -132,17 +155,39 @@ fn is_relay_route(config: &Config, route: &Route) -> bool {
     route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
 }
 
+/// Loads what every signer's files hold; as [`load_profiles`].
+pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for signer in signers {
+        match LinkProfile::load(signer) {
+            Ok((profile, warnings)) => {
+                loaded.push(profile);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
+fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
+    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
+    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
+}
+
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
-    let server = |server: &propylon_config::Server| {
-        let label = server_label(server);
-        let address = match &server.address {
-            ServerAddress::Ip(address) => *address,
-            ServerAddress::Name { host, port } => first_address(host, *port)
-                .map_err(|error| CompileError::Lookup { at: server.at, what: format!("{label}: {error}") })?,
-        };
-        Ok(Server { address, label })
+    backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
+}
+
+fn look_up_one(address: &ServerAddress, at: At) -> Result<Server, CompileError> {
+    let label = address_label(address);
+    let address = match address {
+        ServerAddress::Ip(address) => *address,
+        ServerAddress::Name { host, port } => first_address(host, *port)
+            .map_err(|error| CompileError::Lookup { at, what: format!("{label}: {error}") })?,
     };
-    backend.servers.iter().map(server).collect()
+    Ok(Server { address, label })
 }
 
 fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
@@ -227,7 +272,9 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().map(|backend| CoreBackend::new(backend, worker as u64)).collect();
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
+        let backends =
+            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
         Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
     }
@@ -243,6 +290,11 @@ impl CoreSnapshot {
             deferral: self.deferral,
             parking: Rc::clone(&self.parking),
         })
+    }
+
+    /// Whether RSA operations wait for each other's company.
+    pub fn sets_aside_rsa(&self) -> bool {
+        self.deferral.rsa
     }
 
     pub fn listener(&self, index: usize) -> &Listener {
@@ -263,17 +315,17 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, seed: u64) -> CoreBackend {
+    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
         let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
         let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, seed),
+            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
             propylon_config::Balance::Random => Balancer::random(&weights),
         };
         CoreBackend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(Suspects::new(weights.len())),
             retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(weights.len(), backend.max_idle),
+            pool: Pool::new(backend, core, turnstile),
         }
     }
 }

@@ -153,6 +153,15 @@ impl Socket {
         }
     }
 
+    /// Lets go of the event loop that knows it, if one does: another core's will know it at its next wait.
+    pub fn leave_event_loop(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.0, State::Gone) {
+            State::Registered(stream) => self.0 = State::Fresh(stream.into_std()?),
+            other => self.0 = other,
+        }
+        Ok(())
+    }
+
     /// Moves the socket out; what stays behind answers with errors.
     pub fn take(&mut self) -> Socket {
         Socket(std::mem::replace(&mut self.0, State::Gone))

@@ -10,10 +10,12 @@ use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::batches::BatchMetrics;
 use crate::proxy_protocol::Malformed;
+use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
-const DURATION_BOUNDS: &[u64] = &[
+pub const DURATION_BOUNDS: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 30_000_000, 60_000_000,
 ];
@@ -74,6 +76,8 @@ pub struct Telemetry {
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
+    pub batches: BatchMetrics,
+    pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
 }
 
@@ -251,7 +255,13 @@ pub struct BackendMetrics {
     pub servers: Vec<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
+    pub stale_retries: Counter,
     pub unavailable: Counter,
+    pub clients: Counter,
+    pub clients_open: Gauge,
+    pub queue_depth: Gauge,
+    pub queue_wait: Histogram,
+    pub queue_refused: ByReason,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     pub first_byte_duration: Histogram,
@@ -264,6 +274,8 @@ pub struct ServerMetrics {
     pub idle: Gauge,
     pub reused: Counter,
     pub stale: Counter,
+    pub handed_over: Counter,
+    pub warmed: Counter,
     pub connect_failures: Counter,
 }
 
@@ -334,7 +346,12 @@ pub const SERVER_FAULTS: &[&str] = &[
     "response-head-too-large",
     "write-failed",
     "no-server",
+    "out-of-files",
+    "out-of-ports",
 ];
+
+/// Why a request left a backend's line without a connection.
+pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
 
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
@@ -357,6 +374,10 @@ pub const RELAY_ENDS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "queue-full",
+    "queue-timeout",
+    "out-of-files",
+    "out-of-ports",
 ];
 
 impl Telemetry {
@@ -378,10 +399,12 @@ impl Telemetry {
                 &[],
             ),
         };
+        let batches = BatchMetrics::new(r);
+        let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate }, store)
     }
 }
 
@@ -459,6 +482,11 @@ fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
             1e-3,
         ),
     }
+}
+
+fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
+    let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+    SignerMetrics::new(r, &signer.name, &servers)
 }
 
 fn gate_metrics(r: &mut Registry) -> GateMetrics {
@@ -565,6 +593,36 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             "Retries that the retry budget did not allow.",
             by,
         ),
+        stale_retries: r.counter(
+            "propylon_stale_retries_total",
+            "Requests tried again because an idle connection turned out to be closed; among the retries.",
+            by,
+        ),
+        clients: r.counter(
+            "propylon_backend_client_connections_total",
+            "Client connections that sent a request to the backend.",
+            by,
+        ),
+        clients_open: r.gauge(
+            "propylon_backend_client_connections",
+            "Client connections open that have sent a request to the backend.",
+            by,
+        ),
+        queue_depth: r.gauge("propylon_queue_depth", "Requests that wait for a server connection.", by),
+        queue_wait: r.histogram(
+            "propylon_queue_wait_seconds",
+            "Waits for a server connection while servers had as many as they may.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        queue_refused: ByReason::new(
+            r,
+            "propylon_queue_refused_total",
+            "Requests that left the line without a server connection.",
+            label,
+            QUEUE_REFUSALS,
+        ),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -607,13 +665,23 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
             "Connections from the pool that turned out to be closed by the server.",
             by,
         ),
+        handed_over: r.counter(
+            "propylon_server_handed_over_total",
+            "Connections to a server that one worker gave to another's request.",
+            by,
+        ),
+        warmed: r.counter("propylon_server_warmed_total", "Connections to a server made ahead.", by),
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
     }
 }
 
 /// How a server is called in metrics and logs: as the user wrote it.
 pub fn server_label(server: &propylon_config::Server) -> String {
-    match &server.address {
+    address_label(&server.address)
+}
+
+pub fn address_label(address: &propylon_config::ServerAddress) -> String {
+    match address {
         propylon_config::ServerAddress::Ip(address) => address.to_string(),
         propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
     }

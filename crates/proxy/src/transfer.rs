@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use propylon_config::{BackendId, Listener, Reuse};
+use propylon_config::{BackendId, Listener};
 use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Repeatable, whole_chunked};
@@ -23,7 +23,7 @@ use crate::http1::{
     self, AnswerContext, Asked, ClientAddress, Decoder, Event, ForwardContext, Framing, Parsed, RequestBody,
     RequestHead, ResponseBody, Scheme, Version,
 };
-use crate::pool::ServerConnection;
+use crate::pool::{Permit, Returned, ServerConnection};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::told::Told;
@@ -44,13 +44,14 @@ pub enum Ended {
     Over(After),
     /// The server said 101: the bytes are no longer HTTP.
     Switched(Box<Switched>),
-    /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status.
-    Failed(Attempt),
+    /// No byte of a final response has gone to the client: the attempt may be repeated, or answered with its status. The
+    /// permit of its connection, which is closed, can be used for another to the same server.
+    Failed(Attempt, Option<Permit>),
 }
 
 /// A connection to a server that is a tunnel now, and what it has sent already.
 pub struct Switched {
-    pub server: ServerConnection,
+    pub server: Box<ServerConnection>,
     pub answer: Buffer,
 }
 
@@ -79,6 +80,11 @@ impl Upload {
                 None => Upload::Chunked { decoder: Box::new(decoder_for(listener)), begun: false },
             },
         }
+    }
+
+    /// All of it is here, and will be until a response has begun.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Upload::Whole(_))
     }
 
     /// No byte of the body has left the inbox: it can be sent from its beginning.
@@ -122,7 +128,7 @@ pub struct Transfer<'a> {
     request: &'a mut Request,
     upload: &'a mut Upload,
     core: Rc<Core>,
-    server: ServerConnection,
+    server: Box<ServerConnection>,
     /// The response is long: it is moved in large pieces.
     long: bool,
     /// The server's connection cannot carry another request.
@@ -160,14 +166,13 @@ impl<'a> Transfer<'a> {
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        server: usize,
-        opened: ServerConnection,
+        opened: Box<ServerConnection>,
         upload: &'a mut Upload,
     ) -> Ended {
         let core = Rc::clone(&connection.core);
+        let last = snapshot.backends[backend.0].pool.is_last_request(&opened);
         let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload);
-        let never = snapshot.shared.config.backends[backend.0].reuse == Reuse::Never;
-        transfer.write_head(snapshot, never);
+        transfer.write_head(snapshot, last);
         let head_began = Instant::now();
         let ended = match poll_fn(|context| transfer.poll_head(context)).await {
             Err(stop) => transfer.fail(stop),
@@ -178,7 +183,7 @@ impl<'a> Transfer<'a> {
                 transfer.relay().await
             }
         };
-        transfer.settle(ended, snapshot, backend, server, never)
+        transfer.settle(ended, snapshot, backend)
     }
 
     fn new(
@@ -186,7 +191,7 @@ impl<'a> Transfer<'a> {
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: ServerConnection,
+        opened: Box<ServerConnection>,
         upload: &'a mut Upload,
     ) -> Transfer<'a> {
         let core = Rc::clone(&connection.core);
@@ -228,7 +233,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Puts the head for the server, and a body that is here already, into the outbox.
-    fn write_head(&mut self, snapshot: &CoreSnapshot, never: bool) {
+    fn write_head(&mut self, snapshot: &CoreSnapshot, last: bool) {
         let head = &self.request.head;
         let listener = snapshot.listener(self.connection.listener);
         let client = ClientAddress::new(self.connection.peer.ip());
@@ -248,7 +253,7 @@ impl<'a> Transfer<'a> {
             host,
             body: head.body,
             expect_continue: true,
-            keep_alive: !never,
+            keep_alive: !last,
         };
         let mut scratch = self.core.scratch.borrow_mut();
         scratch.clear();
@@ -495,7 +500,11 @@ impl<'a> Transfer<'a> {
     fn switch(&mut self) -> Ended {
         self.stage_head(Framing::None, true, 0);
         let answer = std::mem::take(&mut self.answer);
-        let server = ServerConnection { socket: self.server.socket.take() };
+        let server = Box::new(ServerConnection {
+            socket: self.server.socket.take(),
+            permit: self.server.permit.take(),
+            ..*self.server
+        });
         Ended::Switched(Box::new(Switched { server, answer }))
     }
 
@@ -804,7 +813,7 @@ impl<'a> Transfer<'a> {
     fn fail(&mut self, stop: Stop) -> Ended {
         let begun = self.request.note.status != 0;
         match stop {
-            Stop::Server(attempt) if !begun => Ended::Failed(attempt),
+            Stop::Server(attempt) if !begun => Ended::Failed(attempt, None),
             Stop::Server(attempt) => {
                 self.request.note.fault = Some(attempt.reason);
                 self.core.metrics.increment(
@@ -836,14 +845,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
-    fn settle(
-        mut self,
-        ended: Ended,
-        snapshot: &CoreSnapshot,
-        backend: BackendId,
-        server: usize,
-        never: bool,
-    ) -> Ended {
+    fn settle(mut self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
         self.core.stock.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;
@@ -853,17 +855,24 @@ impl<'a> Transfer<'a> {
             && !self.server_spent
             && self.answer.is_empty()
             && self.request.response.keep_alive
-            && !never
             && !self.core.draining.get();
         self.core.stock.give_back(&mut self.answer);
-        let metrics = &self.core.telemetry.backends[backend.0].servers[server];
-        let now = self.core.timers.now();
-        if clean && snapshot.backends[backend.0].pool.check_in(server, self.server, now) {
-            self.core.metrics.raise(metrics.idle);
-        } else {
-            self.core.metrics.lower(metrics.open);
+        let (core, server) = (self.core, self.server.key.server);
+        let pool = &snapshot.backends[backend.0].pool;
+        let metrics = &core.telemetry.backends[backend.0].servers[server];
+        if clean {
+            let returned = pool.check_in(self.server, core.timers.now());
+            core.report_idle(backend.0, pool, server);
+            if returned == Returned::Closed {
+                core.metrics.lower(metrics.open);
+            }
+            return ended;
         }
-        ended
+        core.metrics.lower(metrics.open);
+        match ended {
+            Ended::Failed(failed, _) => Ended::Failed(failed, self.server.permit.take()),
+            ended => ended,
+        }
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use propylon_crypto::batch::Batching;
 use propylon_metrics::Column;
-use propylon_tls::{Deferral, Parking, ParkingLimits};
+use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -16,11 +17,15 @@ use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Sheet;
+use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::seat;
+use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
+use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
 const ACCEPTS_MAX: usize = 32;
@@ -54,6 +59,7 @@ pub struct Assignment {
     pub log: Sheet,
     /// Client connections at once.
     pub connections_max: usize,
+    pub batching: Arc<Batching>,
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -69,18 +75,31 @@ fn run(assignment: Assignment) -> io::Result<()> {
     {
         log::warn!("worker {} cannot stay on core {core}: {error}", assignment.index);
     }
-    let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default())?;
+    let mut builder = Builder::new_current_thread();
+    // Before it waits for events; a core that is busy passes there as well, once a turn.
+    builder.enable_io().enable_time().on_thread_park(batches::refill);
+    let runtime = builder.build_local(LocalOptions::default())?;
     runtime.block_on(work(assignment))
 }
 
 async fn work(assignment: Assignment) -> io::Result<()> {
-    let Assignment { index, listeners, mut published, column, telemetry, log, connections_max, mut phase, .. } =
-        assignment;
+    let Assignment {
+        index,
+        listeners,
+        mut published,
+        column,
+        telemetry,
+        log,
+        connections_max,
+        batching,
+        mut phase,
+        ..
+    } = assignment;
     let seed = fastrand::u64(..);
     let parking = Parking::new(ParkingLimits::default());
     let first = Arc::clone(&published.borrow_and_update());
-    // Nothing here is faster in company yet: what is parked is the work of keys that are elsewhere.
-    let snapshot = CoreSnapshot::new(&first, index, Deferral::default(), &parking);
+    let deferral = batches::install(&batching);
+    let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);
     for (listener, socket) in listeners {
@@ -90,7 +109,11 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(follow(Rc::clone(&core), index, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
+    core.signers.iter().for_each(Signer::start);
     spawn_local(Rc::clone(&core.gate).keep());
+    for backend in 0..core.snapshot().backends.len() {
+        spawn_local(seat::steward(Rc::clone(&core), backend));
+    }
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -136,7 +159,11 @@ async fn tick(core: Rc<Core>) {
     loop {
         ticks.tick().await;
         count = count.wrapping_add(1);
-        core.tick(count.is_multiple_of(SWEEP_TICKS));
+        let sweep = count.is_multiple_of(SWEEP_TICKS);
+        core.tick(sweep);
+        if sweep {
+            warm(&core);
+        }
     }
 }
 

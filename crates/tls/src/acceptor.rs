@@ -95,7 +95,7 @@ impl Acceptor {
     pub fn deferring(mut self, deferral: Deferral, parking: &Rc<Parking>) -> Acceptor {
         // Where nothing can come of it no handshake is to be prepared for it.
         let useful = self.parts.remote || deferral != Deferral::default();
-        self.way = useful.then(|| Way { deferral, parking: parking.clone() });
+        self.way = useful.then(|| Way { deferral, parking: parking.clone(), remote: self.parts.remote });
         self
     }
 

@@ -15,10 +15,13 @@ pub struct Deferral {
     pub ecdsa: bool,
     pub ed25519: bool,
     pub x25519: bool,
+    /// Local work is set aside only while other handshakes of the core may soon have such work too: one that is alone
+    /// could wait for nobody, and does its work faster on the spot.
+    pub in_company_only: bool,
 }
 
 impl Deferral {
-    pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true };
+    pub const ALL: Deferral = Deferral { rsa: true, ecdsa: true, ed25519: true, x25519: true, in_company_only: false };
 
     fn takes(self, kind: JobKind) -> bool {
         match kind {
@@ -52,6 +55,8 @@ pub struct Parking {
     limits: ParkingLimits,
     local: Cell<usize>,
     remote: Cell<usize>,
+    /// Handshakes whose keys are not agreed on.
+    coming: Cell<usize>,
     counts: Cell<ParkingCounts>,
 }
 
@@ -89,6 +94,7 @@ impl Parking {
             limits,
             local: Cell::new(0),
             remote: Cell::new(0),
+            coming: Cell::new(0),
             counts: Cell::default(),
         })
     }
@@ -104,6 +110,11 @@ impl Parking {
             stack_high_water_bytes: self.stacks.high_water_bytes(),
             ..self.counts.get()
         }
+    }
+
+    /// Whether there is anybody beside the handshake whose turn it is whose work could be done together with its own.
+    fn has_company(&self) -> bool {
+        self.local.get() > 0 || self.coming.get() > 1
     }
 
     fn has_room(&self, kind: JobKind) -> bool {
@@ -140,6 +151,39 @@ impl Parking {
 pub(crate) struct Way {
     pub deferral: Deferral,
     pub parking: Rc<Parking>,
+    /// Some of the acceptor's keys are elsewhere.
+    pub remote: bool,
+}
+
+impl Way {
+    fn takes(&self, kind: JobKind) -> bool {
+        self.deferral.takes(kind) && (kind == JobKind::Remote || self.is_open_to_local())
+    }
+
+    fn is_open_to_local(&self) -> bool {
+        !self.deferral.in_company_only || self.parking.has_company()
+    }
+
+    /// Whether a handshake that runs now could come to be set aside.
+    pub fn is_open(&self) -> bool {
+        self.remote || self.is_open_to_local()
+    }
+}
+
+/// A handshake whose keys are not agreed on, so that others may count on its company.
+pub(crate) struct Coming(Rc<Parking>);
+
+impl Coming {
+    pub fn new(parking: &Rc<Parking>) -> Coming {
+        parking.coming.set(parking.coming.get() + 1);
+        Coming(parking.clone())
+    }
+}
+
+impl Drop for Coming {
+    fn drop(&mut self) {
+        self.0.coming.set(self.0.coming.get() - 1);
+    }
 }
 
 thread_local! {
@@ -178,7 +222,7 @@ fn set_aside_or_run(job: Job) -> Outcome {
     }
     let Some(way) = WAY.take() else { return park::deep(|| job.run()) };
     let kind = job.kind();
-    let (takes, room) = (way.deferral.takes(kind), way.parking.has_room(kind));
+    let (takes, room) = (way.takes(kind), way.parking.has_room(kind));
     if takes && room {
         // Both are the running handshake's, and another will run before this one goes on.
         let heard = overheard::set_aside();

@@ -8,7 +8,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
-use crate::deferral::Way;
+use crate::deferral::{Coming, Way};
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
 use crate::greeting::{self, Greeting, HANDSHAKE};
@@ -25,6 +25,8 @@ pub(crate) struct Handshake {
     pub heard: Overheard,
     /// Absent where no work is set aside.
     pub way: Option<Way>,
+    /// Until its keys are agreed on.
+    coming: Option<Coming>,
     /// What of the client's certificate is for servers.
     forward: ForwardIdentity,
     /// Absent where nobody asks for a fingerprint.
@@ -55,6 +57,7 @@ impl Handshake {
             connection,
             config: config.clone(),
             heard: Overheard::default(),
+            coming: way.as_ref().map(|way| Coming::new(&way.parking)),
             way,
             forward,
             watch: ja4.then(Box::default),
@@ -89,6 +92,9 @@ impl Handshake {
             consumed += let_go;
             self.shown -= let_go;
             self.spoken |= out.len() > before;
+            if self.coming.is_some() && self.has_its_keys() {
+                self.coming = None;
+            }
             // What follows a hello does not look like one.
             self.plausible |= consumed > 0;
             if !self.connection.is_handshaking() {
@@ -102,7 +108,7 @@ impl Handshake {
     /// How many bytes at the buffer's front to show, if showing them may lead to work that is set aside: those of all whole
     /// records, at most as many as a buffer has to hold.
     pub fn may_park(&self, buffer: &[u8]) -> Option<usize> {
-        if self.way.is_none() || self.has_its_keys() {
+        if !self.way.as_ref().is_some_and(Way::is_open) || self.has_its_keys() {
             return None;
         }
         let mut end = self.shown;

@@ -27,6 +27,7 @@ mod identity;
 mod introduction;
 mod ja4;
 mod key_schedule;
+mod link;
 mod load;
 mod offer;
 mod overheard;
@@ -54,6 +55,7 @@ pub use greeting::Greeting;
 pub use identity::Identity;
 pub use introduction::Introduction;
 pub use ja4::Ja4;
+pub use link::{Link, LinkError, LinkProfile};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz;
 pub use profile::{Profile, Served};

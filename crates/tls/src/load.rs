@@ -4,6 +4,7 @@ mod chain;
 pub(crate) mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+mod link;
 mod ocsp;
 mod pem;
 mod trust;
@@ -11,14 +12,15 @@ mod trust;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use propylon_config::{At, Certificate, CertificateSource, TlsProfile};
-use propylon_crypto::PrivateKey;
+use propylon_config::{At, Certificate, CertificateSource, SignerId, TlsProfile};
+use propylon_crypto::{PrivateKey, RemoteKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::finding::{Finding, Severity};
-use crate::profile::Credential;
+use crate::profile::{Credential, CredentialKey};
 use chain::Leaf;
+pub(crate) use link::link_identity;
 pub(crate) use trust::client_trust;
 
 /// What is wrong with a file, before it is said where the configuration names it.
@@ -50,9 +52,9 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
     let mut findings = Vec::new();
     for certificate in &profile.certificates {
         let mut troubles = Vec::new();
-        for bundle in bundles(&certificate.source, &mut troubles) {
+        for bundle in bundles(&certificate.source, profile.signer.is_some(), &mut troubles) {
             let path = bundle.chain_path.clone();
-            if let Some(mut credential) = assemble(bundle, now, &mut troubles) {
+            if let Some(mut credential) = assemble(bundle, profile.signer, now, &mut troubles) {
                 credential.default = certificate.default;
                 let response = ocsp_path(certificate, &path);
                 credential.staple =
@@ -71,7 +73,18 @@ pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding
         let fix = "list at least one file under `certificates`";
         findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
     }
+    findings.extend(idle_signer(profile, &credentials));
     (credentials, findings)
+}
+
+fn idle_signer(profile: &TlsProfile, credentials: &[Credential]) -> Option<Finding> {
+    let local = |credential: &Credential| matches!(credential.key, CredentialKey::Local(_));
+    if profile.signer.is_none() || credentials.is_empty() || !credentials.iter().all(local) {
+        return None;
+    }
+    let what = format!("[tls.{}] has a signer, but every certificate has its key beside it", profile.name);
+    let fix = "remove the keys that the signer holds, or remove `signer`";
+    Some(Trouble::warning(Path::new(""), what, fix).at(profile.at))
 }
 
 /// Where the response for a chain is: as configured, or beside the chain, as HAProxy has it.
@@ -91,9 +104,10 @@ struct Bundle {
     keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
 }
 
-fn bundles(source: &CertificateSource, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
+/// With a signer a chain may come without its key.
+fn bundles(source: &CertificateSource, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     match source {
-        CertificateSource::Path(path) if path.is_dir() => folder::bundles(path, troubles),
+        CertificateSource::Path(path) if path.is_dir() => folder::bundles(path, signer, troubles),
         CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
         CertificateSource::Pair { chain, key } => bundle(chain, key, troubles).into_iter().collect(),
     }
@@ -123,8 +137,17 @@ fn worry_about_readers(file: &pem::Contents, path: &Path, troubles: &mut Vec<Tro
     }
 }
 
-fn assemble(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Credential> {
-    match check(bundle, now, troubles) {
+fn assemble(
+    bundle: Bundle,
+    signer: Option<SignerId>,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Credential> {
+    let checked = match signer {
+        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, now, troubles),
+        _ => check(bundle, now, troubles),
+    };
+    match checked {
         Ok(credential) => Some(credential),
         Err(trouble) => {
             troubles.push(trouble);
@@ -149,6 +172,38 @@ fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result
     };
     let (chain, repaired) = chain::order(chain, &parsed.public_info().into(), &chain_path, &key_path)?;
     troubles.extend(repaired);
+    credential(chain, CredentialKey::Local(key), chain_path, now, troubles)
+}
+
+/// A chain whose key is at a signer: the first certificate is taken for the server's own.
+fn check_remote(
+    bundle: Bundle,
+    signer: SignerId,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Result<Credential, Trouble> {
+    let Bundle { chain_path, chain, .. } = bundle;
+    if chain.is_empty() {
+        let fix = "add the certificate and its intermediates as PEM";
+        return Err(Trouble::error(&chain_path, "there is no certificate in this file", fix));
+    }
+    // The usual reason why a key cannot be used shows in the certificate.
+    Leaf::inspect(&chain, &chain_path)?.kind.map_err(|why| unsupported(&chain_path, &why))?;
+    let public_key = chain::public_key(&chain[0], &chain_path)?;
+    let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);
+    let key = RemoteKey::new(signer, &public_key).map_err(|why| unsupported(&chain_path, &why.to_string()))?;
+    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &chain_path)?;
+    troubles.extend(repaired);
+    credential(chain, CredentialKey::Remote(key), chain_path, now, troubles)
+}
+
+fn credential(
+    chain: Vec<CertificateDer<'static>>,
+    key: CredentialKey,
+    chain_path: PathBuf,
+    now: SystemTime,
+    troubles: &mut Vec<Trouble>,
+) -> Result<Credential, Trouble> {
     let leaf = Leaf::inspect(&chain, &chain_path)?;
     let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
     troubles.extend(chain::worries(&chain[0], now, &chain_path));
@@ -184,7 +239,7 @@ fn only_key(
             Err(Trouble::error(path, what, "keep the one that belongs to the first certificate"))
         }
         (None, _) => {
-            let fix = "append the key as PEM, or name its file: { chain = \"...\", key = \"...\" }";
+            let fix = "append the key as PEM, name its file: { chain = \"...\", key = \"...\" }, or name a `signer` that has it";
             Err(Trouble::error(path, "there is no private key in this file", fix))
         }
     }

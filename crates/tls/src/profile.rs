@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use propylon_crypto::RemoteKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -121,6 +122,11 @@ impl Profile {
         AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), tickets)
     }
 
+    /// Certificates whose keys are elsewhere.
+    pub fn remote_keys(&self) -> usize {
+        self.credentials.iter().filter(|credential| matches!(credential.key, CredentialKey::Remote(_))).count()
+    }
+
     /// Forgets the sessions that are too old. For the main thread, now and then.
     pub fn purge_sessions(&self, now: SystemTime) {
         self.sessions.purge(now);
@@ -147,7 +153,7 @@ impl fmt::Debug for Profile {
 pub(crate) struct Credential {
     /// The leaf first.
     pub chain: Vec<CertificateDer<'static>>,
-    pub key: Zeroizing<PrivateKeyDer<'static>>,
+    pub key: CredentialKey,
     pub kind: KeyKind,
     /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
     pub names: Vec<Box<str>>,
@@ -178,10 +184,7 @@ impl Credential {
 
     /// Files may have been written anew with what they held.
     fn same_as(&self, other: &Credential) -> bool {
-        self.chain == other.chain
-            && self.key.secret_der() == other.key.secret_der()
-            && self.names == other.names
-            && self.staple == other.staple
+        self.chain == other.chain && self.key == other.key && self.names == other.names && self.staple == other.staple
     }
 }
 
@@ -197,6 +200,14 @@ pub struct Served {
     pub path: PathBuf,
     /// It comes with an OCSP response.
     pub stapled: bool,
+}
+
+/// Where a certificate's key is.
+#[derive(PartialEq, Eq)]
+pub(crate) enum CredentialKey {
+    Local(Zeroizing<PrivateKeyDer<'static>>),
+    /// At the profile's signer.
+    Remote(RemoteKey),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use rustls_pki_types::UnixTime;
 use crate::compression::PerCore;
 use crate::facts::Scheme;
 use crate::overheard;
-use crate::profile::{Credential, Names, Profile};
+use crate::profile::{Credential, CredentialKey, Names, Profile};
 use crate::signing::CertificateKey;
 
 /// One core's certificates and signing keys, and for which names they stand.
@@ -68,7 +68,12 @@ impl Resolver {
 
 /// This core's own handle on a credential's key.
 pub(crate) fn key_of(credential: &Credential) -> Key {
-    Key::Local(PrivateKey::from_der(credential.key.secret_der()).expect("parsed once when it was loaded"))
+    match &credential.key {
+        CredentialKey::Local(key) => {
+            Key::Local(PrivateKey::from_der(key.secret_der()).expect("parsed once when it was loaded"))
+        }
+        CredentialKey::Remote(key) => Key::Remote(key.clone()),
+    }
 }
 
 impl ResolvesServerCert for Resolver {

@@ -115,6 +115,7 @@ mod tests {
             resumption: Default::default(),
             client_auth: None,
             ja4: false,
+            signer: None,
             at: At::default(),
         }
     }

@@ -553,3 +553,33 @@ fn a_panic_in_a_callback_ends_its_own_handshake_and_no_other() {
     assert_eq!((core.parking.counts().stacks, core.parking.counts().panics), (2, 1));
     Visit::finished(&core, &config, usize::MAX).converse();
 }
+
+#[test]
+fn one_alone_does_its_work_at_once_and_those_in_company_are_set_aside() {
+    let deferral = Deferral { in_company_only: true, ..Deferral::ALL };
+    let core = Core::new(&profile(), deferral, ParkingLimits::default());
+    // Each is a client of its own, so that none resumes another's session.
+    let config = || client(true, true, kx_group::X25519).config();
+    assert_eq!(Visit::finished(&core, &config(), usize::MAX).kinds, []);
+    // The second has not said a word, but is there.
+    let mut first = Visit::new(&core, &config(), usize::MAX);
+    let mut second = Visit::new(&core, &config(), usize::MAX);
+    first.step(Job::run);
+    assert_eq!(first.kinds, [JobKind::X25519]);
+    // The second has the company of the first, which is parked, and the other way round.
+    second.step(Job::run);
+    assert_eq!(second.kinds, [JobKind::X25519]);
+    first.step(Job::run);
+    assert_eq!(first.kinds, [JobKind::X25519, JobKind::Rsa]);
+    for visit in [&mut first, &mut second] {
+        while visit.end.is_none() {
+            visit.step(Job::run);
+        }
+        assert_eq!(visit.end, Some(Ok(())));
+        visit.converse();
+    }
+    // One that is over, or that went away, is nobody's company.
+    drop(Visit::new(&core, &config(), usize::MAX));
+    assert_eq!(Visit::finished(&core, &config(), usize::MAX).kinds, []);
+    core.assert_empty();
+}

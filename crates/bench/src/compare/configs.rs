@@ -67,6 +67,11 @@ backend = "origin"
     )
 }
 
+/// The same without batches, and without keys and nonces made ahead.
+pub fn propylon_unbatched(site: &Site) -> String {
+    propylon(site).replacen("[process]\n", "[process]\nbatch = \"off\"\n", 1)
+}
+
 fn propylon_relay(site: &Site) -> String {
     let (plain, origin, workers) = (site.plain, site.origin, site.workers);
     format!(
@@ -461,6 +466,14 @@ mod tests {
             assert!(written(peer, |site| site.is_http2 = true).contains(part), "{part}");
             assert!(!written(peer, |_| {}).contains(part), "{part}");
         }
+    }
+
+    #[test]
+    fn propylon_without_batches_differs_in_nothing_else() {
+        let site = Site::at(Path::new("/x"), "127.0.0.1:9".parse().unwrap()).unwrap();
+        let without = propylon_unbatched(&site);
+        assert_eq!(without.replacen("batch = \"off\"\n", "", 1), propylon(&site));
+        assert_ne!(without, propylon(&site));
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Arguments {
 
     fn path_of(&self, peer: Peer) -> Option<&Path> {
         match peer {
-            Peer::Propylon => self.propylon.as_deref(),
+            Peer::Propylon | Peer::Unbatched => self.propylon.as_deref(),
             Peer::Haproxy => self.haproxy.as_deref(),
             Peer::Nginx => self.nginx.as_deref(),
             Peer::Envoy => self.envoy.as_deref(),

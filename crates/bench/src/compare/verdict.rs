@@ -217,8 +217,8 @@ impl Cell {
 
 fn relate_to_best_peer(cells: &mut [Cell]) {
     let usable = |cell: &Cell| if cell.errors == 0 { cell.median } else { None };
-    let best =
-        cells.iter().filter(|cell| cell.program != Peer::Propylon.name()).filter_map(usable).min_by(f64::total_cmp);
+    let ours = [Peer::Propylon.name(), Peer::Unbatched.name()];
+    let best = cells.iter().filter(|cell| !ours.contains(&cell.program)).filter_map(usable).min_by(f64::total_cmp);
     for cell in cells {
         cell.ratio_to_best_peer = usable(cell).zip(best).filter(|(_, best)| *best > 0.0).map(|(own, best)| own / best);
     }

@@ -1,11 +1,11 @@
 //! `[backend.NAME]`
 
 use std::collections::HashMap;
-use std::num::NonZeroU16;
+use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
-use crate::model::{Backend, Balance, ProxyProtocol, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, Balance, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -13,6 +13,7 @@ use crate::{address, path};
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
+const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
 const CHECKS: RangeInclusive<i128> = 1..=1000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
@@ -21,10 +22,10 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let balance = balance(&mut section);
     let servers = servers(&mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
-    let reuse = reuse(&mut section, send_proxy_protocol);
+    let reuse = reuse(&mut section);
     tls(context, &mut section);
     health(&mut section);
-    queue(&mut section);
+    let queue = queue(&mut section);
     if let Some(entry) = section.entry("slow_start")
         && section.duration("slow_start", up_to(HOUR)).is_some()
     {
@@ -33,9 +34,25 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
+    let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
+    let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
+    let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
     section.close();
-    let at = report.at(span);
-    Backend { name: name.to_string(), balance, servers, reuse, send_proxy_protocol, timeouts, retries, max_idle, at }
+    Backend {
+        name: name.to_string(),
+        balance,
+        servers,
+        reuse,
+        send_proxy_protocol,
+        queue,
+        timeouts,
+        retries,
+        max_idle,
+        min_idle,
+        max_requests,
+        max_lifetime,
+        at: report.at(span),
+    }
 }
 
 fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
@@ -63,29 +80,26 @@ fn balance(section: &mut Section<'_, '_>) -> Balance {
     }
 }
 
-/// A connection that began with one client's address cannot serve another's requests.
-fn reuse(section: &mut Section<'_, '_>, proxy: Option<ProxyProtocol>) -> Reuse {
-    let choices = [
-        ("never", Ok(Reuse::Never)),
-        ("always", Ok(Reuse::Always)),
-        ("safe", Err("safe")),
-        ("aggressive", Err("aggressive")),
-    ];
-    match section.choice("reuse", &choices) {
-        Some(Found { value: Err(name), span }) => {
-            let key = format!("reuse = \"{name}\"");
-            section.report.unsupported(span, &key, "or use \"never\" or \"always\"");
-            Reuse::Always
-        }
-        Some(Found { value: Ok(Reuse::Always), span }) if proxy.is_some() => {
-            let what = "with `send_proxy_protocol` a server connection serves one request";
-            section.report.warning(span, what, "remove `reuse`, or set it to \"never\"");
-            Reuse::Never
-        }
-        Some(Found { value: Ok(reuse), .. }) => reuse,
-        None if proxy.is_some() => Reuse::Never,
-        None => Reuse::Always,
+fn reuse(section: &mut Section<'_, '_>) -> Reuse {
+    let choices =
+        [("never", Reuse::Never), ("safe", Reuse::Safe), ("aggressive", Reuse::Aggressive), ("always", Reuse::Always)];
+    section.choice("reuse", &choices).map_or(Reuse::Safe, |found| found.value)
+}
+
+fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announces: bool) -> usize {
+    let Some(Found { value, span }) = section.integer("min_idle", 0..=65_536) else { return 0 };
+    if value > max_idle {
+        let what = format!("`min_idle` is above `max_idle`, which is {max_idle}");
+        section.report.error(span, what, "lower the one or raise the other");
     }
+    if value > 0 && reuse == Reuse::Never {
+        section.report.error(span, "`min_idle` has no use with reuse = \"never\"", "remove it, or allow reuse");
+    }
+    if value > 0 && announces {
+        let what = "`min_idle` has no use with `send_proxy_protocol`: connections begin with a client's address";
+        section.report.error(span, what, "remove one of the two");
+    }
+    value
 }
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
@@ -116,15 +130,15 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 }
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
-    let (address, weight) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN),
+    let (address, weight, max_connections) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
     match address::server(address.value) {
-        Ok(value) => Some(Server { address: value, weight, at: report.at(address.span) }),
+        Ok(value) => Some(Server { address: value, weight, max_connections, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -132,25 +146,24 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<(Found<&'r str>, NonZeroU16)> {
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>);
+
+fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
     if section.node("address").is_none() {
         section.missing("address", "add address = \"HOST:PORT\"");
     }
     let address = section.string("address");
     let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
-    if let Some(entry) = section.entry("max_connections")
-        && section.integer::<i128>("max_connections", CONNECTIONS).is_some()
-    {
-        report.unsupported(entry.key_span, "max_connections", "");
-    }
+    let max_connections =
+        section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
     if let Some(entry) = section.entry("backup")
         && section.boolean("backup").is_some_and(|found| found.value)
     {
         report.unsupported(entry.key_span, "backup", "or set it to false");
     }
     section.close();
-    Some((address?, weight))
+    Some((address?, weight, max_connections))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {
@@ -209,12 +222,17 @@ fn health(section: &mut Section<'_, '_>) {
     table.close();
 }
 
-fn queue(section: &mut Section<'_, '_>) {
+fn queue(section: &mut Section<'_, '_>) -> Queue {
+    let mut queue = Queue::default();
     let Some(mut table) = section.table("queue") else {
-        return;
+        return queue;
     };
-    section.report.unsupported(table.span, "queue", "");
-    table.integer::<i128>("limit", 1..=1_000_000);
-    table.duration("timeout", up_to(HOUR));
+    if let Some(found) = table.integer("limit", 0..=1_000_000) {
+        queue.limit = found.value;
+    }
+    if let Some(found) = table.duration("timeout", up_to(HOUR)) {
+        queue.timeout = found.value;
+    }
     table.close();
+    queue
 }

@@ -63,9 +63,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         signers: Names::new("signer", &signers),
         backends: Names::new("backend", &backends),
     };
-    for signer in signers {
-        signer::signer(&context, signer);
-    }
+    let signers = signers.into_iter().map(|named| signer::signer(&context, named)).collect();
     let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
     let tls = tls.into_iter().map(|named| tls::profile(&context, named)).collect();
     let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
@@ -78,7 +76,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config { process, admin, log, listeners, tls, backends, routes };
+    let config = Config { process, admin, log, listeners, tls, signers, backends, routes };
     resolve::check(&context, &config, drafts);
     config
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, HandshakeLimits, Level, Log, Process, Workers};
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -26,6 +26,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         user: None,
         drain_timeout: seconds(30),
         max_connections: None,
+        batch: Batch::Auto,
         handshakes: HandshakeLimits::default(),
     };
     let Some(mut section) = section else {
@@ -40,6 +41,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.drain_timeout = found.value;
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
+    if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
+        process.batch = batch.value;
+    }
     process.handshakes = handshakes(section.table("handshakes"));
     section.close();
     process

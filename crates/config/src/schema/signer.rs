@@ -1,36 +1,134 @@
-//! `[signer.NAME]`: checked, and refused until there are remote signers.
+//! `[signer.NAME]`
 
-use super::{Context, required_file, seconds, up_to};
-use crate::tree::Value;
-use crate::walk::{Named, string};
-use crate::{address, walk};
+use std::collections::HashMap;
+use std::time::Duration;
 
-pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) {
+use super::{Context, file, seconds, up_to};
+use crate::model::{Signer, SignerServer, Trust, Verify};
+use crate::report::{Report, shown};
+use crate::tree::{Node, Value};
+use crate::walk::{Found, Named, Section, mismatch};
+use crate::{address, units};
+
+/// More would be asked for by a mistake, and each costs every core its connections.
+const SERVERS_MAX: usize = 64;
+const TIMEOUT: Duration = seconds(1);
+const TIMEOUT_MAX: Duration = seconds(60);
+
+pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer {
     let Named { name, span, mut section } = named;
     let report = context.report;
-    report.unsupported(
-        span,
-        &format!("signer.{}", crate::report::shown(name)),
-        "and keep the keys beside the certificates",
-    );
+    let servers = servers(&mut section);
+    let identity = required(context, &mut section, "identity", "add the PEM file of the engine's certificate and key");
+    let ca = required(context, &mut section, "ca", "add the PEM file of the authority that signed the key servers");
+    let timeout = section.duration("timeout", up_to(TIMEOUT_MAX)).map_or(TIMEOUT, |found| found.value);
+    let connections = section.integer("connections", 1..=16).map_or(2, |found| found.value);
+    let hedge = hedge(&mut section, timeout);
+    let verifies = [("rsa", Verify::Rsa), ("all", Verify::All), ("off", Verify::Nothing)];
+    let verify = section.choice("verify", &verifies).map_or(Verify::Rsa, |found| found.value);
+    section.close();
+    let at = report.at(span);
+    Signer { name: name.to_string(), servers, identity, ca, timeout, connections, hedge, verify, at }
+}
+
+fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {
+    let report = section.report;
     if section.node("servers").is_none() {
         section.missing("servers", "add servers = [\"HOST:PORT\"]");
-    } else if let Some(list) = section.list("servers") {
-        if list.value.is_empty() {
-            report.error(list.span, "`servers` is empty", "write at least one \"HOST:PORT\"");
+        return Vec::new();
+    }
+    let Some(list) = section.list("servers") else {
+        return Vec::new();
+    };
+    if list.value.is_empty() {
+        report.error(list.span, "`servers` is empty", "write at least one \"HOST:PORT\"");
+    } else if list.value.len() > SERVERS_MAX {
+        let fix = format!("write at most {SERVERS_MAX}, or use several signers");
+        report.error(list.span, "`servers` has too many entries", fix);
+    }
+    let mut seen = HashMap::new();
+    let mut servers = Vec::new();
+    for server in list.value.iter().filter_map(|node| server(report, node)) {
+        if let Some(first) = seen.insert(server.address.clone(), server.at.line) {
+            let what = format!("this server is listed already, in line {first}");
+            report.error_at(server.at, what, "remove one of the two, and use `connections` for more of them");
         }
-        for node in list.value {
-            if let Value::Table(_) = node.value {
-                walk::mismatch::<()>(report, "servers", "a string", node);
-            } else if let Some(found) = string(report, "servers", node)
-                && let Err((what, fix)) = address::server(found.value)
-            {
-                report.error(found.span, what, fix);
+        servers.push(server);
+    }
+    servers
+}
+
+fn server(report: &Report<'_>, node: &Node<'_>) -> Option<SignerServer> {
+    let (text, server_name) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, None),
+        Value::Table(_) => {
+            let mut section = Section::of(report, node, "this server", node.span)?;
+            if section.node("address").is_none() {
+                section.missing("address", "add address = \"HOST:PORT\"");
             }
+            let address = section.string("address");
+            let name = section.string("server_name").and_then(|found| server_name(report, found));
+            section.close();
+            (address?, name)
+        }
+        _ => return mismatch(report, "servers", "a string or { address = \"HOST:PORT\" }", node),
+    };
+    match address::server(text.value) {
+        Ok(address) => Some(SignerServer { address, server_name, at: report.at(text.span) }),
+        Err((what, fix)) => {
+            report.error(text.span, what, fix);
+            None
         }
     }
-    required_file(&mut section, "identity", context.base, "add the PEM file of the engine's certificate and key");
-    required_file(&mut section, "ca", context.base, "add the PEM file of the authority that signed the key servers");
-    section.duration("timeout", up_to(seconds(60)));
-    section.close();
+}
+
+fn server_name(report: &Report<'_>, found: Found<&str>) -> Option<String> {
+    match address::host(found.value) {
+        Ok(name) => Some(name),
+        Err((what, fix)) => {
+            report.error(found.span, what, fix);
+            None
+        }
+    }
+}
+
+fn required(context: &Context<'_, '_>, section: &mut Section<'_, '_>, key: &'static str, fix: &str) -> Trust {
+    let path = match section.node(key) {
+        None => {
+            section.missing(key, fix);
+            None
+        }
+        Some(_) => section.string(key).and_then(|found| {
+            let path = file(section.report, key, found, context.base)?;
+            Some(Trust { path, at: section.report.at(found.span) })
+        }),
+    };
+    // Stands in for what is wrong, and has been reported.
+    path.unwrap_or_else(|| Trust { path: context.base.into(), at: section.report.at(section.span) })
+}
+
+/// `"off"`, or a duration that is shorter than the timeout.
+fn hedge(section: &mut Section<'_, '_>, timeout: Duration) -> Option<Duration> {
+    let half = Duration::from_millis(timeout.as_millis() as u64 / 2);
+    let default = (!half.is_zero()).then_some(half);
+    let report = section.report;
+    let Some(node) = section.node("hedge") else { return default };
+    let Value::String(text) = &node.value else {
+        return mismatch::<()>(report, "hedge", "\"off\" or a duration such as \"50ms\"", node).and(default);
+    };
+    if text == "off" {
+        return None;
+    }
+    match units::duration(text) {
+        Ok(hedge) if hedge.is_zero() => {
+            report.error(node.span, "`hedge` is too small", "write \"off\", or 1ms or more");
+        }
+        Ok(hedge) if hedge >= timeout => {
+            let fix = format!("use less than {}, or \"off\"", units::write_duration(&timeout));
+            report.error(node.span, "`hedge` is not shorter than `timeout`", fix);
+        }
+        Ok(hedge) => return Some(hedge),
+        Err(fix) => report.error(node.span, format!("`hedge`: \"{}\" is not a duration", shown(text)), fix),
+    }
+    default
 }

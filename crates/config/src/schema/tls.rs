@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use super::suites::policy;
 use super::{Context, DAY, client_auth, file, required_file, seconds};
-use crate::model::{At, Certificate, CertificateSource, KeyType, Resumption, TicketKeys, TlsPolicy, TlsProfile};
+use crate::model::{
+    At, Certificate, CertificateSource, KeyType, Resumption, SignerId, TicketKeys, TlsPolicy, TlsProfile,
+};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, choice, mismatch};
@@ -23,7 +25,8 @@ const WATCH_MIN: Duration = seconds(1);
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
     let Named { name, span, mut section } = named;
     let report = context.report;
-    let certificates = certificates(context, &mut section);
+    let signer = signer(context, &mut section);
+    let certificates = certificates(context, &mut section, signer.is_some());
     let policy = section
         .entry("policy")
         .and_then(|entry| policy(report, &entry.node, entry.key_span))
@@ -34,7 +37,6 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
     let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     let certificate_compression = section.boolean("certificate_compression").is_none_or(|found| found.value);
     let resumption = resumption(context, &mut section);
-    signer(context, &mut section);
     let client_auth = client_auth::client_auth(context, &mut section);
     let ja4 = section.boolean("ja4").is_some_and(|found| found.value);
     never_here(&mut section);
@@ -50,11 +52,13 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
         resumption,
         client_auth,
         ja4,
+        signer,
         at: context.report.at(span),
     }
 }
 
-fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec<Certificate> {
+/// With a signer a chain may come without its key.
+fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>, signer: bool) -> Vec<Certificate> {
     let report = context.report;
     if section.node("certificates").is_none() {
         section.missing("certificates", "add certificates = [\"PATH\"] with a PEM file of chain and key");
@@ -69,7 +73,7 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec
     let mut seen = HashMap::new();
     let mut certificates = Vec::new();
     for node in list.value {
-        let Some(certificate) = certificate(context, node) else {
+        let Some(certificate) = certificate(context, node, signer) else {
             continue;
         };
         if let Some(first) = seen.insert(format!("{:?}", certificate.source), certificate.at.line) {
@@ -81,7 +85,7 @@ fn certificates(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Vec
     certificates
 }
 
-fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate> {
+fn certificate(context: &Context<'_, '_>, node: &Node<'_>, signer: bool) -> Option<Certificate> {
     let report = context.report;
     let at = report.at(node.span);
     match &node.value {
@@ -90,13 +94,13 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>) -> Option<Certificate
             let source = file(report, "certificates", found, context.base).map(CertificateSource::Path)?;
             Some(Certificate { source, ocsp: None, default: false, at })
         }
-        Value::Table(_) => described(context, Section::of(report, node, "this certificate", node.span)?, at),
+        Value::Table(_) => described(context, Section::of(report, node, "this certificate", node.span)?, signer, at),
         _ => mismatch(report, "certificates", CERTIFICATE_FORM, node),
     }
 }
 
 /// `{ chain, key, ocsp, default }`, or `path` for one file with both.
-fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, at: At) -> Option<Certificate> {
+fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, signer: bool, at: At) -> Option<Certificate> {
     let report = context.report;
     let optional = |section: &mut Section<'_, '_>, key| {
         let found = section.string(key)?;
@@ -112,8 +116,12 @@ fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, at: At) ->
         optional(&mut section, "path").map(CertificateSource::Path)
     } else {
         let chain = required_file(&mut section, "chain", context.base, "add the PEM file of the chain");
-        let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
-        chain.zip(key).map(|(chain, key)| CertificateSource::Pair { chain, key })
+        if signer && section.node("key").is_none() {
+            chain.map(CertificateSource::Path)
+        } else {
+            let key = required_file(&mut section, "key", context.base, "add the PEM file of the private key");
+            chain.zip(key).map(|(chain, key)| CertificateSource::Pair { chain, key })
+        }
     };
     let ocsp = optional(&mut section, "ocsp");
     let default = section.boolean("default").is_some_and(|found| found.value);
@@ -177,16 +185,11 @@ fn ticket_keys(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Opti
     }
 }
 
-fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(entry) = section.entry("signer") else {
-        return;
-    };
-    let Some(name) = section.string("signer") else {
-        return;
-    };
-    if context.signers.resolve(context.report, name).is_some() {
-        context.report.unsupported(entry.key_span, "signer", "and keep the keys beside the certificates");
-    }
+/// Where the name leads nowhere, any signer stands in: what keys are missing is then not to be complained about.
+fn signer(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<SignerId> {
+    section.entry("signer")?;
+    let known = section.string("signer").and_then(|name| context.signers.resolve(context.report, name));
+    Some(SignerId(known.unwrap_or(usize::MAX)))
 }
 
 /// What the TLS library cannot do as a server; docs/decisions/0011 and 0012 say what is missing.

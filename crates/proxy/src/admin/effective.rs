@@ -7,14 +7,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
+    AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
     ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect,
-    Reuse, Route, TicketKeys, TlsPolicy, TlsProfile, Trust, Workers,
+    Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
 use super::view::balance_name;
-use crate::telemetry::server_label;
+use crate::telemetry::{address_label, server_label};
 
 pub fn config(config: &Config) -> Value {
     let named = |entries: Vec<(&String, Value)>| -> Value {
@@ -30,7 +30,10 @@ pub fn config(config: &Config) -> Value {
         root["admin"] = json!({ "bind": admin.bind });
     }
     if !config.tls.is_empty() {
-        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(each))).collect());
+        root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
+    }
+    if !config.signers.is_empty() {
+        root["signer"] = named(config.signers.iter().map(|each| (&each.name, signer(each))).collect());
     }
     if !config.backends.is_empty() {
         root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
@@ -46,6 +49,10 @@ fn process(config: &Config) -> Value {
         },
         "drain_timeout": duration(config.process.drain_timeout),
     });
+    process["batch"] = match config.process.batch {
+        Batch::Auto => json!("auto"),
+        Batch::Off => json!("off"),
+    };
     if let Some(user) = &config.process.user {
         process["user"] = json!(user);
     }
@@ -131,7 +138,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     value
 }
 
-fn tls(profile: &TlsProfile) -> Value {
+fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
         "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
         "policy": policy(&profile.policy),
@@ -155,7 +162,33 @@ fn tls(profile: &TlsProfile) -> Value {
     if let Some(auth) = &profile.client_auth {
         value["client_auth"] = client_auth(auth);
     }
+    if let Some(id) = profile.signer {
+        value["signer"] = json!(config.signers[id.0].name);
+    }
     value
+}
+
+fn signer(signer: &Signer) -> Value {
+    let server = |server: &SignerServer| {
+        let address = address_label(&server.address);
+        match &server.server_name {
+            None => json!(address),
+            Some(name) => json!({ "address": address, "server_name": name }),
+        }
+    };
+    json!({
+        "servers": signer.servers.iter().map(server).collect::<Vec<Value>>(),
+        "identity": path(&signer.identity.path),
+        "ca": path(&signer.ca.path),
+        "timeout": duration(signer.timeout),
+        "connections": signer.connections,
+        "hedge": signer.hedge.map_or_else(|| "off".to_owned(), duration),
+        "verify": match signer.verify {
+            Verify::Rsa => "rsa",
+            Verify::All => "all",
+            Verify::Nothing => "off",
+        },
+    })
 }
 
 fn certificate(certificate: &Certificate) -> Value {
@@ -228,14 +261,23 @@ fn template(pieces: &[Piece]) -> String {
 
 fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
-    let server = |server: &propylon_config::Server| json!({ "address": server_label(server), "weight": server.weight });
+    let server = |server: &propylon_config::Server| {
+        let mut value = json!({ "address": server_label(server), "weight": server.weight });
+        if let Some(connections) = server.max_connections {
+            value["max_connections"] = json!(connections);
+        }
+        value
+    };
     let mut value = json!({
         "balance": balance_name(backend.balance),
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
         "reuse": match backend.reuse {
             Reuse::Never => "never",
+            Reuse::Safe => "safe",
+            Reuse::Aggressive => "aggressive",
             Reuse::Always => "always",
         },
+        "queue": { "limit": backend.queue.limit, "timeout": duration(backend.queue.timeout) },
         "timeouts": {
             "connect": duration(timeouts.connect),
             "first_byte": duration(timeouts.first_byte),
@@ -244,12 +286,19 @@ fn backend(backend: &Backend) -> Value {
         },
         "retries": backend.retries,
         "max_idle": backend.max_idle,
+        "min_idle": backend.min_idle,
     });
     if let Some(version) = backend.send_proxy_protocol {
         value["send_proxy_protocol"] = json!(match version {
             ProxyProtocol::V1 => "v1",
             ProxyProtocol::V2 => "v2",
         });
+    }
+    if let Some(requests) = backend.max_requests {
+        value["max_requests"] = json!(requests);
+    }
+    if let Some(lifetime) = backend.max_lifetime {
+        value["max_lifetime"] = json!(duration(lifetime));
     }
     value
 }
@@ -351,14 +400,31 @@ mod tests {
         ticket_keys = { file = "keys", rotate = "90m" }
         session_ids = 9
         ja4 = true
+        signer = "vault"
         client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
         [tls.spare]
         certificates = ["b.pem"]
         ticket_keys = "keys"
+        [signer.vault]
+        servers = ["10.0.0.7:2407", { address = "keys.internal:2408", server_name = "keys" }]
+        identity = "engine.pem"
+        ca = "keys-ca.pem"
+        timeout = "750ms"
+        connections = 3
+        hedge = "off"
+        verify = "all"
+        [signer.near]
+        servers = ["127.0.0.1:2407"]
+        identity = "engine.pem"
+        ca = "keys-ca.pem"
         [backend.app]
         balance = "random"
-        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4 }, "[fd00::1]:80"]
-        reuse = "never"
+        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, "[fd00::1]:80"]
+        reuse = "aggressive"
+        queue = { limit = 0, timeout = "3s" }
+        min_idle = 2
+        max_requests = 500
+        max_lifetime = "10m"
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -400,9 +466,18 @@ mod tests {
         assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");
         assert_eq!(shown["tls"]["public"]["certificates"][1]["key"], "k.pem");
-        assert_eq!(shown["backend"]["app"]["servers"][1], json!({ "address": "app.internal:81", "weight": 4 }));
+        assert_eq!(
+            shown["backend"]["app"]["servers"][1],
+            json!({ "address": "app.internal:81", "weight": 4, "max_connections": 7 })
+        );
+        assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
+        let vault = &shown["signer"]["vault"];
+        assert_eq!(vault["servers"][1], json!({ "address": "keys.internal:2408", "server_name": "keys" }));
+        assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));
+        assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
+        assert_eq!(shown["tls"]["public"]["signer"], "vault");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
         assert_eq!(shown["route"][1]["redirect"]["port"], 444);
         assert_eq!(shown["route"][2]["respond"]["status"], 418);

@@ -100,6 +100,7 @@ impl View {
                 "address": server.label,
                 "resolved": server.address,
                 "weight": configured.weight,
+                "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),
                 "connections_total": self.store.count(metrics.connections),
@@ -107,12 +108,18 @@ impl View {
                 "requests_total": self.store.count(metrics.requests),
                 "requests_on_reused_connections_total": self.store.count(metrics.reused),
                 "stale_connections_total": self.store.count(metrics.stale),
+                "handed_over_total": self.store.count(metrics.handed_over),
+                "made_ahead_total": self.store.count(metrics.warmed),
             })
         });
         json!({
             "name": backend.name,
             "balance": balance_name(backend.balance),
+            "client_connections": self.store.level(metrics.clients_open),
+            "client_connections_total": self.store.count(metrics.clients),
+            "queued": self.store.level(metrics.queue_depth),
             "retries_total": self.store.count(metrics.retries),
+            "stale_retries_total": self.store.count(metrics.stale_retries),
             "retries_refused_total": self.store.count(metrics.retries_refused),
             "unavailable_total": self.store.count(metrics.unavailable),
             "servers": servers.collect::<Vec<Value>>(),

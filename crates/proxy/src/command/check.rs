@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
-use crate::snapshot::load_profiles;
+use crate::snapshot::{load_profiles, load_signers};
 use crate::ticket_keys;
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
@@ -37,11 +37,15 @@ fn summary(problems: &[Problem]) -> String {
 }
 
 fn problems(source: &Source) -> Vec<Problem> {
-    let (profiles, mut problems) = propylon_config::inspect(source);
-    let findings = match load_profiles(&profiles) {
+    let (profiles, signers, mut problems) = propylon_config::inspect(source);
+    let mut findings = match load_profiles(&profiles) {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
+    // What is missing in a signer's section has been said; its stand-ins are no files.
+    if !problems.iter().any(|problem| problem.severity == Severity::Error) {
+        findings.extend(load_signers(&signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
+    }
     problems.extend(findings.iter().chain(&ticket_keys::check(&profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
     problems

@@ -160,9 +160,15 @@ async fn set_up(stage: &mut Stage) -> Result<Setup, Failure> {
     Ok(Setup { web: address(web)?, admin: address(admin)?, origins, engine_pid, lasting })
 }
 
+/// What each of the demo's servers is spared beyond.
+const SERVER_CONNECTIONS_MAX: u32 = 64;
+
 /// One worker, so that the rates are those of one core.
 fn configuration(web: u16, admin: u16, origins: &[SocketAddr]) -> String {
-    let servers: Vec<String> = origins.iter().map(|origin| format!("\"{origin}\"")).collect();
+    let servers: Vec<String> = origins
+        .iter()
+        .map(|origin| format!("{{ address = \"{origin}\", max_connections = {SERVER_CONNECTIONS_MAX} }}"))
+        .collect();
     format!(
         r#"# Written by `propylon demo`, and gone when it ends.
 

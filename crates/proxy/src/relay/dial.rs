@@ -7,11 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use propylon_config::BackendId;
+use propylon_policy::reuse::Fit;
 
 use super::Note;
-use crate::attempt::{connect_failure, pick};
+use crate::attempt::{Attempt, Repeatable};
 use crate::connection::Connection;
+use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
+use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -24,7 +27,7 @@ pub async fn dial(
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     note: &mut Note,
-) -> Result<(Socket, u64), &'static str> {
+) -> Result<(Box<ServerConnection>, u64), &'static str> {
     let core = Rc::clone(&connection.core);
     let config = &snapshot.shared.config.backends[backend.0];
     let metrics = &core.telemetry.backends[backend.0];
@@ -34,47 +37,56 @@ pub async fn dial(
             proxied::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
         }
     };
-    let mut tried = Vec::new();
+    // What an idle connection has behind it is a request; a relay's server sees its client from the first byte.
+    let need = Need { fit: Fit::New, certain: false, owner: None };
+    let mut experience = Experience::default();
     loop {
-        let Some(server) = pick(connection, snapshot, backend, &tried) else {
-            core.metrics.increment(metrics.unavailable);
-            return Err("no-server");
-        };
+        let found = seat::find(connection, snapshot, backend, &need, &mut experience).await;
+        note.queue_us = experience.queue_us.map(narrow);
+        let (server, found) = found.map_err(reason)?;
+        let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
         note.server = Some(server as u32);
         note.attempts += 1;
-        core.metrics.increment(metrics.servers[server].requests);
         let began = Instant::now();
         let opened = open(connection, snapshot, backend, server, &header).await;
-        let micros = began.elapsed().as_micros() as u64;
-        note.connect_us = Some(u32::try_from(micros).unwrap_or(u32::MAX));
-        let suspects = &snapshot.backends[backend.0].suspects;
-        match opened {
-            Ok(opened) => {
-                core.metrics.observe(metrics.connect_duration, micros);
-                suspects.borrow_mut().succeeded(server);
-                core.metrics.increment(metrics.servers[server].connections);
-                core.metrics.raise(metrics.servers[server].open);
-                return Ok(opened);
-            }
+        note.connect_us = Some(narrow(began.elapsed().as_micros() as u64));
+        let (reached, sent) = match opened {
+            Ok((socket, sent)) => (Ok(socket), sent),
             Err(Failed::Client) => return Err("client-reset"),
-            Err(Failed::Server(reason)) => {
-                suspects.borrow_mut().failed(server, core.timers.now());
-                core.metrics.increment(metrics.servers[server].connect_failures);
-                core.metrics.increment(metrics.faults.of(reason));
-                if note.attempts > config.retries {
-                    return Err(reason);
+            Err(Failed::Server(failed)) => (Err(failed), 0),
+        };
+        let key = PoolKey { server, owner: None };
+        match seat::settle(&core, snapshot, backend, key, permit, began, reached) {
+            Ok(server) => return Ok((server, sent)),
+            Err(failed) => {
+                core.metrics.increment(metrics.faults.of(failed.reason));
+                experience.failed(server);
+                if failed.repeatable == Repeatable::No || experience.failures > config.retries {
+                    return Err(failed.reason);
                 }
                 core.metrics.increment(metrics.retries);
-                tried.push(server);
             }
         }
     }
 }
 
+fn reason(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::NoServer => "no-server",
+        Refusal::Queue(reason) => reason,
+        Refusal::ClientGone => "client-reset",
+        Refusal::Failed(failed) => failed.reason,
+    }
+}
+
+fn narrow(micros: u64) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
+}
+
 enum Failed {
     /// The client has reset its connection meanwhile.
     Client,
-    Server(&'static str),
+    Server(Attempt),
 }
 
 async fn open(
@@ -87,7 +99,7 @@ async fn open(
     let core = Rc::clone(&connection.core);
     let patience = snapshot.shared.config.backends[backend.0].timeouts.connect.as_millis() as u64;
     let address = snapshot.shared.servers[backend.0][server].address;
-    let fail = |error: &io::Error| Failed::Server(connect_failure(error).reason);
+    let fail = |error: &io::Error| Failed::Server(connect_failure(error));
     let mut first = First { socket: Socket::new(propylon_sys::connect(address).map_err(|error| fail(&error))?), at: 0 };
     let due = core.timers.now() + patience;
     let sent = poll_fn(|context| {
@@ -99,7 +111,7 @@ async fn open(
         }
         if core.timers.now() >= due {
             connection.count_timeout(Wait::Connect);
-            return Poll::Ready(Err(Failed::Server("connect-timeout")));
+            return Poll::Ready(Err(Failed::Server(CONNECT_TIMEOUT)));
         }
         connection.deadline.set(due, context.waker());
         Poll::Pending

@@ -29,6 +29,15 @@ impl Leaf {
     }
 }
 
+/// The SubjectPublicKeyInfo of a certificate.
+pub(super) fn public_key(
+    certificate: &CertificateDer<'_>,
+    path: &Path,
+) -> Result<SubjectPublicKeyInfoDer<'static>, Trouble> {
+    let parsed = parse(std::slice::from_ref(certificate), path)?;
+    Ok(parsed[0].public_key().raw.to_vec().into())
+}
+
 /// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is already
 /// so is left alone, and one that can be put in order in one way only is, with a warning.
 pub(super) fn order(
@@ -100,22 +109,11 @@ pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -
     let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
         return Vec::new();
     };
-    let now = OffsetDateTime::from(now);
-    let not_before = leaf.validity().not_before.to_datetime();
-    let not_after = leaf.validity().not_after.to_datetime();
-    let mut worries = Vec::new();
-    if now > not_after {
-        let what = format!("the certificate expired on {}, {} ago", not_after.date(), days(now - not_after));
-        worries.push(Trouble::warning(path, what, "renew it: clients refuse it"));
-    }
-    if let Some(left) = ends_soon(not_before, not_after, now) {
+    let mut worries: Vec<Trouble> = validity(&leaf, now, path).into_iter().collect();
+    if let Some(left) = ends_soon(&leaf, OffsetDateTime::from(now)) {
+        let not_after = leaf.validity().not_after.to_datetime();
         let what = format!("the certificate expires on {}, in {}", not_after.date(), days(left));
         worries.push(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"));
-    }
-    if now < not_before {
-        let ahead = days(not_before - now);
-        let what = format!("the certificate is not valid before {}, in {ahead}", not_before.date());
-        worries.push(Trouble::warning(path, what, "wait, or check this machine's clock: clients refuse it"));
     }
     if dns_names(&leaf).is_empty() {
         let what = "the certificate names no DNS name (subjectAltName)";
@@ -154,13 +152,36 @@ pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPubli
 
 /// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
 /// design, less than a third of its life.
-fn ends_soon(not_before: OffsetDateTime, not_after: OffsetDateTime, now: OffsetDateTime) -> Option<Duration> {
+fn ends_soon(leaf: &X509Certificate<'_>, now: OffsetDateTime) -> Option<Duration> {
+    let not_before = leaf.validity().not_before.to_datetime();
+    let not_after = leaf.validity().not_after.to_datetime();
     let left = not_after - now;
     let soon = RENEWAL.min((not_after - not_before) / 3);
     (left.is_positive() && left < soon).then_some(left)
 }
 
 const RENEWAL: Duration = Duration::days(14);
+
+/// What does not stop a certificate from being shown to others than clients.
+pub(super) fn age(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
+    validity(&X509Certificate::from_der(leaf).ok()?.1, now, path)
+}
+
+fn validity(leaf: &X509Certificate<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
+    let now = OffsetDateTime::from(now);
+    let not_before = leaf.validity().not_before.to_datetime();
+    let not_after = leaf.validity().not_after.to_datetime();
+    if now > not_after {
+        let what = format!("the certificate expired on {}, {} ago", not_after.date(), days(now - not_after));
+        return Some(Trouble::warning(path, what, "renew it: it is refused by those who are shown it"));
+    }
+    if now < not_before {
+        let what = format!("the certificate is not valid before {}, in {}", not_before.date(), days(not_before - now));
+        let fix = "wait, or check this machine's clock: it is refused by those who are shown it";
+        return Some(Trouble::warning(path, what, fix));
+    }
+    None
+}
 
 const SHA1_SIGNATURES: [&str; 3] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1", "1.3.14.3.2.29"];
 

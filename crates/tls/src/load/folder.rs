@@ -27,7 +27,8 @@ struct Keys {
     keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
 }
 
-pub(super) fn bundles(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
+/// With a signer chains without keys are as good as those with them.
+pub(super) fn bundles(directory: &Path, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     let (mut bundles, mut chains, mut keys) = (Vec::new(), Vec::new(), Vec::new());
     let before = troubles.len();
     for path in files(directory, troubles) {
@@ -53,7 +54,11 @@ pub(super) fn bundles(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<Bund
     for file in keys {
         bundles.extend(with_chain(file, &mut chains, troubles));
     }
-    for chain in chains.iter().filter(|chain| !chain.claimed && !chain::is_authority(&chain.certificates[0])) {
+    chains.retain(|chain| !chain.claimed && !chain::is_authority(&chain.certificates[0]));
+    if signer {
+        bundles.extend(without_keys(std::mem::take(&mut chains)));
+    }
+    for chain in &chains {
         let fix = "add its key to the folder, or take the certificate out of it";
         troubles.push(Trouble::error(&chain.path, "there is no private key for this certificate in the folder", fix));
     }
@@ -98,6 +103,20 @@ fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> 
         entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_meant(path)).collect();
     files.sort();
     files
+}
+
+/// The longest chain of each certificate.
+fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
+    chains.sort_by_key(|chain| std::cmp::Reverse(chain.certificates.len()));
+    let mut bundles: Vec<Bundle> = Vec::new();
+    for Chain { path, certificates, .. } in chains {
+        if bundles.iter().all(|longer| longer.chain[0] != certificates[0]) {
+            let key_path = path.clone();
+            bundles.push(Bundle { chain_path: path, key_path, chain: certificates, keys: Vec::new() });
+        }
+    }
+    bundles.sort_by(|one, other| one.chain_path.cmp(&other.chain_path));
+    bundles
 }
 
 /// A key with the longest chain that is for it: certbot's folder has the leaf alone beside the whole chain.

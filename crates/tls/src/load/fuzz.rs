@@ -17,7 +17,7 @@ pub fn certificates(text: &[u8], response: &[u8]) {
     };
     let bundle = Bundle { chain_path: path.into(), key_path: path.into(), chain: file.certificates, keys: file.keys };
     let mut troubles = Vec::new();
-    match assemble(bundle, now, &mut troubles) {
+    match assemble(bundle, None, now, &mut troubles) {
         Some(credential) => used(&credential, response, now),
         None => assert!(!troubles.is_empty(), "refused without a reason"),
     }

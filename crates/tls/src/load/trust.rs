@@ -52,7 +52,7 @@ pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Findi
     }
 }
 
-fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStore) -> Vec<Trouble> {
+pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStore) -> Vec<Trouble> {
     let mut troubles = Vec::new();
     for file in files(path, &mut troubles) {
         let contents = match pem::read(&file) {

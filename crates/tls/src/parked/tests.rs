@@ -129,7 +129,7 @@ impl Identity {
         let pair = KeyPair::generate_for(algorithm).unwrap();
         let certificate = CertificateParams::new(vec!["shop.example".into()]).unwrap().self_signed(&pair).unwrap();
         let local = PrivateKey::from_der(pair.serialized_der()).unwrap();
-        let remote = RemoteKey { signer: 3, ski: local.ski(), kind: local.kind() };
+        let remote = RemoteKey::new(3, local.public_info()).expect("a public key");
         Identity { local, remote, certificate: certificate.der().clone() }
     }
 
@@ -228,7 +228,7 @@ impl Talk {
 
 fn way(deferral: Deferral, limits: ParkingLimits) -> (Way, Rc<Parking>) {
     let parking = Parking::new(limits);
-    (Way { deferral, parking: parking.clone() }, parking)
+    (Way { deferral, parking: parking.clone(), remote: false }, parking)
 }
 
 const VERSIONS: [&[&SupportedProtocolVersion]; 2] = [&[&version::TLS12], &[&version::TLS13]];

@@ -87,6 +87,7 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
         resumption: Default::default(),
         client_auth: None,
         ja4: false,
+        signer: None,
         at: At { line: 99, column: 1, length: 1 },
     }
 }

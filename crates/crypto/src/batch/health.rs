@@ -1,0 +1,115 @@
+//! Whether the process has lanes, and whether they can be trusted: known answers at the start, and no second chance.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use propylon_lanes::{Ifma, p256, x25519};
+
+use super::raise::Raise;
+
+/// RSA results that lead nowhere, in the whole life of the process, before the kernel is not used any more. The first may
+/// have been a particle; the next is a processor, or memory, that is broken or under attack.
+const BAD_MAX: u32 = 2;
+
+/// What is tested, trusted and given up as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    Rsa,
+    X25519,
+    P256,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelState {
+    /// In use.
+    Used,
+    /// Turned off by whoever runs the process.
+    TurnedOff,
+    /// The processor has not the instructions: AVX-512 F and IFMA.
+    NoInstructions,
+    /// It has not given the known answers at the start, or a result was wrong since.
+    Failed,
+}
+
+impl Kernel {
+    pub const ALL: [Kernel; 3] = [Kernel::Rsa, Kernel::X25519, Kernel::P256];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Rsa => "rsa",
+            Kernel::X25519 => "x25519",
+            Kernel::P256 => "p256",
+        }
+    }
+}
+
+/// One for the process: its threads share it.
+#[derive(Debug)]
+pub struct Batching {
+    ifma: Option<Ifma>,
+    turned_off: bool,
+    /// In the order of [`Kernel::ALL`]; what is false once stays so.
+    good: [AtomicBool; Kernel::ALL.len()],
+    bad_results: AtomicU32,
+}
+
+impl Batching {
+    /// Asks the processor, and has the kernels give the known answers, which takes some 20 ms.
+    #[must_use]
+    pub fn start() -> Arc<Batching> {
+        let ifma = Ifma::detect();
+        let good = ifma.map(self_tests).unwrap_or_default();
+        Arc::new(Batching { ifma, turned_off: false, good: good.map(AtomicBool::new), bad_results: AtomicU32::new(0) })
+    }
+
+    /// Everything is AWS-LC's.
+    #[must_use]
+    pub fn off() -> Arc<Batching> {
+        let good = [const { AtomicBool::new(false) }; Kernel::ALL.len()];
+        Arc::new(Batching { ifma: None, turned_off: true, good, bad_results: AtomicU32::new(0) })
+    }
+
+    /// As of now.
+    #[must_use]
+    pub fn state(&self, kernel: Kernel) -> KernelState {
+        match self.ifma {
+            None if self.turned_off => KernelState::TurnedOff,
+            None => KernelState::NoInstructions,
+            Some(_) if self.is_usable(kernel) => KernelState::Used,
+            Some(_) => KernelState::Failed,
+        }
+    }
+
+    /// Whether work of this kind is better off in company, as of now.
+    #[must_use]
+    pub fn is_usable(&self, kernel: Kernel) -> bool {
+        self.good[kernel as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn ifma(&self) -> Option<Ifma> {
+        self.ifma
+    }
+
+    pub(super) fn give_up(&self, kernel: Kernel) {
+        if self.good[kernel as usize].swap(false, Ordering::Relaxed) {
+            log::error!(
+                "batches: the kernel for {} gave a wrong result, which was caught; from now on AWS-LC does its work. Have \
+                 the processor and the memory of this machine checked",
+                kernel.name()
+            );
+        }
+    }
+
+    pub(super) fn count_bad(&self, results: u32) {
+        if self.bad_results.fetch_add(results, Ordering::Relaxed) + results >= BAD_MAX {
+            self.give_up(Kernel::Rsa);
+        }
+    }
+}
+
+/// In the order of [`Kernel::ALL`].
+fn self_tests(ifma: Ifma) -> [bool; Kernel::ALL.len()] {
+    let rsa = Raise::new().is_some_and(|mut raise| propylon_lanes::rsa::self_test(ifma, raise.scratch()));
+    [rsa, x25519::self_test(ifma), p256::self_test(ifma)]
+}

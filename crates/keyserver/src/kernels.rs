@@ -1,0 +1,228 @@
+//! What does private-key work: the kernels' nonces made ahead and passes of several RSA operations where the configuration
+//! and the processor have them, and AWS-LC elsewhere; and the numbers that come of it.
+
+use std::sync::Arc;
+
+use propylon_crypto::batch::{self, BatchCounts, Batching, Kernel, KernelState, LANES, Work};
+use propylon_crypto::{Job, Outcome};
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
+
+/// The switches of the configuration, and what they come to on this machine. Every private-key operation of the process
+/// goes through [`run_each`] or [`run_together`].
+#[derive(Clone)]
+pub struct Kernels {
+    batching: Arc<Batching>,
+    /// `[ecdsa]` `precompute`: P-256 takes a nonce that was made ahead.
+    precompute: bool,
+    /// `[rsa]` `batch`: several RSA operations in one pass.
+    batch: bool,
+}
+
+/// What a thread is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Links,
+    Curves,
+    Rsa,
+}
+
+/// The kernels that are used here, each with what it does.
+const USED: [(Kernel, &str); 2] =
+    [(Kernel::P256, "ECDSA P-256 with nonces made ahead"), (Kernel::Rsa, "RSA in batches")];
+
+impl Kernels {
+    /// Has the kernels tested, if any is wanted.
+    pub fn start(precompute: bool, batch: bool) -> Kernels {
+        let batching = if precompute || batch { Batching::start() } else { Batching::off() };
+        Kernels { batching, precompute, batch }
+    }
+
+    /// Says what has come of it: once, in the log.
+    pub fn tell(&self) {
+        for (kernel, what) in USED {
+            match self.state(kernel) {
+                KernelState::Used => log::info!("{what}: tested and in use"),
+                KernelState::TurnedOff => log::info!("{what}: turned off"),
+                KernelState::NoInstructions => {
+                    log::info!("{what}: not on this processor, which has no AVX-512 IFMA; AWS-LC does it");
+                }
+                KernelState::Failed => log::error!(
+                    "{what}: the kernel does not give the known answers and is not used; AWS-LC does its work. Have the \
+                     processor and the memory of this machine checked"
+                ),
+            }
+        }
+    }
+
+    /// As of now.
+    pub fn state(&self, kernel: Kernel) -> KernelState {
+        let wanted = match kernel {
+            Kernel::P256 => self.precompute,
+            Kernel::Rsa => self.batch,
+            Kernel::X25519 => false,
+        };
+        if wanted { self.batching.state(kernel) } else { KernelState::TurnedOff }
+    }
+
+    /// Gives this thread what its work needs. All memory is taken here, and not when the system call that locks it is one
+    /// that the process denies itself.
+    pub fn install(&self, role: Role) {
+        let work = match role {
+            Role::Links if self.precompute => Work::P256Signature,
+            Role::Rsa if self.batch => Work::Rsa,
+            Role::Links | Role::Curves | Role::Rsa => return,
+        };
+        batch::install(&self.batching);
+        batch::prepare(work);
+    }
+}
+
+/// Does jobs that gain nothing by each other; outcomes are in their order.
+pub fn run_each(jobs: impl Iterator<Item = Job>, outcomes: &mut Vec<Outcome>) {
+    outcomes.extend(jobs.map(Job::run));
+}
+
+/// Does jobs that may be better off together. As many outcomes as jobs, in their order.
+pub fn run_together(jobs: Vec<Job>) -> Vec<Outcome> {
+    batch::run_all(jobs)
+}
+
+/// For a thread that is about to wait: makes some more nonces, if there is room for them. At most 0.1 ms.
+pub fn idle() {
+    batch::refill();
+}
+
+/// Those of a thread with a bench, or without one.
+pub struct KernelMetrics {
+    sizes: Histogram,
+    /// ECDSA P-256, RSA; by the lanes, by AWS-LC.
+    operations: [[Counter; 2]; 2],
+    pool_level: Gauge,
+    pool_misses: Counter,
+    bad_lanes: Counter,
+    checks: [Counter; 2],
+    swappable: Gauge,
+    /// In the order of [`USED`]; the main thread's.
+    kernels: [Gauge; USED.len()],
+}
+
+/// What was reported last.
+#[derive(Default)]
+pub struct Seen(BatchCounts);
+
+impl KernelMetrics {
+    pub fn register(r: &mut Registry) -> KernelMetrics {
+        let name = |name: &str| format!("propylon_keyserver_{name}");
+        let bounds: Vec<u64> = (1..=LANES as u64).collect();
+        let mut operations = |work| {
+            ["lanes", "aws-lc"].map(|by| {
+                let help = "Private-key operations on P-256 and with RSA, by what did them.";
+                r.counter(&name("operations_total"), help, &[("work", work), ("by", by)])
+            })
+        };
+        let operations = ["p256", "rsa"].map(&mut operations);
+        let checks = ["right", "wrong"].map(|outcome| {
+            let help = "Results of the lanes that AWS-LC was asked about, too.";
+            r.counter(&name("checks_total"), help, &[("outcome", outcome)])
+        });
+        let kernels = USED.map(|(kernel, _)| {
+            let help = "1 while a kernel is wanted, tested, trusted and in use.";
+            r.gauge(&name("kernel"), help, &[("kernel", kernel.name())])
+        });
+        let help = "RSA operations that were done together; those of one are done by AWS-LC.";
+        let sizes = r.histogram(&name("batch_size"), help, &[], &bounds, 1.0);
+        let pool_level =
+            r.gauge(&name("pool_level"), "Nonces for P-256 made ahead and ready, after the last operations.", &[]);
+        let help = "Times that no nonce was ready, and some were made while somebody waited.";
+        let pool_misses = r.counter(&name("pool_misses_total"), help, &[]);
+        let help = "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.";
+        let bad_lanes = r.counter(&name("bad_lanes_total"), help, &[]);
+        let help = "Threads whose nonces or working memory could not be locked into memory.";
+        let swappable = r.gauge(&name("swappable"), help, &[]);
+        KernelMetrics { sizes, operations, pool_level, pool_misses, bad_lanes, checks, swappable, kernels }
+    }
+
+    /// For the main thread.
+    pub fn report_states(&self, column: &Column, kernels: &Kernels) {
+        for (gauge, (kernel, _)) in self.kernels.iter().zip(USED) {
+            column.set(*gauge, i64::from(kernels.state(kernel) == KernelState::Used));
+        }
+    }
+
+    /// For a thread that has done so many operations on P-256, and with RSA, since `seen`.
+    pub fn report(&self, column: &Column, seen: &mut Seen, p256: u64, rsa: u64) {
+        let Some(now) = batch::counts() else {
+            for ([_, by_awslc], done) in self.operations.iter().zip([p256, rsa]) {
+                column.add(*by_awslc, done);
+            }
+            return;
+        };
+        let before = std::mem::replace(&mut seen.0, now);
+        for (([in_lanes, by_awslc], done), work) in
+            self.operations.iter().zip([p256, rsa]).zip([Work::P256Signature, Work::Rsa])
+        {
+            let lanes = now.in_lanes[work as usize] - before.in_lanes[work as usize];
+            column.add(*in_lanes, lanes);
+            column.add(*by_awslc, done.saturating_sub(lanes));
+        }
+        for ((size, now), before) in (1..).zip(now.sizes[0]).zip(before.sizes[0]) {
+            if now > before {
+                column.observe_many(self.sizes, size, now - before);
+            }
+        }
+        column.set(self.pool_level, now.pool_levels[0] as i64);
+        column.add(self.pool_misses, now.pool_misses[0] - before.pool_misses[0]);
+        column.add(self.bad_lanes, now.bad_lanes - before.bad_lanes);
+        column.add(self.checks[0], now.checks_passed - before.checks_passed);
+        column.add(self.checks[1], now.checks_failed - before.checks_failed);
+        column.set(self.swappable, i64::from(!now.is_locked));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_crypto::{Hash, PrivateKey, Scheme};
+    use propylon_metrics::Store;
+
+    use super::*;
+
+    /// Signs so many times on a thread of its own, as one of the links does, and returns what was counted.
+    fn signed(kernels: &Kernels, times: usize) -> (Arc<Store>, KernelMetrics) {
+        let mut registry = Registry::new();
+        let metrics = KernelMetrics::register(&mut registry);
+        let store = registry.build(1);
+        let column = Store::column(&store, 0);
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let key = PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read");
+        std::thread::scope(|scope| {
+            let (metrics, column) = (&metrics, column);
+            scope.spawn(move || {
+                kernels.install(Role::Links);
+                let (mut seen, mut outcomes) = (Seen::default(), Vec::new());
+                metrics.report(&column, &mut seen, 0, 0);
+                for _ in 0..times {
+                    let job = key.job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+                    run_each(std::iter::once(job), &mut outcomes);
+                    metrics.report(&column, &mut seen, 1, 0);
+                }
+                assert!(outcomes.iter().all(Result::is_ok));
+            });
+        });
+        (store, metrics)
+    }
+
+    #[test]
+    fn every_signature_is_counted_once_by_what_made_it() {
+        for precompute in [true, false] {
+            let kernels = Kernels::start(precompute, true);
+            let is_used = kernels.state(Kernel::P256) == KernelState::Used;
+            assert!(precompute || kernels.state(Kernel::P256) == KernelState::TurnedOff);
+            let (store, metrics) = signed(&kernels, 100);
+            let [p256, rsa] = metrics.operations.map(|counters| counters.map(|counter| store.count(counter)));
+            assert_eq!((p256, rsa), (if is_used { [100, 0] } else { [0, 100] }, [0, 0]));
+            // 64 were there at the start, and 64 were made when they were used up.
+            let pool = (store.count(metrics.pool_misses), store.level(metrics.pool_level));
+            assert_eq!(pool, if is_used { (1, 28) } else { (0, 0) });
+        }
+    }
+}

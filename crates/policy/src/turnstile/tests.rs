@@ -1,0 +1,296 @@
+//! Virtual cores by seeds, and real threads, against the promises of the turnstile.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::task::Wake;
+
+use super::*;
+
+/// A connection, known by its server.
+type Connection = usize;
+
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A request in the simulation.
+struct Request {
+    ticket: Ticket,
+    wants: Vec<usize>,
+    woken: Arc<Count>,
+    asked: bool,
+}
+
+/// Virtual cores in turns that chance decides, as the proxy drives the turnstile: reuse what is idle here, else take a
+/// permit, else wait; lay down or close when done; go away at any time.
+struct World {
+    turnstile: Turnstile<Connection>,
+    max: Vec<u32>,
+    /// By core, then by server.
+    idle: Vec<Vec<usize>>,
+    /// Connections in use, by their servers.
+    busy: Vec<usize>,
+    /// In the order of their joins.
+    waiting: VecDeque<Request>,
+    limit: usize,
+    served: usize,
+}
+
+impl World {
+    fn new(random: &mut fastrand::Rng) -> World {
+        let max: Vec<u32> = (0..random.usize(1..4)).map(|_| random.u32(1..5)).collect();
+        let (cores, limit) = (random.usize(1..5), random.usize(0..12));
+        World {
+            turnstile: Turnstile::new(&max, cores, limit),
+            idle: vec![vec![0; max.len()]; cores],
+            busy: Vec::new(),
+            waiting: VecDeque::new(),
+            max,
+            limit,
+            served: 0,
+        }
+    }
+
+    fn step(&mut self, random: &mut fastrand::Rng) {
+        let core = random.usize(..self.idle.len());
+        match random.u8(..10) {
+            0..=3 => self.arrive(core, random),
+            4..=6 if !self.busy.is_empty() => {
+                let server = self.busy.swap_remove(random.usize(..self.busy.len()));
+                if random.bool() { self.lay_down(core, server) } else { self.turnstile.release(server) }
+            }
+            7 if !self.waiting.is_empty() => self.give_up(core, random),
+            8 => self.close_idle(core, random),
+            _ => {}
+        }
+        self.stewards();
+        self.collect(random);
+        self.check();
+    }
+
+    fn arrive(&mut self, core: usize, random: &mut fastrand::Rng) {
+        let mut wants: Vec<usize> = (0..self.max.len()).filter(|_| random.bool()).collect();
+        if wants.is_empty() {
+            wants.push(random.usize(..self.max.len()));
+        }
+        for server in &wants {
+            if !self.turnstile.is_wanted(*server) && self.idle[core][*server] > 0 {
+                self.set_idle(core, *server, self.idle[core][*server] - 1);
+                self.busy.push(*server);
+                return;
+            }
+            if self.turnstile.try_take(*server) {
+                self.busy.push(*server);
+                return;
+            }
+        }
+        let waiting = self.turnstile.depth();
+        match self.turnstile.join(wants.clone()) {
+            Err(Full) => assert!(waiting >= self.limit, "refused with {waiting} of {} in the line", self.limit),
+            Ok(ticket) => {
+                let woken = Arc::new(Count(AtomicUsize::new(0)));
+                self.waiting.push_back(Request { ticket, wants, woken, asked: false });
+            }
+        }
+    }
+
+    fn set_idle(&mut self, core: usize, server: usize, count: usize) {
+        self.idle[core][server] = count;
+        self.turnstile.note_idle(core, server, count);
+    }
+
+    fn lay_down(&mut self, core: usize, server: usize) {
+        if self.turnstile.offer(server, server).is_err() {
+            self.set_idle(core, server, self.idle[core][server] + 1);
+        }
+    }
+
+    fn give_up(&mut self, core: usize, random: &mut fastrand::Rng) {
+        let Some(request) = self.waiting.remove(random.usize(..self.waiting.len())) else { return };
+        match self.turnstile.leave(request.ticket) {
+            None => {}
+            Some(Grant::Permit(server)) => self.turnstile.release(server),
+            Some(Grant::Connection(server, _)) => self.lay_down(core, server),
+        }
+    }
+
+    fn close_idle(&mut self, core: usize, random: &mut fastrand::Rng) {
+        let server = random.usize(..self.max.len());
+        if self.idle[core][server] > 0 {
+            self.set_idle(core, server, self.idle[core][server] - 1);
+            self.turnstile.release(server);
+        }
+    }
+
+    /// What each core does when it is called.
+    fn stewards(&mut self) {
+        for core in 0..self.idle.len() {
+            if self.turnstile.poll_called(core, &Context::from_waker(Waker::noop())).is_pending() {
+                continue;
+            }
+            for server in 0..self.max.len() {
+                while self.idle[core][server] > 0 && self.turnstile.offer(server, server).is_ok() {
+                    self.set_idle(core, server, self.idle[core][server] - 1);
+                }
+            }
+        }
+    }
+
+    /// Requests look after their grants: some of them unasked, those that were woken always.
+    fn collect(&mut self, random: &mut fastrand::Rng) {
+        let mut refused: Vec<usize> = Vec::new();
+        let mut still = VecDeque::new();
+        for mut request in std::mem::take(&mut self.waiting) {
+            let woken = request.woken.0.swap(0, Ordering::SeqCst) > 0;
+            if request.asked && !woken && random.u8(..4) > 0 {
+                refused.extend(&request.wants);
+                still.push_back(request);
+                continue;
+            }
+            let waker = Waker::from(Arc::clone(&request.woken));
+            match self.turnstile.poll(request.ticket, &Context::from_waker(&waker)) {
+                Poll::Pending => {
+                    assert!(!woken, "woken for nothing");
+                    request.asked = true;
+                    refused.extend(&request.wants);
+                    still.push_back(request);
+                }
+                Poll::Ready(Grant::Permit(server) | Grant::Connection(server, _)) => {
+                    assert!(woken || !request.asked, "a grant without a wake-up");
+                    assert!(!refused.contains(&server), "server {server} was wanted by one who came before");
+                    assert!(request.wants.contains(&server));
+                    self.busy.push(server);
+                    self.served += 1;
+                }
+            }
+        }
+        self.waiting = still;
+    }
+
+    fn check(&self) {
+        for (server, max) in self.max.iter().enumerate() {
+            let idle: usize = self.idle.iter().map(|core| core[server]).sum();
+            let busy = self.busy.iter().filter(|busy| **busy == server).count();
+            assert!(self.turnstile.open(server) <= *max);
+            assert_eq!(self.turnstile.open(server) as usize, idle + busy, "permits are connections");
+            let wanted = self.waiting.iter().any(|request| request.wants.contains(&server));
+            assert!(!wanted || (self.turnstile.open(server) == *max && idle == 0), "somebody waits for nothing");
+            assert_eq!(self.turnstile.is_wanted(server), wanted);
+        }
+        assert!(self.waiting.len() <= self.limit);
+        assert_eq!(self.turnstile.depth(), self.waiting.len());
+    }
+}
+
+#[test]
+fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_what_is_free() {
+    let mut served = 0;
+    for seed in 0..400 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut world = World::new(&mut random);
+        println!("seed {seed}");
+        (0..400).for_each(|_| world.step(&mut random));
+        // Everybody goes home, and nobody is left behind.
+        while let Some(server) = world.busy.pop() {
+            world.turnstile.release(server);
+            world.collect(&mut random);
+            world.check();
+        }
+        assert!(world.waiting.is_empty());
+        served += world.served;
+    }
+    assert!(served > 5_000, "only {served} had to wait");
+}
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// One request of a thread; false when it gave up.
+fn take(turnstile: &Turnstile<Connection>, patience: usize, waker: &Waker) -> bool {
+    if turnstile.try_take(0) {
+        return true;
+    }
+    let Ok(ticket) = turnstile.join([0]) else { return false };
+    for _ in 0..patience {
+        if turnstile.poll(ticket, &Context::from_waker(waker)).is_ready() {
+            return true;
+        }
+        std::thread::park();
+    }
+    turnstile.leave(ticket).is_some()
+}
+
+#[test]
+fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
+    const MAX: u32 = 3;
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[MAX], 4, 64);
+    let (inside, served) = (AtomicU32::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (turnstile, inside, served) = (&turnstile, &inside, &served);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(thread);
+                let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+                for _ in 0..4_000 {
+                    // Without an end to its patience a thread that is not woken hangs, and the test with it.
+                    let patience = if random.u8(..8) == 0 { 1 } else { usize::MAX };
+                    if !take(turnstile, patience, &waker) {
+                        continue;
+                    }
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < MAX);
+                    served.fetch_add(1, Ordering::SeqCst);
+                    if random.u8(..4) == 0 {
+                        std::thread::yield_now();
+                    }
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if turnstile.offer(0, 0).is_err() {
+                        turnstile.release(0);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((turnstile.open(0), turnstile.depth()), (0, 0), "no permit was lost");
+    assert!(served.into_inner() > 16_000);
+}
+
+#[test]
+fn a_full_line_refuses_and_a_place_given_up_can_be_had() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, 1);
+    assert!(turnstile.try_take(0));
+    let first = turnstile.join([0]).unwrap();
+    assert_eq!(turnstile.join([0]), Err(Full));
+    assert_eq!(turnstile.leave(first), None);
+    let second = turnstile.join([0]).unwrap();
+    turnstile.release(0);
+    let grant = turnstile.poll(second, &Context::from_waker(Waker::noop()));
+    assert_eq!(grant, Poll::Ready(Grant::Permit(0)));
+    assert!(!turnstile.has_room(0), "the permit is the waiter's");
+}
+
+#[test]
+fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, 8);
+    assert!(turnstile.try_take(0));
+    let waits = turnstile.join([0]).unwrap();
+    assert!(turnstile.try_take(1), "the line is for the other server");
+    turnstile.release(0);
+    assert!(!turnstile.try_take(0));
+    assert_eq!(turnstile.leave(waits), Some(Grant::Permit(0)));
+}
+
+#[test]
+fn a_server_without_a_limit_never_makes_anybody_wait() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, 0);
+    assert!((0..10_000).all(|_| turnstile.try_take(0)));
+}

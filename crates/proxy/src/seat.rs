@@ -1,0 +1,513 @@
+//! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use propylon_config::{Backend, BackendId, Reuse};
+use propylon_policy::reuse::{Fit, Level, fit};
+use propylon_policy::turnstile::{Grant, Ticket};
+use rustix::io::Errno;
+
+use crate::attempt::{Attempt, Repeatable};
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::deadline::Deadline;
+use crate::exchange::Request;
+use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use crate::proxied;
+use crate::snapshot::CoreSnapshot;
+use crate::socket::Socket;
+use crate::telemetry::Wait;
+
+/// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
+const LIFETIME_SPREAD_PERCENT: u64 = 10;
+
+pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+
+/// What a request or a relay has learnt in its earlier attempts.
+#[derive(Default)]
+pub struct Experience {
+    /// Attempts that failed for another reason than a stale connection.
+    pub failures: u32,
+    /// Servers that it failed at, so that a repeat goes elsewhere if there is an elsewhere. Empty, and so without memory, for
+    /// nearly every request.
+    pub tried: Vec<usize>,
+    /// A pooled connection was stale: the others are likely to be.
+    pub fresh: bool,
+    /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
+    pub kept: Option<(usize, Permit)>,
+    /// Microseconds in the backend's line, if there was a wait.
+    pub queue_us: Option<u64>,
+}
+
+impl Experience {
+    /// An attempt has failed, and the server is to blame.
+    pub fn failed(&mut self, server: usize) {
+        self.failures += 1;
+        self.tried.push(server);
+    }
+}
+
+/// Why there is no connection.
+pub enum Refusal {
+    NoServer,
+    /// One of `telemetry::QUEUE_REFUSALS`.
+    Queue(&'static str),
+    /// The client has reset its connection while it waited.
+    ClientGone,
+    Failed(Attempt),
+}
+
+/// Which servers will do, the most particular first.
+#[derive(Clone, Copy)]
+enum Choice {
+    Trusted,
+    Untried,
+    Any,
+}
+
+enum Pick {
+    Server(usize, Choice),
+    /// Those that would do have as many connections as they may.
+    Full(Box<[usize]>),
+    None,
+}
+
+/// What is asked of a connection.
+pub struct Need {
+    pub fit: Fit,
+    /// The kernel is asked whether an idle connection is still open.
+    pub certain: bool,
+    /// The only client connection whose bytes it may carry.
+    pub owner: Option<NonZeroU64>,
+}
+
+pub enum Found {
+    Connection(Box<ServerConnection>),
+    /// The right to make one; none where there is no limit.
+    Permit(Option<Permit>),
+}
+
+/// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
+pub async fn take(
+    connection: &mut Connection,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    repeatable: bool,
+    experience: &mut Experience,
+) -> Result<Box<ServerConnection>, Refusal> {
+    let core = Rc::clone(&connection.core);
+    let config = &snapshot.shared.config.backends[backend.0];
+    let level = level(config.reuse);
+    // What a server was told of a client at the start is not true of another.
+    let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
+    let owner = is_private.then(|| connection.owner());
+    let need = Need {
+        fit: if experience.fresh { Fit::New } else { fit(level, connection.requests <= 1, repeatable) },
+        certain: !request.head.method.is_idempotent(),
+        owner,
+    };
+    request.note.reused = false;
+    let found = find(connection, snapshot, backend, &need, experience).await;
+    request.note.queue_us = experience.queue_us;
+    let (server, found) = found?;
+    request.note.server = Some(server);
+    let state = &snapshot.backends[backend.0];
+    state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
+    let permit = match found {
+        Found::Connection(mut found) => {
+            found.requests = found.requests.saturating_add(1);
+            core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
+            request.note.reused = true;
+            return Ok(found);
+        }
+        Found::Permit(permit) => permit,
+    };
+    let key = PoolKey { server, owner };
+    let preamble = preamble(connection, config).map_err(Refusal::Failed)?;
+    let started = Instant::now();
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, &connection.deadline)).await;
+    request.note.connect_us = Some(started.elapsed().as_micros() as u64);
+    if made.as_ref().is_err_and(|failed| failed.status == 504) {
+        connection.count_timeout(Wait::Connect);
+    }
+    let mut made = made.map_err(Refusal::Failed)?;
+    made.requests = 1;
+    Ok(made)
+}
+
+/// What connections of this client to this backend begin with.
+fn preamble(connection: &Connection, config: &Backend) -> Result<Vec<u8>, Attempt> {
+    let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
+    let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
+    proxied::header(connection, version, None).map_err(|_| failed)
+}
+
+/// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
+/// where every server that would do is full.
+pub async fn find(
+    connection: &mut Connection,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    need: &Need,
+    experience: &mut Experience,
+) -> Result<(usize, Found), Refusal> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let (server, found) = match experience.kept.take() {
+        Some((server, permit)) => (server, Found::Permit(Some(permit))),
+        None => match seek(&core, snapshot, backend, need, experience) {
+            Ok(found) => found,
+            Err(None) => {
+                core.metrics.increment(metrics.unavailable);
+                return Err(Refusal::NoServer);
+            }
+            // Boxed, as all that is rare: every request would carry room for it.
+            Err(Some(wants)) => Box::pin(queue(connection, snapshot, backend, wants, need, experience)).await?,
+        },
+    };
+    core.metrics.increment(metrics.servers[server].requests);
+    Ok((server, found))
+}
+
+/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
+pub async fn connect(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    preamble: &[u8],
+    deadline: &Deadline,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let config = &snapshot.shared.config.backends[backend.0];
+    let address = snapshot.shared.servers[backend.0][key.server].address;
+    let started = Instant::now();
+    let reached = reach(core, address, config, preamble, deadline).await;
+    settle(core, snapshot, backend, key, permit, started, reached)
+}
+
+/// The account of an attempt to connect, and the connection if there is one.
+pub fn settle(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    started: Instant,
+    reached: Result<Socket, Attempt>,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let metrics = &core.telemetry.backends[backend.0];
+    let suspects = &snapshot.backends[backend.0].suspects;
+    let config = &snapshot.shared.config.backends[backend.0];
+    core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
+    match reached {
+        Ok(socket) => {
+            suspects.borrow_mut().succeeded(key.server);
+            core.metrics.increment(metrics.servers[key.server].connections);
+            core.metrics.raise(metrics.servers[key.server].open);
+            let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
+            let home = core.metrics.index();
+            Ok(Box::new(ServerConnection { socket, key, home, requests: 0, expires, permit }))
+        }
+        Err(failed) => {
+            // What this machine is short of is no fault of the server.
+            if failed.status != 503 {
+                suspects.borrow_mut().failed(key.server, core.timers.now());
+            }
+            core.metrics.increment(metrics.servers[key.server].connect_failures);
+            Err(failed)
+        }
+    }
+}
+
+fn spread(lifetime: Duration, core: &Core) -> Duration {
+    let most = lifetime.as_millis() as u64 * LIFETIME_SPREAD_PERCENT / 100;
+    lifetime - Duration::from_millis(core.random.borrow_mut().u64(..=most))
+}
+
+fn level(reuse: Reuse) -> Level {
+    match reuse {
+        Reuse::Never => Level::Never,
+        Reuse::Safe => Level::Safe,
+        Reuse::Aggressive => Level::Aggressive,
+        Reuse::Always => Level::Always,
+    }
+}
+
+/// A connection or the right to make one, without waiting; else the servers to wait for, or none where there is none.
+fn seek(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    need: &Need,
+    experience: &Experience,
+) -> Result<(usize, Found), Option<Box<[usize]>>> {
+    match pick(core, snapshot, backend, &experience.tried) {
+        Pick::None => Err(None),
+        Pick::Full(wants) => Err(Some(wants)),
+        Pick::Server(server, choice) => match at(core, snapshot, backend, server, need) {
+            Some(found) => Ok((server, found)),
+            // Another core was faster.
+            None => Err(Some(acceptable(core, snapshot, backend, &experience.tried, choice))),
+        },
+    }
+}
+
+async fn queue(
+    connection: &mut Connection,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    wants: Box<[usize]>,
+    need: &Need,
+    experience: &mut Experience,
+) -> Result<(usize, Found), Refusal> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
+    let began = Instant::now();
+    let waited = wait(connection, snapshot, backend, turnstile, wants).await;
+    match &waited {
+        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
+        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        _ => {}
+    }
+    // Who found the line full has not waited.
+    if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
+        let micros = began.elapsed().as_micros() as u64;
+        experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
+        core.metrics.observe(metrics.queue_wait, micros);
+    }
+    Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
+}
+
+fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
+    let state = &snapshot.backends[backend.0];
+    let now = core.timers.now();
+    let random = core.random.borrow_mut().u64(..);
+    for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
+        let mut suspects = state.suspects.borrow_mut();
+        let fits = |server: usize| match choice {
+            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
+            Choice::Untried => !tried.contains(&server),
+            Choice::Any => true,
+        };
+        let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
+        if let Some(server) = picked {
+            suspects.tried(server, now);
+            return Pick::Server(server, choice);
+        }
+        drop(suspects);
+        let wants = match state.pool.turnstile {
+            Some(_) => acceptable(core, snapshot, backend, tried, choice),
+            None => Box::default(),
+        };
+        // Waiting for a server that is trusted is better than failing at one that is not.
+        if !wants.is_empty() {
+            return Pick::Full(wants);
+        }
+    }
+    Pick::None
+}
+
+fn acceptable(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    tried: &[usize],
+    choice: Choice,
+) -> Box<[usize]> {
+    let state = &snapshot.backends[backend.0];
+    let suspects = state.suspects.borrow();
+    let now = core.timers.now();
+    let fits = |server: &usize| match choice {
+        Choice::Trusted => !tried.contains(server) && suspects.eligible(*server, now),
+        Choice::Untried => !tried.contains(server),
+        Choice::Any => true,
+    };
+    (0..state.pool.servers()).filter(fits).collect()
+}
+
+/// An idle connection to this server, or the right to make one, without waiting.
+fn at(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, need: &Need) -> Option<Found> {
+    let pool = &snapshot.backends[backend.0].pool;
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    if need.fit != Fit::New {
+        let (found, stale) = pool.checkout(PoolKey { server, owner: need.owner }, need.fit, need.certain);
+        for _ in 0..stale {
+            core.metrics.increment(metrics.stale);
+            core.metrics.lower(metrics.open);
+        }
+        if found.is_some() || stale > 0 {
+            core.report_idle(backend.0, pool, server);
+        }
+        if let Some(found) = found {
+            return Some(Found::Connection(found));
+        }
+    }
+    let Some(turnstile) = &pool.turnstile else { return Some(Found::Permit(None)) };
+    if turnstile.try_take(server) {
+        return Some(Found::Permit(Some(Permit::taken(turnstile, server))));
+    }
+    if turnstile.is_wanted(server) {
+        return None;
+    }
+    // What is idle here does not suit this request, and is in its way.
+    let evicted = pool.evict(server)?;
+    core.report_idle(backend.0, pool, server);
+    core.metrics.lower(metrics.open);
+    Some(Found::Permit(evicted.permit))
+}
+
+/// What came of the wait: a connection from this core or another, or the right to make one.
+fn granted(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    turnstile: &Arc<ServerTurnstile>,
+    grant: Grant<Box<ServerConnection>>,
+    need: &Need,
+) -> (usize, Found) {
+    let (server, mut found) = match grant {
+        Grant::Permit(server) => (server, Found::Permit(Some(Permit::taken(turnstile, server)))),
+        Grant::Connection(server, found) => (server, Found::Connection(found)),
+    };
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    if let Found::Connection(mut handed) = found {
+        let home = core.metrics.index();
+        let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.socket.is_quiet();
+        // What the other core's event loop knows may be old.
+        let fits = fits && !((need.certain || handed.home != home) && handed.socket.has_news());
+        let fits = fits && (handed.home == home || handed.socket.leave_event_loop().is_ok());
+        found = if fits {
+            if handed.home != home {
+                core.metrics.increment(metrics.handed_over);
+                handed.home = home;
+            }
+            Found::Connection(handed)
+        } else {
+            core.metrics.lower(metrics.open);
+            Found::Permit(handed.permit)
+        };
+    }
+    let now = core.timers.now();
+    snapshot.backends[backend.0].suspects.borrow_mut().tried(server, now);
+    (server, found)
+}
+
+/// A place in the line that is given up when it is dropped.
+struct Place<'a> {
+    core: &'a Core,
+    backend: usize,
+    turnstile: &'a Arc<ServerTurnstile>,
+    ticket: Ticket,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let metrics = &self.core.telemetry.backends[self.backend];
+        self.core.metrics.lower(metrics.queue_depth);
+        match self.turnstile.leave(self.ticket) {
+            None => {}
+            Some(Grant::Permit(server)) => self.turnstile.release(server),
+            // Its permit goes to the next in the line.
+            Some(Grant::Connection(server, _)) => self.core.metrics.lower(metrics.servers[server].open),
+        }
+    }
+}
+
+/// Waits in the backend's line, with no buffer in hand if there is nothing in it.
+async fn wait(
+    connection: &mut Connection,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    turnstile: &Arc<ServerTurnstile>,
+    wants: Box<[usize]>,
+) -> Result<Grant<Box<ServerConnection>>, Refusal> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
+    let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
+    core.metrics.raise(metrics.queue_depth);
+    let place = Place { core: &core, backend: backend.0, turnstile, ticket };
+    let due = core.timers.now() + patience;
+    if connection.inbox.is_idle() {
+        core.stock.give_back(&mut connection.inbox);
+    }
+    let granted = poll_fn(|context| {
+        if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
+            return Poll::Ready(Ok(grant));
+        }
+        if connection.stream.socket.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Refusal::ClientGone));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+        }
+        connection.deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await;
+    drop(place);
+    granted
+}
+
+async fn reach(
+    core: &Core,
+    address: SocketAddr,
+    config: &Backend,
+    preamble: &[u8],
+    deadline: &Deadline,
+) -> Result<Socket, Attempt> {
+    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
+    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
+    poll_fn(|context| {
+        if let Poll::Ready(connected) = socket.poll_connected(context) {
+            return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(CONNECT_TIMEOUT));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
+        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+    }
+    Ok(socket)
+}
+
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
+    let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        // Another server would fare no better.
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
+        Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
+        _ => (502, "connect-failed", Repeatable::Unsent),
+    };
+    Attempt { status, reason, repeatable }
+}
+
+/// Hands this core's idle connections to requests of others whenever it is called.
+pub async fn steward(core: Rc<Core>, backend: usize) {
+    // Not the snapshot: it ends when another follows, and what a core knows of its backends goes on.
+    let backends = Rc::clone(&core.snapshot().backends);
+    let pool = &backends[backend].pool;
+    let Some(turnstile) = &pool.turnstile else { return };
+    loop {
+        poll_fn(|context| turnstile.poll_called(core.metrics.index(), context)).await;
+        for server in 0..pool.servers() {
+            if pool.give_away(server) > 0 {
+                core.report_idle(backend, pool, server);
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Keys that are elsewhere: one core's connections to the key servers of one `[signer.NAME]`, and the handshakes that
+//! wait for their signatures.
+//!
+//! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol of
+//! one connection, `link.rs` moves its bytes, `report.rs` tells of it. Nothing is shared with another core.
+
+mod channel;
+mod dispatch;
+mod link;
+mod report;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use propylon_crypto::{Job, JobError, Outcome, Pending};
+use propylon_metrics::Column;
+use propylon_tls::{Link, LinkError};
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::sleep_until;
+
+use crate::snapshot::SignerProfile;
+use dispatch::{Dispatch, JobId, Settings};
+use report::Report;
+pub use report::SignerMetrics;
+
+/// One core's, for one `[signer.NAME]`.
+pub struct Signer {
+    dispatch: RefCell<Dispatch>,
+    started: Instant,
+    /// When the clock's task will look again, in microseconds; and how it is told that something falls due before.
+    next_look: Cell<u64>,
+    sooner: Notify,
+    /// How soon anything can fall due that begins now, in microseconds.
+    shortest_wait: u64,
+    profiles: Arc<[SignerProfile]>,
+    /// Position in the configuration.
+    index: usize,
+}
+
+/// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
+pub enum Work {
+    Here(Pending),
+    Elsewhere(Awaited),
+}
+
+/// A job at a signer.
+pub struct Awaited {
+    signer: Rc<Signer>,
+    id: JobId,
+}
+
+impl Signer {
+    pub fn new(
+        profiles: &Arc<[SignerProfile]>,
+        index: usize,
+        column: Column,
+        metrics: &Arc<SignerMetrics>,
+        seed: u64,
+    ) -> Rc<Signer> {
+        let SignerProfile { config, servers, .. } = &profiles[index];
+        let settings = Settings {
+            servers: servers.len(),
+            connections: config.connections.into(),
+            timeout: config.timeout.as_micros() as u64,
+            hedge: config.hedge.map(|hedge| hedge.as_micros() as u64),
+            verify: config.verify,
+        };
+        let labels = servers.iter().map(|server| server.label.clone()).collect();
+        let report = Report::new(column, Arc::clone(metrics), &config.name, labels);
+        Rc::new(Signer {
+            shortest_wait: settings.hedge.unwrap_or(settings.timeout),
+            dispatch: RefCell::new(Dispatch::new(settings, report, seed)),
+            started: Instant::now(),
+            next_look: Cell::new(0),
+            sooner: Notify::new(),
+            profiles: Arc::clone(profiles),
+            index,
+        })
+    }
+
+    fn profile(&self) -> &SignerProfile {
+        &self.profiles[self.index]
+    }
+
+    /// Starts its tasks, on the core's own thread.
+    pub fn start(self: &Rc<Signer>) {
+        let SignerProfile { config, servers, .. } = self.profile();
+        for at in 0..usize::from(config.connections) * servers.len() {
+            spawn_local(link::keep(Rc::clone(self), at));
+        }
+        spawn_local(Rc::clone(self).keep_time());
+    }
+
+    /// Hands a job in that is for a remote key; others are refused.
+    pub fn submit(self: &Rc<Signer>, job: Job) -> Work {
+        let Job::Remote { key, scheme, input } = job else {
+            return Work::Here(Pending::answered(Err(JobError::Refused)));
+        };
+        match self.with(|dispatch, now| dispatch.submit(key, scheme, input, now)) {
+            Ok(id) => {
+                if self.now() + self.shortest_wait < self.next_look.get() {
+                    self.sooner.notify_one();
+                }
+                Work::Elsewhere(Awaited { signer: Rc::clone(self), id })
+            }
+            Err(error) => Work::Here(Pending::answered(Err(error))),
+        }
+    }
+
+    /// Where time passes for the jobs.
+    async fn keep_time(self: Rc<Signer>) {
+        loop {
+            let next = self.with(|dispatch, now| dispatch.advance(now));
+            self.next_look.set(next);
+            tokio::select! {
+                () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Microseconds since the core started.
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
+    /// Wakers are woken when nothing is borrowed: whoever they wake may come back here.
+    fn with<T>(&self, call: impl FnOnce(&mut Dispatch, u64) -> T) -> T {
+        let now = self.now();
+        let mut dispatch = self.dispatch.borrow_mut();
+        dispatch.report.at(now / 1000);
+        let result = call(&mut dispatch, now);
+        let wakers = dispatch.take_wakers();
+        drop(dispatch);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        result
+    }
+
+    /// The server that a connection leads to.
+    fn server_of(&self, at: usize) -> usize {
+        at / usize::from(self.profile().config.connections)
+    }
+
+    fn address(&self, server: usize) -> SocketAddr {
+        self.profile().servers[server].address
+    }
+
+    fn link(&self, server: usize) -> Result<Link, LinkError> {
+        self.profile().link.link(server)
+    }
+
+    /// Uniform in 0..1.
+    fn chance(&self) -> f64 {
+        self.with(|dispatch, _| dispatch.chance())
+    }
+}
+
+impl Future for Work {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut *self {
+            Work::Here(pending) => Pin::new(pending).poll(context),
+            Work::Elsewhere(awaited) => awaited.poll(context),
+        }
+    }
+}
+
+impl Awaited {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<Outcome> {
+        match self.signer.with(|dispatch, _| dispatch.poll(self.id, context.waker())) {
+            Ok(outcome) => Poll::Ready(outcome),
+            // The waker that was there before is dropped here, where nothing is borrowed: it may be a task's last hold.
+            Err(_replaced) => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let released = self.signer.with(|dispatch, _| dispatch.release(self.id));
+        drop(released);
+    }
+}

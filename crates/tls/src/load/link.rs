@@ -1,0 +1,76 @@
+//! What an engine shows to key servers, and whom it takes for one: files of `[signer.NAME]`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_config::Signer;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use zeroize::Zeroizing;
+
+use super::trust::authorities;
+use super::{SUPPORTED_KEYS, Trouble, bundle, chain, only_key};
+use crate::finding::{Finding, Severity};
+
+/// The library's configuration, unless something is wrong; and every finding.
+pub(crate) fn link_identity(signer: &Signer) -> (Option<ClientConfig>, Vec<Finding>) {
+    let now = SystemTime::now();
+    let mut roots = RootCertStore::empty();
+    let troubles = authorities(&signer.ca.path, now, &mut roots);
+    let mut findings: Vec<Finding> = troubles.into_iter().map(|trouble| trouble.at(signer.ca.at)).collect();
+    let mut troubles = Vec::new();
+    let identity = identity(&signer.identity.path, now, &mut troubles);
+    findings.extend(troubles.into_iter().map(|trouble| trouble.at(signer.identity.at)));
+    if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        return (None, findings);
+    }
+    let Some((chain, key)) = identity else { return (None, findings) };
+    // The ordinary provider: what this crate makes of it, for clients by the thousand, is of no use here.
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .expect("the provider has suites for both versions")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key.clone_key());
+    match config {
+        Ok(config) => (Some(config), findings),
+        Err(error) => {
+            let what = format!("the identity cannot be used: {error}");
+            let trouble = Trouble::error(&signer.identity.path, what, "export certificate and key again");
+            findings.push(trouble.at(signer.identity.at));
+            (None, findings)
+        }
+    }
+}
+
+type Identity = (Vec<CertificateDer<'static>>, Zeroizing<PrivateKeyDer<'static>>);
+
+/// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
+fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
+    let bundle = bundle(path, path, troubles)?;
+    let load = || {
+        if bundle.chain.is_empty() {
+            let fix = "put the engine's certificate, with its chain, before the key";
+            return Err(Trouble::error(path, "there is no certificate in this file", fix));
+        }
+        let key = only_key(bundle.keys, path)?;
+        let signing_key = any_supported_type(&key).ok();
+        let public_key = signing_key.as_ref().and_then(|key| key.public_key()).ok_or_else(|| {
+            let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
+            Trouble::error(path, what, SUPPORTED_KEYS)
+        })?;
+        let (chain, repaired) = chain::order(bundle.chain, &public_key, path, path)?;
+        troubles.extend(repaired);
+        troubles.extend(chain::age(&chain[0], now, path));
+        Ok((chain, key))
+    };
+    match load() {
+        Ok(identity) => Some(identity),
+        Err(trouble) => {
+            troubles.push(trouble);
+            None
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A way between two programs on one machine that is as long as a story wants it to be.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Takes connections and passes their bytes on, each piece as late as the distance says. Nothing overtakes anything.
+pub struct Distance {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    target: SocketAddr,
+    /// Milliseconds one way, or `SWALLOWS`.
+    delay: AtomicU64,
+    stopped: AtomicBool,
+    connections: AtomicU64,
+}
+
+const SWALLOWS: u64 = u64::MAX;
+/// Pieces on their way in one direction of a connection.
+const PIECES_MAX: usize = 4096;
+
+impl Distance {
+    /// `one_way` is the delay of each direction.
+    pub fn new(target: SocketAddr, one_way: Duration) -> Distance {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound listener");
+        let shared = Arc::new(Shared {
+            target,
+            delay: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+        });
+        let distance = Distance { address, shared: Arc::clone(&shared) };
+        distance.set(one_way);
+        std::thread::spawn(move || {
+            for socket in listener.incoming().flatten() {
+                if shared.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(server) = TcpStream::connect(shared.target) else { continue };
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                for (from, to) in [(&socket, &server), (&server, &socket)] {
+                    let _ = from.set_nodelay(true);
+                    let (from, to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
+                    carry(from, to, Arc::clone(&shared));
+                }
+            }
+        });
+        distance
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// For pieces that come from here on.
+    pub fn set(&self, one_way: Duration) {
+        self.shared.delay.store(one_way.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// From here on nothing arrives, and nobody is told.
+    pub fn swallow(&self) {
+        self.shared.delay.store(SWALLOWS, Ordering::SeqCst);
+    }
+
+    /// Connections that were made so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Distance {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        // Wakes the acceptor.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// One direction: a thread that reads, and one that writes when it is time. Both end with the connection.
+fn carry(mut from: TcpStream, mut to: TcpStream, shared: Arc<Shared>) {
+    let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(PIECES_MAX);
+    std::thread::spawn(move || {
+        let mut piece = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut piece) {
+            let delay = shared.delay.load(Ordering::SeqCst);
+            let due = Instant::now() + Duration::from_millis(delay.min(60_000));
+            if delay != SWALLOWS && sender.send((due, piece[..count].to_vec())).is_err() {
+                return;
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        for (due, bytes) in receiver {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}

@@ -1,0 +1,331 @@
+//! Servers with a limit of connections: never exceeded, shared by all workers, waited for in line.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use propylon_e2e::http::Response;
+use propylon_e2e::{Engine, Origin, binaries, holds};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+fn config(server: SocketAddr, max_connections: usize, workers: usize, backend: &str) -> String {
+    format!(
+        "[process]\nworkers = {workers}\ndrain_timeout = \"10s\"\n\
+         [listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+         [backend.app]\nservers = [{{ address = \"{server}\", max_connections = {max_connections} }}]\n{backend}\n\
+         [[route]]\nbackend = \"app\"\n"
+    )
+}
+
+/// An origin that answers each request when the story says so.
+fn patient() -> (Origin, Sender<()>) {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        while peer.read_request().is_some() {
+            let _ = wait.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(20));
+            peer.send(HELLO);
+        }
+    });
+    (origin, go)
+}
+
+/// An origin that knows the most connections it has had at once.
+fn counting(requests_max: usize) -> (Origin, Arc<AtomicUsize>) {
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let known = Arc::clone(&most);
+    let origin = Origin::scripted(move |peer| {
+        known.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        for served in 1.. {
+            if peer.read_request().is_none() {
+                break;
+            }
+            if served == requests_max {
+                // The engine knows that this was the last one as soon as it has the answer.
+                now.fetch_sub(1, Ordering::SeqCst);
+                peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 6\r\n\r\nhello\n");
+                return;
+            }
+            peer.send(HELLO);
+        }
+        now.fetch_sub(1, Ordering::SeqCst);
+    });
+    (origin, most)
+}
+
+/// Clients that ask side by side, so many times each; all answers have to be right.
+fn crowd(engine: &Engine, clients: usize, rounds: usize) {
+    crowd_of(engine, clients, rounds, |response| {
+        assert_eq!((response.status, response.text().as_str()), (200, "hello\n"));
+    });
+}
+
+fn crowd_of(engine: &Engine, clients: usize, rounds: usize, judge: impl Fn(&Response) + Sync) {
+    let judge = &judge;
+    std::thread::scope(|scope| {
+        for group in 0..16 {
+            scope.spawn(move || {
+                let listener = if group % 2 == 0 { "plain" } else { "web" };
+                let mut clients: Vec<_> = (0..clients / 16).map(|_| engine.client(listener)).collect();
+                for _ in 0..rounds {
+                    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+                    for client in &mut clients {
+                        judge(&client.read_response());
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn six_hundred_and_forty_clients_share_twenty_connections() {
+    let (origin, most) = counting(usize::MAX);
+    let engine = Engine::start(&config(origin.address(), 20, 2, ""));
+    crowd(&engine, 640, 8);
+    assert_eq!(most.load(Ordering::SeqCst), 20, "all of them were used, and never one more");
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 20.0);
+    assert_eq!(engine.metric("propylon_backend_client_connections_total", &[]), 640.0);
+    assert_eq!(engine.metric("propylon_server_requests_total", &[]), 5120.0);
+    assert!(engine.metric("propylon_queue_wait_seconds_count", &[]) > 0.0);
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[]), 0.0);
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+    engine.metric_reaches("propylon_backend_client_connections", &[], 0.0);
+}
+
+/// `propylon-bench prefork`: a process of its own, with a thread for each of at most `max` connections; more wait unaccepted in the
+/// kernel's queue for as long as the first ones stay.
+struct Prefork {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Prefork {
+    fn start(max: usize) -> Prefork {
+        let mut command = Command::new(binaries::bench());
+        command.args(["prefork", "--bind", "127.0.0.1:0", "--max", &max.to_string(), "--per-connection", "64KiB"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the origin starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("its first line");
+        let address = line.trim().strip_prefix("listening ").and_then(|address| address.parse().ok());
+        Prefork { child, address: address.expect("its address") }
+    }
+
+    /// Connections that its kernel holds as established.
+    fn connections(&self) -> usize {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the kernel's table");
+        let port = format!(":{:04X}", self.address.port());
+        // By the other end's port: a table that changes while it is read may show a line twice.
+        let established = |line: &str| {
+            let columns: Vec<&str> = line.split_whitespace().collect();
+            let [_, local, remote, "01", ..] = columns[..] else { return None };
+            local.ends_with(&port).then(|| remote.to_owned())
+        };
+        table.lines().filter_map(established).collect::<BTreeSet<String>>().len()
+    }
+}
+
+impl Drop for Prefork {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_server_of_twenty_processes_serves_six_hundred_and_forty_clients() {
+    let origin = Prefork::start(20);
+    let engine = Engine::start(&config(origin.address, 20, 2, "queue = { timeout = \"20s\" }"));
+    let over = AtomicBool::new(false);
+    let most = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !over.load(Ordering::SeqCst) {
+                most = most.max(origin.connections());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            most
+        });
+        crowd_of(&engine, 640, 3, |response| assert_eq!(response.status, 200));
+        over.store(true, Ordering::SeqCst);
+        watch.join().expect("the kernel's table can be read")
+    });
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 20.0);
+    assert_eq!(most, 20);
+    assert_eq!(engine.metric("propylon_responses_total", &[("class", "2xx")]), 1920.0);
+}
+
+#[test]
+fn the_limit_holds_while_connections_come_and_go_and_are_made_ahead() {
+    let (origin, most) = counting(5);
+    let engine = Engine::start(&config(origin.address(), 7, 2, "min_idle = 4"));
+    crowd(&engine, 96, 20);
+    assert!((2..=7).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+    assert!(engine.metric("propylon_server_connections_total", &[]) >= 384.0);
+    assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+}
+
+#[test]
+fn clients_of_their_own_connections_make_room_for_each_other() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config(origin.address(), 1, 1, "reuse = \"never\""));
+    let (mut one, mut two) = (engine.client("plain"), engine.client("web"));
+    for _ in 0..5 {
+        assert_eq!(one.get("/").text(), "hello\n");
+        assert_eq!(two.get("/").text(), "hello\n");
+    }
+    assert!(origin.connections() > 1, "each closed the other's");
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+    assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
+}
+
+#[test]
+fn an_idle_connection_serves_the_requests_of_every_worker() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config(origin.address(), 1, 2, ""));
+    // The kernel spreads clients over the workers by their ports: that forty go to one is as good as impossible.
+    for _ in 0..40 {
+        assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    }
+    assert_eq!(origin.connections(), 1);
+    assert!(engine.metric("propylon_server_handed_over_total", &[]) > 0.0);
+    assert_eq!(engine.metric("propylon_server_reused_total", &[]), 39.0);
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+}
+
+#[test]
+fn who_waits_too_long_or_finds_the_line_full_is_told_when_to_come_back() {
+    let (origin, go) = patient();
+    let engine = Engine::start(&config(origin.address(), 1, 1, "queue = { limit = 1, timeout = \"2s\" }"));
+    let (mut first, mut second, mut third) = (engine.client("plain"), engine.client("web"), engine.client("plain"));
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the first is served", || origin.received_text().contains("/first"));
+    second.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    let response = third.get("/third");
+    assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-full\n"));
+    assert_eq!(response.field("Retry-After"), Some("2"));
+    let response = second.read_response();
+    assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-timeout\n"));
+    assert_eq!(response.field("Retry-After"), Some("2"));
+    let refused = |reason| engine.metric("propylon_queue_refused_total", &[("reason", reason)]);
+    assert_eq!((refused("queue-full"), refused("queue-timeout")), (1.0, 1.0));
+    let line = engine.logged_path("/second");
+    assert!(line["fault"] == "queue-timeout" && line["duration_us"]["queue"].as_u64() >= Some(1_900_000), "{line}");
+    // Both connections go on.
+    go.send(()).expect("the origin waits");
+    assert_eq!(first.read_response().text(), "hello\n");
+    for client in [&mut second, &mut third] {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.get("/").text(), "hello\n");
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn those_who_wait_are_served_in_the_order_in_which_they_came() {
+    let (origin, go) = patient();
+    let engine = Engine::start(&config(origin.address(), 1, 2, ""));
+    let mut clients: Vec<_> = (0..12).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send(format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        match n {
+            0 => holds("the first is served", || origin.received_text().contains("GET /0 ")),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    for client in &mut clients {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.read_response().text(), "hello\n");
+    }
+    let text = origin.received_text();
+    let order: Vec<&str> = text.split("GET /").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    assert_eq!(order, (0..12).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_the_line() {
+    let (origin, go) = patient();
+    let engine = Engine::start(&config(origin.address(), 1, 1, ""));
+    let (mut first, mut second, mut third) = (engine.client("plain"), engine.client("plain"), engine.client("web"));
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the first is served", || origin.received_text().contains("/first"));
+    second.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    third.send("GET /third HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 2.0);
+    second.reset();
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "client-gone")]), 1.0);
+    go.send(()).expect("the origin waits");
+    assert_eq!(first.read_response().text(), "hello\n");
+    go.send(()).expect("the origin waits");
+    assert_eq!(third.read_response().text(), "hello\n");
+    assert!(!origin.received_text().contains("/second"), "nobody waits for it any more");
+}
+
+#[test]
+fn who_waits_when_the_drain_begins_is_served() {
+    let (origin, go) = patient();
+    let mut engine = Engine::start(&config(origin.address(), 1, 1, "queue = { timeout = \"30s\" }"));
+    let (mut first, mut second) = (engine.client("plain"), engine.client("web"));
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the first is served", || origin.received_text().contains("/first"));
+    second.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    engine.signal(Signal::TERM);
+    holds("the drain has begun", || engine.stderr().iter().any(|line| line.contains("draining")));
+    go.send(()).expect("the origin waits");
+    assert_eq!(first.read_response().text(), "hello\n");
+    go.send(()).expect("the origin waits");
+    assert_eq!(second.read_response().text(), "hello\n");
+    assert_eq!(engine.wait(Duration::from_secs(10)).status.code(), Some(0), "nothing was cut off");
+}
+
+/// Descriptors that a process has open.
+fn descriptors(pid: u32) -> BTreeSet<u64> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a running engine");
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[test]
+fn a_lack_of_files_is_no_fault_of_the_server() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config(origin.address(), 10, 1, "max_idle = 0"));
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "hello\n");
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    let pid = Pid::from_raw(engine.pid() as i32).expect("a process");
+    let free = |open: &BTreeSet<u64>| (0..).find(|number| !open.contains(number)).expect("a free number");
+    // Descriptors are given out from the lowest free number; the limit is one above the highest that may be.
+    let before = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(4096), maximum: Some(4096) });
+    before.expect("the engine's own limit may be lowered");
+    // The admin's connections may still be closing, and each leaves a number free.
+    holds("every attempt is refused", || {
+        let lowest = free(&descriptors(engine.pid()));
+        let set = Rlimit { current: Some(lowest), maximum: Some(4096) };
+        prlimit(Some(pid), Resource::Nofile, set).expect("the limit may be lowered");
+        (0..4).all(|_| {
+            let response = client.get("/hungry");
+            let hungry = response.status == 503;
+            assert!(!hungry || response.text() == "503 Service Unavailable: out-of-files\n", "{response:?}");
+            assert!(!hungry || response.field("Retry-After") == Some("1"));
+            hungry
+        })
+    });
+    prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(4096), maximum: Some(4096) }).expect("room again");
+    assert_eq!(client.get("/").text(), "hello\n", "the server is not suspect");
+    assert!(engine.metric("propylon_server_faults_total", &[("reason", "out-of-files")]) >= 4.0);
+    assert_eq!(engine.metric("propylon_retries_total", &[]), 0.0, "another attempt would fare no better");
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
