@@ -107,6 +107,69 @@ fn servers_are_told_of_the_client() {
     }
 }
 
+/// An origin that answers with the PROXY line that the connection began with, and counts its connections.
+fn teller() -> Origin {
+    Origin::scripted(|peer| {
+        let mut line = String::new();
+        while let Some(request) = peer.read_request() {
+            let text = String::from_utf8_lossy(&request).into_owned();
+            if line.is_empty() {
+                text.lines().next().unwrap_or_default().clone_into(&mut line);
+            }
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{line}", line.len()));
+        }
+    })
+}
+
+#[test]
+fn a_connection_that_began_with_a_clients_address_serves_that_client_only_and_serves_it_again() {
+    let origin = teller();
+    for reuse in ["always", "safe", "never"] {
+        let backend = format!("send_proxy_protocol = \"v1\"\nreuse = \"{reuse}\"");
+        let engine = Engine::start(&with(&[origin.address()], "", &backend));
+        let before = origin.connections();
+        let mut clients: Vec<Client> = (0..4).map(|_| engine.client("plain")).collect();
+        for _ in 0..5 {
+            for client in &mut clients {
+                let port = client.local_port();
+                let told = client.get("/").text();
+                assert!(told.starts_with("PROXY TCP4 127.0.0.1 127.0.0.1 "), "{told}");
+                assert_eq!(told.split(' ').nth(4), Some(port.to_string().as_str()), "{told}");
+            }
+        }
+        assert_eq!(origin.connections() - before, 4, "one for each client: {reuse}");
+        drop(clients);
+        engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    }
+}
+
+#[test]
+fn where_connections_are_few_no_client_gets_one_that_began_with_another() {
+    let origin = teller();
+    let config = format!(
+        "[process]\nworkers = 2\n[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         [backend.app]\nservers = [{{ address = \"{}\", max_connections = 2 }}]\nsend_proxy_protocol = \"v1\"\n\
+         [[route]]\nbackend = \"app\"\n",
+        origin.address()
+    );
+    let engine = Engine::start(&config);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = engine.client("plain");
+                let port = client.local_port().to_string();
+                for _ in 0..20 {
+                    let told = client.get("/").text();
+                    assert_eq!(told.split(' ').nth(4), Some(port.as_str()), "{told}");
+                }
+            });
+        }
+    });
+    assert!(origin.connections() > 8, "they were taken from each other and not shared: {}", origin.connections());
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
+
 #[test]
 fn what_was_told_is_told_on() {
     let nginx = External::nginx(

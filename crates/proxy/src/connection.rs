@@ -2,6 +2,7 @@
 //! quiet times between them, then an orderly end.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -56,14 +57,21 @@ pub struct Connection {
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
-    /// What a header of the PROXY protocol has said, where there was one; `peer` is its source then.
-    pub proxied: Option<Box<Ends>>,
-    /// By what server connections of its own are known; none while it has had none.
-    owner: Option<NonZeroU64>,
+    /// None for nearly all.
+    rare: Option<Box<Rare>>,
     /// Backends that its requests went to, a bit for each (from the 65th on they share them).
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
+}
+
+/// What few connections have, in a box of its own.
+#[derive(Default)]
+struct Rare {
+    /// What a header of the PROXY protocol has said; `peer` is its source then.
+    proxied: Option<Ends>,
+    /// By what server connections of its own are known.
+    owner: Option<NonZeroU64>,
 }
 
 /// What becomes of a connection when a request is over.
@@ -119,9 +127,8 @@ impl Connection {
             facts: None,
             handshake_us: None,
             requests: 0,
-            proxied: None,
+            rare: None,
             handshaking,
-            owner: None,
             backends: 0,
         }
     }
@@ -135,7 +142,15 @@ impl Connection {
     /// The client is somebody else than it seemed to be.
     pub fn stand_for(&mut self, ends: Ends) {
         self.peer = ends.source;
-        self.proxied = Some(Box::new(ends));
+        self.rare.get_or_insert_default().proxied = Some(ends);
+    }
+
+    /// Who has connected to where: as a header of the PROXY protocol has said, or else as the socket says.
+    pub fn ends(&self) -> io::Result<Ends> {
+        match self.rare.as_ref().and_then(|rare| rare.proxied) {
+            Some(ends) => Ok(ends),
+            None => Ok(Ends { source: self.peer, destination: self.stream.socket.local_address()? }),
+        }
     }
 
     /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
@@ -155,7 +170,7 @@ impl Connection {
     }
 
     pub fn owner(&mut self) -> NonZeroU64 {
-        *self.owner.get_or_insert_with(|| self.core.next_owner())
+        *self.rare.get_or_insert_default().owner.get_or_insert_with(|| self.core.next_owner())
     }
 
     /// A request goes to this backend.
@@ -608,7 +623,7 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
-        if let Some(owner) = self.owner {
+        if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);
         }
         for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {

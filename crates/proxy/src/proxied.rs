@@ -81,10 +81,7 @@ fn take_over(connection: &mut Connection, header: &Header) {
 
 /// The header for a connection to a server on behalf of this client.
 pub fn header(connection: &Connection, version: ProxyProtocol, server_name: Option<&str>) -> std::io::Result<Vec<u8>> {
-    let ends = match &connection.proxied {
-        Some(ends) => **ends,
-        None => Ends { source: connection.peer, destination: connection.stream.socket.local_address()? },
-    };
+    let ends = connection.ends()?;
     let mut out = Vec::with_capacity(128);
     match version {
         ProxyProtocol::V1 => write_v1(ends, &mut out),
