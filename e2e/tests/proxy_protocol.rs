@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use propylon_e2e::engine::with;
 use propylon_e2e::external::External;
-use propylon_e2e::program::curl;
+use propylon_e2e::program::{curl, s_client};
 use propylon_e2e::{Client, Ending, Engine, Origin};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -204,4 +204,53 @@ fn servers_are_told_of_the_tls_that_ended_here() {
     // PP2_TYPE_AUTHORITY, PP2_SUBTYPE_SSL_VERSION, the start of PP2_TYPE_SSL with no certificate, and of the suite's name.
     assert!(has(b"\x02\0\x09localhost") && has(b"\x21\0\x07TLSv1.3") && has(b"\x01\0\0\0\x01\x21"), "{received:?}");
     assert!(has(b"TLS_"), "{received:?}");
+}
+
+/// The type-length-value triples of the PROXY protocol, version 2, in `bytes`.
+fn triples(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut all = Vec::new();
+    while let [kind, high, low, rest @ ..] = bytes {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        all.push((*kind, rest[..length].to_vec()));
+        bytes = &rest[length..];
+    }
+    assert!(bytes.is_empty(), "{bytes:?}");
+    all
+}
+
+#[test]
+fn every_field_of_the_tls_that_ended_here_is_where_the_specification_has_it() {
+    let origin = Origin::scripted(|peer| {
+        peer.read_some();
+        peer.send("* OK\r\n");
+        peer.close();
+    });
+    let engine = Engine::start(&format!(
+        "[listener.sealed]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\ntls = \"public\"\nalpn = [\"imap\"]\n\
+         [backend.app]\nservers = [\"{}\"]\nsend_proxy_protocol = \"v2\"\n\
+         [[route]]\nlistener = \"sealed\"\nbackend = \"app\"\n",
+        origin.address()
+    ));
+    let port = engine.address("sealed").port();
+    let options = ["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256", "-alpn", "imap", "-servername", "localhost"];
+    let said = s_client(port, &options, "");
+    assert!(said.text().contains("ALPN protocol: imap"), "{}", said.text());
+    let received = origin.received().concat();
+    // Signature, PROXY, TCP over IPv4, and the length of all that follows.
+    assert_eq!(received[..14], *b"\r\n\r\n\0\r\nQUIT\n\x21\x11");
+    let length = usize::from(u16::from_be_bytes([received[14], received[15]]));
+    let body = &received[16..16 + length];
+    assert_eq!((&body[..4], &body[4..8]), (&[127, 0, 0, 1][..], &[127, 0, 0, 1][..]));
+    assert_eq!(body[10..12], port.to_be_bytes());
+    let triples_seen = triples(&body[12..]);
+    let field = |kind: u8| triples_seen.iter().find(|(known, _)| *known == kind).map(|(_, value)| value.as_slice());
+    assert_eq!(field(0x01), Some(&b"imap"[..]), "PP2_TYPE_ALPN");
+    assert_eq!(field(0x02), Some(&b"localhost"[..]), "PP2_TYPE_AUTHORITY");
+    let ssl = field(0x20).expect("PP2_TYPE_SSL");
+    // PP2_CLIENT_SSL and nothing else; and `verify` is not 0, as nobody was verified.
+    assert_eq!(ssl[..5], [1, 0, 0, 0, 1]);
+    let ssl = triples(&ssl[5..]);
+    assert!(ssl.contains(&(0x21, b"TLSv1.2".to_vec())), "{ssl:?}");
+    assert!(ssl.contains(&(0x23, b"ECDHE-ECDSA-AES128-GCM-SHA256".to_vec())), "{ssl:?}");
+    assert!(!ssl.iter().any(|(kind, _)| *kind == 0x22), "no certificate, no common name");
 }

@@ -117,6 +117,107 @@ fn a_side_that_has_ended_still_hears_the_other() {
 }
 
 #[test]
+fn an_end_by_close_notify_alone_is_an_end_for_the_server_and_the_servers_is_one_for_the_client() {
+    let origin = Origin::scripted(|peer| {
+        while peer.read_some().is_some() {}
+        // More than one record, and more than one write.
+        peer.send(noise(300_000));
+        peer.close();
+    });
+    let engine = Engine::start(&relay(&[origin.address()], "", ""));
+    let mut client = Client::tls(engine.address("web"));
+    client.send("all of it");
+    client.close_notify();
+    assert!(client.read_exact(300_000) == noise(300_000));
+    assert_eq!(client.ending(), Ending::Clean);
+    assert_eq!(origin.received_text(), "all of it");
+    engine.metric_reaches("propylon_relays_total", &[("reason", "closed")], 1.0);
+}
+
+/// A relay and a listener for requests in front of one server with a limit.
+fn limited(server: SocketAddr, max_connections: usize, backend: &str) -> String {
+    relay(&[server], "", backend).replace(
+        &format!("\"{server}\""),
+        &format!("{{ address = \"{server}\", max_connections = {max_connections} }}"),
+    ) + "[listener.http]\nbind = \"127.0.0.1:0\"\n[[route]]\nbackend = \"app\"\n[process]\nworkers = 2\n"
+}
+
+#[test]
+fn relays_beyond_a_servers_limit_wait_in_line_and_get_their_turn() {
+    let origin = echo();
+    let engine = Engine::start(&limited(origin.address(), 2, ""));
+    let mut first: Vec<Client> = ["plain", "web"].map(|listener| client(&engine, listener)).into();
+    for client in &mut first {
+        client.send("first");
+        assert_eq!(client.read_exact(5), b"first");
+    }
+    let mut later: Vec<Client> = ["plain", "web"].map(|listener| client(&engine, listener)).into();
+    later.iter_mut().for_each(|client| client.send("later"));
+    engine.metric_reaches("propylon_queue_depth", &[], 2.0);
+    assert_eq!(origin.connections(), 2);
+    // A client's end ends its relay, and a reset one as well.
+    first.remove(0).reset();
+    first[0].finish();
+    for client in &mut later {
+        assert_eq!(client.read_exact(5), b"later");
+        client.finish();
+        assert_eq!(client.ending(), Ending::Clean);
+    }
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[]), 0.0);
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    let line = engine.logged("one that has waited", |line| !line["duration_us"]["queue"].is_null());
+    assert_eq!((&line["fault"], &line["attempts"]), (&serde_json::Value::Null, &1.into()), "{line}");
+    // Every permit is back: two at once again.
+    for client in &mut [client(&engine, "plain"), client(&engine, "web")] {
+        client.send("again");
+        assert_eq!(client.read_exact(5), b"again");
+    }
+}
+
+#[test]
+fn a_relay_for_which_the_line_is_too_long_or_too_slow_is_closed() {
+    let origin = echo();
+    let engine = Engine::start(&limited(origin.address(), 1, "queue = { limit = 1, timeout = \"1s\" }"));
+    let mut holder = client(&engine, "plain");
+    holder.send("x");
+    holder.read_exact(1);
+    let mut slow = client(&engine, "web");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    let mut crowded = client(&engine, "plain");
+    assert_ne!(crowded.ending(), Ending::Open);
+    assert_ne!(slow.patience(Duration::from_secs(5)).ending(), Ending::Open);
+    for reason in ["queue-full", "queue-timeout"] {
+        engine.metric_reaches("propylon_queue_refused_total", &[("reason", reason)], 1.0);
+        engine.metric_reaches("propylon_relays_total", &[("reason", reason)], 1.0);
+    }
+    assert_eq!(origin.connections(), 1);
+    holder.send("y");
+    assert_eq!(holder.read_exact(1), b"y");
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+}
+
+#[test]
+fn relays_and_requests_share_a_servers_limit_but_no_connection() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let engine = Engine::start(&limited(origin.address(), 1, "queue = { timeout = \"20s\" }"));
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut http = Client::plain(engine.address("http"));
+    assert_eq!(http.get("/").text(), "ok");
+    engine.metric_reaches("propylon_server_connections_idle", &[], 1.0);
+    // The idle connection is in the way of the relay, which cannot use it.
+    let mut relayed = client(&engine, "plain");
+    relayed.send(request);
+    assert_eq!(relayed.read_response().text(), "ok");
+    assert_eq!(origin.connections(), 2);
+    http.send(request);
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    relayed.finish();
+    assert_eq!(http.read_response().text(), "ok");
+    assert_eq!(origin.connections(), 3, "the relay's connection has gone into no pool");
+    assert_eq!(engine.metric("propylon_server_reused_total", &[]), 0.0);
+}
+
+#[test]
 fn a_reset_is_passed_on() {
     let rude = Origin::scripted(|peer| {
         peer.read_some();
