@@ -24,6 +24,7 @@ pub mod proxied;
 pub mod proxy_protocol;
 pub mod relay;
 pub mod seat;
+pub mod server;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;

@@ -224,19 +224,24 @@ impl Relay {
     fn poll_up(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
         let core = &connection.core;
         let is_last = self.down.is_over();
-        if connection.stream.tls.is_none() {
+        if connection.stream.tls.is_none()
+            && let Some(to) = self.server.stream.plain_socket()
+        {
             // An end that was read before there was a server.
             if connection.stream.ended {
                 self.up.ending();
             }
-            let (from, to) = (&mut connection.stream.socket, &mut self.server.socket);
+            let from = &mut connection.stream.socket;
             return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
         }
         let stock = &core.stock;
         loop {
-            ready!(self.up.poll_deliver(context, stock, &mut connection.inbox, &mut self.server.socket))?;
+            ready!(self.up.poll_submit(context, stock, &mut connection.inbox, &mut self.server.stream))?;
             if self.up.is_ending() {
-                return Poll::Ready(way::shut(&self.server.socket, is_last));
+                return match is_last {
+                    true => Poll::Ready(Ok(())),
+                    false => self.server.stream.poll_end(context, stock).map_err(|_| Broken::Write),
+                };
             }
             if self.up.turn_is_over(context) {
                 return Poll::Pending;
@@ -254,8 +259,10 @@ impl Relay {
     fn poll_down(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
         let is_last = self.up.is_over();
         let stream = &mut connection.stream;
-        if stream.tls.is_none() {
-            let (from, to) = (&mut self.server.socket, &mut stream.socket);
+        if stream.tls.is_none()
+            && let Some(from) = self.server.stream.plain_socket()
+        {
+            let to = &mut stream.socket;
             return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
         }
         let stock = &connection.core.stock;
@@ -278,7 +285,11 @@ impl Relay {
             if self.down.turn_is_over(context) {
                 return Poll::Pending;
             }
-            match self.down.poll_take(context, stock, &mut self.server.socket, &mut self.answer) {
+            let taken = match self.server.stream.plain_socket() {
+                Some(socket) => self.down.poll_take(context, stock, socket, &mut self.answer),
+                None => self.down.poll_open(context, stock, &mut self.server.stream, &mut self.answer),
+            };
+            match taken {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
                 Poll::Ready(Ok(())) => {}
@@ -299,11 +310,11 @@ impl Relay {
         core.stock.give_back(&mut connection.inbox);
         core.stock.give_back(&mut connection.wire);
         match fault {
-            Some("client-reset") => drop(self.server.socket.reset_on_close()),
+            Some("client-reset") => drop(self.server.stream.reset_on_close()),
             // A server that has said all it had to say in order has cut nothing short.
             Some("server-reset") if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
             Some("idle") => {
-                let _ = self.server.socket.reset_on_close();
+                let _ = self.server.stream.reset_on_close();
                 let _ = connection.stream.socket.reset_on_close();
             }
             _ => {}

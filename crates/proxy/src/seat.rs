@@ -20,6 +20,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
 use crate::proxied;
+use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -190,7 +191,8 @@ pub async fn connect(
     let address = snapshot.shared.servers[backend.0][key.server].address;
     let started = Instant::now();
     let reached = reach(core, address, config, preamble, deadline).await;
-    settle(core, snapshot, backend, key, permit, started, reached)
+    core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
+    settle(core, snapshot, backend, key, permit, reached.map(ServerStream::plain))
 }
 
 /// The account of an attempt to connect, and the connection if there is one.
@@ -200,21 +202,19 @@ pub fn settle(
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
-    started: Instant,
-    reached: Result<Socket, Attempt>,
+    made: Result<ServerStream, Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
     let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
-    core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
-    match reached {
-        Ok(socket) => {
+    match made {
+        Ok(stream) => {
             suspects.borrow_mut().succeeded(key.server);
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(Box::new(ServerConnection { socket, key, home, requests: 0, expires, permit }))
+            Ok(Box::new(ServerConnection { stream, key, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -381,10 +381,10 @@ fn granted(
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     if let Found::Connection(mut handed) = found {
         let home = core.metrics.index();
-        let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.socket.is_quiet();
+        let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.stream.is_quiet();
         // What the other core's event loop knows may be old.
-        let fits = fits && !((need.certain || handed.home != home) && handed.socket.has_news());
-        let fits = fits && (handed.home == home || handed.socket.leave_event_loop().is_ok());
+        let fits = fits && !((need.certain || handed.home != home) && handed.stream.has_news());
+        let fits = fits && (handed.home == home || handed.stream.leave_event_loop().is_ok());
         found = if fits {
             if handed.home != home {
                 core.metrics.increment(metrics.handed_over);

@@ -15,6 +15,7 @@ use crate::connection::Connection;
 use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
 use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
+use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -49,14 +50,16 @@ pub async fn dial(
         note.attempts += 1;
         let began = Instant::now();
         let opened = open(connection, snapshot, backend, server, &header).await;
-        note.connect_us = Some(narrow(began.elapsed().as_micros() as u64));
-        let (reached, sent) = match opened {
-            Ok((socket, sent)) => (Ok(socket), sent),
+        let micros = began.elapsed().as_micros() as u64;
+        note.connect_us = Some(narrow(micros));
+        let (made, sent) = match opened {
+            Ok((socket, sent)) => (Ok(ServerStream::plain(socket)), sent),
             Err(Failed::Client) => return Err("client-reset"),
             Err(Failed::Server(failed)) => (Err(failed), 0),
         };
+        core.metrics.observe(metrics.connect_duration, micros);
         let key = PoolKey { server, owner: None };
-        match seat::settle(&core, snapshot, backend, key, permit, began, reached) {
+        match seat::settle(&core, snapshot, backend, key, permit, made) {
             Ok(server) => return Ok((server, sent)),
             Err(failed) => {
                 core.metrics.increment(metrics.faults.of(failed.reason));

@@ -3,12 +3,13 @@
 //! A direction begins with reads into a buffer of the core's stock. Reads that fill it again and again mean bulk, and
 //! bulk goes through a pipe of the core's. Whoever waits for bytes holds neither.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use super::pipes::Lent;
 use crate::buffer::{Buffer, Stock};
 use crate::core::Core;
+use crate::server::ServerStream;
 use crate::socket::Socket;
 
 /// Reads in a row that filled their buffer before a direction counts as bulk.
@@ -160,6 +161,46 @@ impl Way {
         // The next read may be a splice, or long in coming; one that is due at once finds the memory on top of the stock.
         if buffer.is_idle() {
             stock.give_back(buffer);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The same, to a server that may have TLS.
+    pub fn poll_submit(
+        &mut self,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        buffer: &mut Buffer,
+        to: &mut ServerStream,
+    ) -> Poll<Result<(), Broken>> {
+        while !buffer.is_empty() {
+            let slices = [IoSlice::new(buffer.readable())];
+            let count = ready!(to.poll_write(context, stock, &slices)).map_err(|_| Broken::Write)?;
+            if count == 0 {
+                return Poll::Ready(Err(Broken::Write));
+            }
+            buffer.consume(count);
+            self.moved += count as u64;
+        }
+        ready!(to.poll_flush(context, stock)).map_err(|_| Broken::Write)?;
+        if buffer.is_idle() {
+            stock.give_back(buffer);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads what a server has sealed.
+    pub fn poll_open(
+        &mut self,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        from: &mut ServerStream,
+        buffer: &mut Buffer,
+    ) -> Poll<io::Result<()>> {
+        let count = ready!(from.poll_fill(context, stock, buffer))?;
+        self.took(count);
+        if count == 0 {
+            self.ending();
         }
         Poll::Ready(Ok(()))
     }
