@@ -36,7 +36,8 @@ enum Reach {
 #[derive(Default)]
 pub struct Way {
     pub moved: u64,
-    pipe: Option<Lent>,
+    /// Boxed, since an idle direction has none.
+    pipe: Option<Box<Lent>>,
     /// Bytes taken in this turn.
     turn: u32,
     full_reads: u8,
@@ -59,6 +60,11 @@ pub fn shut(to: &Socket, is_last: bool) -> Result<(), Broken> {
 }
 
 impl Way {
+    /// One on which so many bytes have gone already.
+    pub fn after(moved: u64) -> Way {
+        Way { moved, ..Way::default() }
+    }
+
     pub fn is_over(&self) -> bool {
         matches!(self.reach, Reach::Ended | Reach::Broken)
     }
@@ -129,7 +135,7 @@ impl Way {
                 return Poll::Pending;
             }
             if self.is_bulk() {
-                self.pipe = self.pipe.take().or_else(|| core.pipes.lend());
+                self.pipe = self.pipe.take().or_else(|| core.pipes.lend().map(Box::new));
             }
             let taken = match &mut self.pipe {
                 Some(_) => self.poll_splice(context, from),
