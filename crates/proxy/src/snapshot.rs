@@ -51,6 +51,9 @@ pub struct Snapshot {
     pub generation: u64,
     pub config: Arc<Config>,
     pub router: Arc<Router>,
+    relay_router: Arc<Router>,
+    /// The routes that `relay_router` knows.
+    relay_routes: Arc<[usize]>,
     /// By backend, then by server.
     pub servers: Vec<Arc<Vec<Server>>>,
     /// By backend: the generation since which it has been what it is.
@@ -71,6 +74,8 @@ pub struct Snapshot {
 struct Terms {
     profile: Arc<Profile>,
     prefer: Option<Vec<KeyType>>,
+    /// In place of the engine's own protocols, where bytes are handed on.
+    alpn: Option<Vec<String>>,
     tickets: Arc<Tickets>,
     /// By worker: what its acceptor is made of.
     parts: Vec<OnceLock<AcceptorParts>>,
@@ -81,10 +86,17 @@ impl Terms {
         Arc::ptr_eq(&self.profile, &other.profile)
             && Arc::ptr_eq(&self.tickets, &other.tickets)
             && self.prefer == other.prefer
+            && self.alpn == other.alpn
     }
 
     fn parts(&self, worker: usize) -> &AcceptorParts {
-        self.parts[worker].get_or_init(|| self.profile.acceptor_parts(self.prefer.as_deref(), &self.tickets))
+        self.parts[worker].get_or_init(|| {
+            let parts = self.profile.acceptor_parts(self.prefer.as_deref(), &self.tickets);
+            match &self.alpn {
+                Some(alpn) => parts.with_alpn(alpn),
+                None => parts,
+            }
+        })
     }
 }
 
@@ -177,6 +189,11 @@ impl Snapshot {
         let terms = |(place, listener): (usize, &Listener)| terms(listener, place, &profiles, &sets, &config, earlier);
         let terms = config.listeners.iter().enumerate().map(terms).collect();
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        // A route for any listener is one for any http listener.
+        let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
+        let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
+        let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
+        let relay_router = Arc::new(Router::new(relay_rules));
         let sockets = Arc::new([]);
         let config = Arc::new(config);
         let tickets = sets;
@@ -184,6 +201,8 @@ impl Snapshot {
             generation,
             config,
             router,
+            relay_router,
+            relay_routes,
             servers,
             versions,
             signers,
@@ -363,6 +382,7 @@ fn terms(
     let terms = Terms {
         profile: Arc::clone(&profiles[id]),
         prefer: listener.prefer.clone(),
+        alpn: listener.protocol.is_relay().then(|| listener.alpn.clone()),
         tickets: Arc::clone(tickets.of(id)),
         parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
     };
@@ -391,6 +411,10 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
 /// Loads the certificates of one profile. The findings beside it are warnings.
 pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
     Profile::load(tls, ALPN)
+}
+
+fn is_relay_route(config: &Config, route: &Route) -> bool {
+    route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
 }
 
 /// Loads what every signer's files hold; as [`load_profiles`].
@@ -556,6 +580,12 @@ impl CoreSnapshot {
     pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
         Some(&self.shared.config.routes[index])
+    }
+
+    /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
+    pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
+        let index = self.shared.relay_router.find(listener, name, b"/")?;
+        Some(&self.shared.config.routes[self.shared.relay_routes[index]])
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use propylon_config::{At, Config, Listener};
+use propylon_config::{At, Config, Listener, Protocol};
 use propylon_sys::ListenOptions;
 
 /// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
@@ -132,15 +132,23 @@ fn bind_one(
     Ok((address, sockets))
 }
 
-fn defer_accept(_listener: &Listener) -> Option<Duration> {
-    Some(DEFER_ACCEPT)
+/// Of what is relayed as it is nothing is known: servers of SMTP, SSH or MySQL begin themselves.
+fn defer_accept(listener: &Listener) -> Option<Duration> {
+    let clients_speak_first =
+        listener.protocol != Protocol::Tcp || listener.tls.is_some() || listener.accept_proxy_protocol;
+    clients_speak_first.then_some(DEFER_ACCEPT)
 }
 
 /// Tells the log of the sockets that `earlier` had not.
 pub fn announce(config: &Config, bound: &[Bound], earlier: &[Bound]) {
     for new in bound.iter().filter(|new| !earlier.iter().any(|known| known.is_same(new))) {
         let listener = &config.listeners[new.listener];
-        let scheme = if listener.tls.is_some() { "https" } else { "http" };
+        let scheme = match (listener.protocol, listener.tls) {
+            (Protocol::Http, None) => "http",
+            (Protocol::Http, Some(_)) => "https",
+            (Protocol::Tcp, None) => "tcp",
+            (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
+        };
         log::info!("listener \"{}\" at {scheme}://{}", listener.name, new.address);
     }
     for gone in earlier.iter().filter(|gone| !bound.iter().any(|still| still.is_same(gone))) {

@@ -3,15 +3,16 @@
 //! Everything a configuration names is registered before that configuration is published, so that the request path only
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use propylon_config::{Backend, Config, FreePlaces};
+use propylon_config::{Backend, Config, FreePlaces, Listener};
 use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Group, Growing, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
+use crate::proxy_protocol::Malformed;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -76,6 +77,7 @@ pub struct Telemetry {
     pub backends: Growing<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
+    pub relay: PipeMetrics,
     pub batches: BatchMetrics,
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
@@ -85,9 +87,53 @@ pub struct Telemetry {
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 struct Ledger {
-    listeners: Vec<Entry>,
+    listeners: Vec<ListenerEntries>,
     backends: Vec<(Entry, Vec<Entry>)>,
     signers: Vec<Entry>,
+}
+
+/// Series of a listener: those of every one, and those that only some have.
+struct ListenerEntries {
+    all: Entry,
+    relay: Option<Entry>,
+    proxied: Option<Entry>,
+}
+
+impl ListenerEntries {
+    /// Registers what this listener has for the first time.
+    fn register_more(&mut self, r: &mut Registry, listener: &Listener, metrics: &ListenerMetrics) {
+        let name = &listener.name;
+        if listener.protocol.is_relay() && self.relay.is_none() {
+            let (relay, group) = r.group(|r| relay_metrics(r, name));
+            self.relay = metrics.relay.set(relay).ok().map(|()| Entry::new(name, group));
+        }
+        if listener.accept_proxy_protocol && self.proxied.is_none() {
+            let (refused, group) = r.group(|r| proxy_refused(r, name));
+            self.proxied = metrics.proxy_refused.set(refused).ok().map(|()| Entry::new(name, group));
+        }
+    }
+
+    /// Shows what this listener has, and only that.
+    fn follow(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
+        let name = &listener.name;
+        self.all.show(store, name, |r| _ = listener_metrics(r, name));
+        match &mut self.relay {
+            Some(entry) if listener.protocol.is_relay() => entry.show(store, name, |r| _ = relay_metrics(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        match &mut self.proxied {
+            Some(entry) if listener.accept_proxy_protocol => entry.show(store, name, |r| _ = proxy_refused(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, listener, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.withdraw(store));
+    }
 }
 
 /// Series of a listener, of a backend without its servers, of a server or of a signer.
@@ -122,6 +168,18 @@ impl Entry {
             store.withdraw(group);
         }
     }
+}
+
+/// Pipes that relays splice through.
+pub struct PipeMetrics {
+    pub open: Gauge,
+    pub refused: Counter,
+}
+
+/// What is counted of connections whose bytes are handed on.
+pub struct RelayMetrics {
+    pub ended: ByReason,
+    pub duration: Histogram,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -265,6 +323,10 @@ pub struct ListenerMetrics {
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
+    /// Where bytes are handed on.
+    pub relay: OnceLock<RelayMetrics>,
+    /// Where the PROXY protocol is spoken.
+    pub proxy_refused: OnceLock<ByReason>,
 }
 
 /// Finished handshakes by what was negotiated.
@@ -447,6 +509,29 @@ pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gon
 pub const CLIENT_FAULTS: &[&str] =
     &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
 
+/// How a relayed connection ended: both sides in order, or one of these.
+pub const RELAY_ENDS: &[&str] = &[
+    "closed",
+    "client-closed",
+    "client-reset",
+    "server-reset",
+    "idle",
+    "tls-failure",
+    "hello-timeout",
+    "not-tls",
+    "bad-hello",
+    "no-route",
+    "client-certificate-required",
+    "no-server",
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "queue-full",
+    "queue-timeout",
+    "out-of-files",
+    "out-of-ports",
+];
+
 impl Telemetry {
     /// Registers everything for `config`; `columns` writers will be needed.
     pub fn new(config: &Config, columns: usize) -> (Telemetry, Arc<Store>) {
@@ -457,7 +542,9 @@ impl Telemetry {
         let mut ledger = Ledger::default();
         let listeners = config.listeners.iter().map(|listener| {
             let (metrics, group) = r.group(|r| listener_metrics(r, &listener.name));
-            ledger.listeners.push(Entry::new(&listener.name, group));
+            let mut entries = ListenerEntries { all: Entry::new(&listener.name, group), relay: None, proxied: None };
+            entries.register_more(r, listener, &metrics);
+            ledger.listeners.push(entries);
             metrics
         });
         let listeners = listeners.collect();
@@ -471,6 +558,14 @@ impl Telemetry {
         let backends = backends.collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
+        let relay = PipeMetrics {
+            open: r.gauge("propylon_relay_pipes", "Pipes open for relays to splice through; two files each.", &[]),
+            refused: r.counter(
+                "propylon_relay_pipes_refused_total",
+                "Times that a relay went on copying because no pipe was to be had.",
+                &[],
+            ),
+        };
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| {
             let (metrics, group) = r.group(|r| signer_metrics(r, signer));
@@ -482,7 +577,7 @@ impl Telemetry {
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (Telemetry { listeners, backends, process, parking, batches, signers, gate, ledger }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, ledger }, store)
     }
 
     /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
@@ -491,11 +586,13 @@ impl Telemetry {
         for (place, listener) in config.live_listeners() {
             let name = &listener.name;
             match ledger.listeners.get_mut(place) {
-                Some(entry) => entry.show(store, name, |r| _ = listener_metrics(r, name)),
+                Some(entries) => entries.follow(store, listener, &self.listeners[place]),
                 None => {
                     let (metrics, group) = store.register(|r| listener_metrics(r, name));
+                    let mut entries = ListenerEntries { all: Entry::new(name, group), relay: None, proxied: None };
+                    store.register(|r| entries.register_more(r, listener, &metrics));
                     self.listeners.push(metrics);
-                    ledger.listeners.push(Entry::new(name, group));
+                    ledger.listeners.push(entries);
                 }
             }
         }
@@ -661,6 +758,24 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
     }
 }
 
+/// Upper bounds for whole connections, in milliseconds: 1 ms to a day.
+const RELAY_BOUNDS: &[u64] =
+    &[1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000];
+
+fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
+    let label = ("listener", name);
+    RelayMetrics {
+        ended: ByReason::new(r, "propylon_relays_total", "Relayed connections, by how they ended.", label, RELAY_ENDS),
+        duration: r.histogram(
+            "propylon_relay_duration_seconds",
+            "Relayed connections, from their accept to their end.",
+            &[label],
+            RELAY_BOUNDS,
+            1e-3,
+        ),
+    }
+}
+
 fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
     let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
     SignerMetrics::new(r, &signer.name, &servers)
@@ -684,6 +799,12 @@ fn gate_metrics(r: &mut Registry) -> GateMetrics {
             1e-6,
         ),
     }
+}
+
+fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {
+    let help = "Connections closed for want of a good header of the PROXY protocol.";
+    let reasons = [Malformed::REASONS, &["closed", "timeout"]].concat();
+    ByReason::new(r, "propylon_proxy_protocol_refused_total", help, ("listener", name), &reasons)
 }
 
 fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
@@ -745,6 +866,8 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
         ),
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+        relay: OnceLock::new(),
+        proxy_refused: OnceLock::new(),
     }
 }
 
