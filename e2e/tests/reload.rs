@@ -12,6 +12,9 @@ use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Response, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
+use rustls::ClientConnection;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -95,6 +98,22 @@ fn snapshot(engine: &Engine) -> Value {
 
 fn file_of(engine: &Engine) -> String {
     std::fs::read_to_string(engine.folder().join("propylon.toml")).expect("the engine's file")
+}
+
+/// The leaf that a new client is shown.
+fn leaf(address: SocketAddr) -> Vec<u8> {
+    let mut socket = std::net::TcpStream::connect(address).expect("a connection");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut tls = ClientConnection::new(Certificates::shared().client(), name).expect("a client");
+    while tls.is_handshaking() {
+        tls.complete_io(&mut socket).expect("a handshake");
+    }
+    tls.peer_certificates().expect("certificates")[0].to_vec()
+}
+
+fn leaf_of(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec()
 }
 
 /// Who answered.
@@ -496,6 +515,13 @@ fn what_the_admin_api_has_changed_is_there_after_a_restart() {
         let response = ask_admin(&engine, "PUT", "/v1/certificates/public/new", &fields, &pem);
         assert_eq!(response.status, 200, "{}", response.text());
         assert!(certificates(&engine).contains(&"new.test".to_owned()));
+        // By a name that is served already it takes the place of what is there.
+        let mine = Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256);
+        assert_ne!(leaf(engine.address("web")), leaf_of(&mine));
+        assert_eq!(ask_admin(&engine, "PUT", "/v1/certificates/public/mine", &fields, &mine).status, 200);
+        assert_eq!(leaf(engine.address("web")), leaf_of(&mine));
+        applied(&engine, "DELETE", "/v1/certificates/public/mine", "");
+        assert_ne!(leaf(engine.address("web")), leaf_of(&mine));
         // One that is none is refused, and leaves nothing behind.
         let response = ask_admin(&engine, "PUT", "/v1/certificates/public/bad", &fields, "no certificate");
         assert_eq!(response.status, 422, "{}", response.text());
