@@ -129,7 +129,7 @@ fn addresses_that_clash_are_told_apart_from_those_that_do_not() {
         ("[process]\nstate=''", 2, 7, "`state` is empty; write the path of a"),
         ("[process]\nstate='s'\nimmutable=true", 2, 7, "`state` has no use with immutable = true"),
         ("[process]\nwatch_config=1", 2, 14, "`watch_config`: expected a boolean, found an integer"),
-        ("[backend.b]\nservers=[{address='a:1', drain='yes'}]\n[[route]]\nhost='b.example'\nbackend='b'", 2, 31, "`drain`: expected a boolean, found a string"),
+        ("[backend.b]\nservers=[{address='a:1', drain='yes'}]\n[[route]]\nhost='b.example'\nbackend='b'", 2, 32, "`drain`: expected a boolean, found a string"),
         ("[listener.b]\nbind='0.0.0.0:80'", 2, 6, "0.0.0.0:80 is taken by [listener.web] in line 2; choose"),
         ("[listener.b]\nbind=['[::]:1','[::]:1']", 2, 16, "[::]:1 is taken by [listener.b] in line 8"),
         ("[listener.b]\nbind='10.0.0.1:80'", 2, 6, "warning: 10.0.0.1:80 is covered by 0.0.0.0:80"),
