@@ -25,6 +25,7 @@ fn named(name: &'static str) -> Origin {
     Origin::always(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()))
 }
 
+#[derive(Default)]
 struct Setup<'a> {
     process: &'a str,
     admin: &'a str,
@@ -32,12 +33,6 @@ struct Setup<'a> {
     listener: &'a str,
     backend: String,
     rest: &'a str,
-}
-
-impl Default for Setup<'_> {
-    fn default() -> Self {
-        Setup { process: "", admin: "", listener: "", backend: String::new(), rest: "" }
-    }
 }
 
 fn config(setup: &Setup) -> String {
@@ -333,7 +328,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
     let (state, token) = with_state(&scratch);
     let setup = |listener: &str, rest: &str| {
         let backend = servers(&[&app]);
-        config(&Setup { process: &state, admin: &token, backend, listener, rest, ..Setup::default() })
+        config(&Setup { process: &state, admin: &token, backend, listener, rest })
     };
     let engine = Engine::start(&setup("", ""));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
