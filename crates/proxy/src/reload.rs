@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{FreePlaces, Problem, Source};
 use propylon_metrics::{Column, Store};
+use propylon_tls::Finding;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -200,7 +201,8 @@ impl Keeper {
         let mut draft = match draft {
             Ok(draft) => draft,
             Err(refused) => {
-                if !dry_run {
+                // What was asked for in vain says nothing of the configuration.
+                if !dry_run && matches!(refused, Refused::Problems(_)) {
                     self.conclude("failed");
                 }
                 return Err(refused);
@@ -325,7 +327,7 @@ impl Keeper {
         let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());
         let built = earlier.succeeded_by(config, files);
         let findings = built.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
-        problems.extend(findings.iter().map(|finding| problem(&meant.source, finding)));
+        problems.extend(findings.iter().map(|finding| with_path(problem(&meant.source, finding), finding)));
         problems.sort_by_key(|problem| problem.at);
         match built {
             Ok((snapshot, _)) if !has_error(&problems) => {
@@ -612,6 +614,15 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
         }
     }
     changes
+}
+
+/// The log shows no line of the configuration beside it, so the file that is meant is named.
+fn with_path(problem: Problem, finding: &Finding) -> Problem {
+    let path = finding.path.display().to_string();
+    if path.is_empty() || problem.what.contains(&path) {
+        return problem;
+    }
+    Problem { what: format!("{path}: {}", problem.what), ..problem }
 }
 
 fn told_origin(meant: &Meant) -> Value {
