@@ -185,7 +185,7 @@ impl ServerChange {
         let number = |key: &str| value.get(key).map(|number| number.as_u64().and_then(|n| u32::try_from(n).ok()));
         let weight = match number("weight") {
             None => None,
-            Some(weight) => Some(NonZeroU16::new(u16::try_from(weight?).ok()?)?),
+            Some(weight) => Some(NonZeroU16::new(u16::try_from(weight?).ok().filter(|weight| *weight <= 256)?)?),
         };
         let max_connections = match number("max_connections") {
             None => None,

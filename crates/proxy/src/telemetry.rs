@@ -3,17 +3,20 @@
 //! Everything a configuration names is registered before that configuration is published, so that the request path only
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+mod ledger;
 
-use propylon_config::{Backend, Config, FreePlaces, Listener};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use propylon_config::Config;
 use propylon_crypto::JobKind;
-use propylon_metrics::{Column, Counter, Gauge, Group, Growing, Histogram, Registry, Store};
+use propylon_metrics::{Column, Counter, Gauge, Growing, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::proxy_protocol::Malformed;
 use crate::signer::SignerMetrics;
+use ledger::{Entry, Ledger, ListenerEntries, register_servers};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -82,92 +85,6 @@ pub struct Telemetry {
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     ledger: Mutex<Ledger>,
-}
-
-/// Whose series are registered in which places: for the main thread, when configurations change.
-#[derive(Default)]
-struct Ledger {
-    listeners: Vec<ListenerEntries>,
-    backends: Vec<(Entry, Vec<Entry>)>,
-    signers: Vec<Entry>,
-}
-
-/// Series of a listener: those of every one, and those that only some have.
-struct ListenerEntries {
-    all: Entry,
-    relay: Option<Entry>,
-    proxied: Option<Entry>,
-}
-
-impl ListenerEntries {
-    /// Registers what this listener has for the first time.
-    fn register_more(&mut self, r: &mut Registry, listener: &Listener, metrics: &ListenerMetrics) {
-        let name = &listener.name;
-        if listener.protocol.is_relay() && self.relay.is_none() {
-            let (relay, group) = r.group(|r| relay_metrics(r, name));
-            self.relay = metrics.relay.set(relay).ok().map(|()| Entry::new(name, group));
-        }
-        if listener.accept_proxy_protocol && self.proxied.is_none() {
-            let (refused, group) = r.group(|r| proxy_refused(r, name));
-            self.proxied = metrics.proxy_refused.set(refused).ok().map(|()| Entry::new(name, group));
-        }
-    }
-
-    /// Shows what this listener has, and only that.
-    fn follow(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
-        let name = &listener.name;
-        self.all.show(store, name, |r| _ = listener_metrics(r, name));
-        match &mut self.relay {
-            Some(entry) if listener.protocol.is_relay() => entry.show(store, name, |r| _ = relay_metrics(r, name)),
-            Some(entry) => entry.withdraw(store),
-            None => {}
-        }
-        match &mut self.proxied {
-            Some(entry) if listener.accept_proxy_protocol => entry.show(store, name, |r| _ = proxy_refused(r, name)),
-            Some(entry) => entry.withdraw(store),
-            None => {}
-        }
-        store.register(|r| self.register_more(r, listener, metrics));
-    }
-
-    fn withdraw(&mut self, store: &Store) {
-        self.all.withdraw(store);
-        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.withdraw(store));
-    }
-}
-
-/// Series of a listener, of a backend without its servers, of a server or of a signer.
-struct Entry {
-    label: String,
-    /// None where the series are another's, by the same label.
-    group: Option<Group>,
-    shown: bool,
-}
-
-impl Entry {
-    fn new(label: &str, group: Group) -> Entry {
-        Entry { label: label.to_owned(), group: Some(group), shown: true }
-    }
-
-    /// Has the series shown under this label, from 0 on if they were not.
-    fn show(&mut self, store: &Store, label: &str, describe: impl FnOnce(&mut Registry)) {
-        if self.shown && self.label == label {
-            return;
-        }
-        if let Some(group) = &self.group {
-            store.register_again(group, describe);
-        }
-        self.label = label.to_owned();
-        self.shown = true;
-    }
-
-    fn withdraw(&mut self, store: &Store) {
-        if std::mem::take(&mut self.shown)
-            && let Some(group) = &self.group
-        {
-            store.withdraw(group);
-        }
-    }
 }
 
 /// Pipes that relays splice through.
@@ -242,11 +159,12 @@ pub struct ReloadMetrics {
     pub last_failed: Gauge,
     pub old: Gauge,
     pub oldest_age: Gauge,
-    pub refused: ByReason,
+    /// In the order of `ADMIN_REFUSALS`.
+    refused: Vec<Counter>,
 }
 
 /// Why the admin API would not change anything.
-pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site", "misdirected"];
+pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
 
 impl ReloadMetrics {
     fn new(r: &mut Registry) -> ReloadMetrics {
@@ -280,14 +198,20 @@ impl ReloadMetrics {
                 "Seconds since the oldest of those was succeeded.",
                 &[],
             ),
-            refused: ByReason::new(
-                r,
-                "propylon_admin_refused_total",
-                "Changes by the admin API that were refused before they were looked at.",
-                ("api", "admin"),
-                ADMIN_REFUSALS,
-            ),
+            refused: ADMIN_REFUSALS
+                .iter()
+                .map(|reason| {
+                    let help = "Changes by the admin API that were refused before they were looked at.";
+                    r.counter("propylon_admin_refused_total", help, &[("reason", reason)])
+                })
+                .collect(),
         }
+    }
+
+    /// None for what is not in the list.
+    pub fn refused(&self, reason: &str) -> Option<Counter> {
+        let place = ADMIN_REFUSALS.iter().position(|known| *known == reason)?;
+        Some(self.refused[place])
     }
 }
 
@@ -579,124 +503,6 @@ impl Telemetry {
         let ledger = Mutex::new(ledger);
         (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, ledger }, store)
     }
-
-    /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
-    pub fn follow(&self, store: &Store, config: &Config) {
-        let ledger = &mut *self.ledger();
-        for (place, listener) in config.live_listeners() {
-            let name = &listener.name;
-            match ledger.listeners.get_mut(place) {
-                Some(entries) => entries.follow(store, listener, &self.listeners[place]),
-                None => {
-                    let (metrics, group) = store.register(|r| listener_metrics(r, name));
-                    let mut entries = ListenerEntries { all: Entry::new(name, group), relay: None, proxied: None };
-                    store.register(|r| entries.register_more(r, listener, &metrics));
-                    self.listeners.push(metrics);
-                    ledger.listeners.push(entries);
-                }
-            }
-        }
-        for (place, backend) in config.live_backends() {
-            let name = &backend.name;
-            match ledger.backends.get_mut(place) {
-                Some((entry, _)) => entry.show(store, name, |r| _ = backend_metrics(r, name)),
-                None => {
-                    let (metrics, group) = store.register(|r| backend_metrics(r, name));
-                    self.backends.push(metrics);
-                    ledger.backends.push((Entry::new(name, group), Vec::new()));
-                }
-            }
-            self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
-        }
-        self.follow_signers(store, config, &mut ledger.signers);
-    }
-
-    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<Entry>) {
-        let metrics = &self.backends[place];
-        // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
-        for (entry, server) in entries.iter_mut().zip(&backend.servers) {
-            if server.retired.is_none() && entry.label != server_label(server) {
-                entry.withdraw(store);
-            }
-        }
-        for (place, server) in backend.live_servers() {
-            if let Some(entry) = entries.get_mut(place) {
-                let label = server_label(server);
-                entry.show(store, &label, |r| _ = server_metrics(r, &backend.name, &label));
-            }
-        }
-        let mut later = Vec::new();
-        if entries.len() < backend.servers.len() {
-            later = store.register(|r| register_servers(r, backend, metrics, entries)).0;
-        }
-        for server in later {
-            metrics.servers.push(server);
-        }
-    }
-
-    /// A signer that is another by the same name takes the name over.
-    fn follow_signers(&self, store: &Store, config: &Config, entries: &mut Vec<Entry>) {
-        let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
-        for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
-            entry.withdraw(store);
-        }
-        for signer in &config.signers[entries.len()..] {
-            let (metrics, group) = store.register(|r| signer_metrics(r, signer));
-            self.signers.push(Arc::new(metrics));
-            entries.push(Entry::new(&signer.name, group));
-        }
-    }
-
-    /// Series of places that nobody uses any more are no longer shown.
-    pub fn withdraw(&self, store: &Store, free: &FreePlaces) {
-        let ledger = &mut *self.ledger();
-        let free_of = |free: &[bool], place: usize| free.get(place).is_some_and(|free| *free);
-        for (place, entry) in ledger.listeners.iter_mut().enumerate() {
-            if free_of(&free.listeners, place) {
-                entry.withdraw(store);
-            }
-        }
-        for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
-            if free_of(&free.backends, place) {
-                entry.withdraw(store);
-            }
-            let free = free.servers.get(place).map_or(&[][..], Vec::as_slice);
-            for (place, entry) in servers.iter_mut().enumerate() {
-                if free_of(free, place) {
-                    entry.withdraw(store);
-                }
-            }
-        }
-    }
-
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Those that are not registered yet. A server that is listed twice is counted once.
-fn register_servers(
-    r: &mut Registry,
-    backend: &Backend,
-    metrics: &BackendMetrics,
-    entries: &mut Vec<Entry>,
-) -> Vec<ServerMetrics> {
-    let (known, mut later) = (entries.len(), Vec::new());
-    for server in &backend.servers[known..] {
-        let label = server_label(server);
-        match entries.iter().position(|entry| entry.label == label && entry.shown) {
-            Some(place) if place < known => later.push(metrics.servers[place].clone()),
-            Some(place) => later.push(later[place - known].clone()),
-            None => {
-                let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
-                entries.push(Entry::new(&label, group));
-                later.push(metrics);
-                continue;
-            }
-        }
-        entries.push(Entry { label, group: None, shown: true });
-    }
-    later
 }
 
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {

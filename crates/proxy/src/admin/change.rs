@@ -84,10 +84,10 @@ pub(super) async fn answer(request: Request<Incoming>, office: &Office) -> Respo
     match proceed(request, office).await {
         Ok(response) => response,
         Err(wrong) => {
-            if let Some(reason) = wrong.counted {
+            let metrics = &office.view.telemetry.process.reloads;
+            if let Some(counter) = wrong.counted.and_then(|reason| metrics.refused(reason)) {
                 let store = &office.view.store;
-                let column = Store::column(store, store.columns() - 1);
-                column.increment(office.view.telemetry.process.reloads.refused.of(reason));
+                Store::column(store, store.columns() - 1).increment(counter);
             }
             if wrong.counted == Some("wrong-token") {
                 sleep(WRONG_TOKEN_WAIT).await;
