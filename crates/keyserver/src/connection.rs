@@ -20,10 +20,11 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::access::Access;
+use crate::access::{Access, ClientId};
 use crate::kernels;
+use crate::line::Task;
 use crate::request::{self, Answer};
-use crate::signing::{self, Line, Note, Place, Task};
+use crate::signing::{self, Crew, Note, Place, Turned};
 use crate::telemetry::End;
 use crate::worker::Desk;
 
@@ -51,6 +52,7 @@ pub struct Connection {
     tls: ServerConnection,
     /// Absent until the handshake is done.
     access: Option<Access>,
+    client: ClientId,
     decoder: Decoder,
     /// Frames that are not sealed yet.
     replies: Vec<u8>,
@@ -78,6 +80,7 @@ impl Connection {
             stream,
             tls,
             access: None,
+            client: ClientId(0),
             decoder: Decoder::new(),
             replies: Vec::new(),
             sealed_at: None,
@@ -225,6 +228,7 @@ impl Connection {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
         // Without a certificate there is no handshake; should there ever be one, it opens nothing.
         let nothing = Access::Rules([].into());
+        self.client = certificate.map_or(ClientId(0), |certificate| ClientId::of(certificate));
         self.access = Some(certificate.map_or(nothing, |certificate| self.desk.shared.rules.access(certificate)));
         self.heard_at = Instant::now();
         self.desk.column.increment(self.desk.telemetry.handshakes);
@@ -294,20 +298,23 @@ impl Connection {
         Ok(true)
     }
 
-    fn hand_on(&mut self, now: Instant, line: Line, id: u32, job: propylon_crypto::Job) {
+    fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: propylon_crypto::Job) {
         let desk = &self.desk;
         let since = now.into_std();
-        let task = Task { id, job, since, deadline: since + desk.timeout, reply_to: self.reply_to.clone() };
-        let numbers = &desk.telemetry.lines[line as usize];
+        let (client, reply_to) = (self.client, self.reply_to.clone());
+        let task = Task { id, client, job, since, deadline: since + desk.timeout, reply_to };
+        let numbers = &desk.telemetry.lines[crew as usize];
         // Before it can be taken: the level must not fall below zero.
         desk.column.raise(numbers.waiting);
-        if desk.lines.push(line, task).is_some() {
-            self.in_work += 1;
-            return;
+        self.in_work += 1;
+        // What is refused, this or another, is told so by a note like any other result.
+        if let Err(turned) = desk.lines.push(crew, task) {
+            desk.column.lower(numbers.waiting);
+            desk.column.increment(match turned {
+                Turned::Away => numbers.refused,
+                Turned::OutAnother => numbers.displaced,
+            });
         }
-        desk.column.lower(numbers.waiting);
-        desk.column.increment(numbers.refused);
-        self.reply(id, Err(ErrorCode::Internal));
     }
 
     fn reply(&mut self, id: u32, result: Result<&[u8], ErrorCode>) {

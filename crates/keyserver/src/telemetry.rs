@@ -8,7 +8,7 @@ use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 
 use crate::kernels::KernelMetrics;
-use crate::signing::Line;
+use crate::signing::Crew;
 
 /// Upper bounds of what waiting in a line takes, in microseconds: 50 µs to 5 s.
 const WAIT_BOUNDS: &[u64] = &[
@@ -28,7 +28,7 @@ pub struct Telemetry {
     pub requests: [Counter; 5],
     /// By error byte, from 1.
     pub errors: [Counter; 11],
-    /// By [`Line`].
+    /// By [`Crew`].
     pub lines: [LineMetrics; 2],
     pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
@@ -42,6 +42,8 @@ pub struct Telemetry {
 pub struct LineMetrics {
     pub waiting: Gauge,
     pub refused: Counter,
+    /// For a client that had fewer in the line.
+    pub displaced: Counter,
     pub expired: Counter,
     pub wait: Histogram,
 }
@@ -140,7 +142,7 @@ impl Telemetry {
             ended,
             requests,
             errors,
-            lines: Line::ALL.map(|line| LineMetrics::register(registry, line)),
+            lines: Crew::ALL.map(|crew| LineMetrics::register(registry, crew.name())),
             kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
                 registry,
@@ -158,17 +160,19 @@ impl Telemetry {
 }
 
 impl LineMetrics {
-    fn register(registry: &mut Registry, line: Line) -> LineMetrics {
-        let labels = [("line", line.name())];
-        let refused_help = "Operations refused, by reason: the line was full, or their time was up before their turn.";
+    pub fn register(registry: &mut Registry, line: &str) -> LineMetrics {
+        let labels = [("line", line)];
+        let refused_help = "Operations refused, by reason: the line was full, or full and a client with fewer needed the \
+            place, or their time was up before their turn.";
         let mut refused = |reason| {
-            let labels = [("line", line.name()), ("reason", reason)];
+            let labels = [("line", line), ("reason", reason)];
             registry.counter("propylon_keyserver_refused_total", refused_help, &labels)
         };
-        let (full, expired) = (refused("full"), refused("expired"));
+        let (full, displaced, expired) = (refused("full"), refused("displaced"), refused("expired"));
         LineMetrics {
             waiting: registry.gauge("propylon_keyserver_waiting", "Operations that wait for a thread.", &labels),
             refused: full,
+            displaced,
             expired,
             wait: registry.histogram(
                 "propylon_keyserver_wait_seconds",
