@@ -25,7 +25,7 @@ use crate::kernels;
 use crate::line::Task;
 use crate::request::{self, Answer};
 use crate::signing::{self, Crew, Note, Place, Turned};
-use crate::telemetry::End;
+use crate::telemetry::{End, LineMetrics};
 use crate::worker::Desk;
 
 /// From accept to the end of the handshake.
@@ -292,25 +292,45 @@ impl Connection {
                     ids.push(id);
                     jobs.push(job);
                 }
-                Place::There(line) => self.hand_on(now, line, id, job),
+                Place::There(crew) => self.hand_on(now, crew, id, job),
+                Place::Token(token) => self.hand_to_token(now, token, id, job),
             },
         }
         Ok(true)
     }
 
+    fn task(&self, now: Instant, timeout: Duration, id: u32, job: propylon_crypto::Job) -> Task {
+        let since = now.into_std();
+        Task { id, client: self.client, job, since, deadline: since + timeout, reply_to: self.reply_to.clone() }
+    }
+
     fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: propylon_crypto::Job) {
         let desk = &self.desk;
-        let since = now.into_std();
-        let (client, reply_to) = (self.client, self.reply_to.clone());
-        let task = Task { id, client, job, since, deadline: since + desk.timeout, reply_to };
+        let task = self.task(now, desk.timeout, id, job);
         let numbers = &desk.telemetry.lines[crew as usize];
         // Before it can be taken: the level must not fall below zero.
         desk.column.raise(numbers.waiting);
         self.in_work += 1;
-        // What is refused, this or another, is told so by a note like any other result.
-        if let Err(turned) = desk.lines.push(crew, task) {
-            desk.column.lower(numbers.waiting);
-            desk.column.increment(match turned {
+        let result = desk.lines.push(crew, task);
+        self.count(numbers, result);
+    }
+
+    /// As [`Connection::hand_on`].
+    fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: propylon_crypto::Job) {
+        let desk = &self.desk;
+        let task = self.task(now, desk.tokens.timeout(token).unwrap_or(desk.timeout), id, job);
+        let numbers = &desk.telemetry.tokens[token].line;
+        desk.column.raise(numbers.waiting);
+        self.in_work += 1;
+        let result = desk.tokens.push(token, task);
+        self.count(numbers, result);
+    }
+
+    /// What is refused, this operation or another, is told so by a note like any other result.
+    fn count(&self, numbers: &LineMetrics, pushed: Result<(), Turned>) {
+        if let Err(turned) = pushed {
+            self.desk.column.lower(numbers.waiting);
+            self.desk.column.increment(match turned {
                 Turned::Away => numbers.refused,
                 Turned::OutAnother => numbers.displaced,
             });

@@ -8,6 +8,8 @@ mod admin;
 pub mod command;
 mod connection;
 mod fair;
+#[cfg_attr(not(feature = "pkcs11"), path = "hsm/absent.rs")]
+mod hsm;
 mod identity;
 mod kernels;
 mod keys;

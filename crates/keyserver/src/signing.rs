@@ -33,6 +33,8 @@ pub enum Place {
     /// The thread that has read the request.
     Here,
     There(Crew),
+    /// A hardware module, by its position in the configuration.
+    Token(usize),
 }
 
 /// Threads that jobs wait for in a line.
@@ -78,6 +80,7 @@ pub fn place(job: &Job) -> Place {
         Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
         Job::Ed25519 { message, .. } if message.len() <= SHORT_MESSAGE_BYTES => Place::Here,
         Job::Rsa { .. } => Place::There(Crew::Rsa),
+        Job::Remote { key, .. } => Place::Token(key.signer.into()),
         _ => Place::There(Crew::Curves),
     }
 }
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn an_operation_whose_time_is_up_is_refused_and_one_whose_client_is_gone_is_not_done() {
-        let (telemetry, store) = Telemetry::new(1);
+        let (telemetry, store) = Telemetry::new(1, &[]);
         let column = Store::column(&store, 0);
         let hand =
             Hand { crew: Crew::Curves, kernels: Kernels::start(false, false), line: Line::new(1), column, telemetry };
@@ -303,7 +306,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_rsa_is_done_by_size_and_the_oldest_goes_first() {
-        let (telemetry, store) = Telemetry::new(1);
+        let (telemetry, store) = Telemetry::new(1, &[]);
         let kernels = Kernels::start(false, true);
         kernels.install(Role::Rsa);
         let is_used = kernels.state(batch::Kernel::Rsa) == batch::KernelState::Used;

@@ -30,6 +30,8 @@ pub struct Telemetry {
     pub errors: [Counter; 11],
     /// By [`Crew`].
     pub lines: [LineMetrics; 2],
+    /// By `[[pkcs11]]`.
+    pub tokens: Vec<TokenMetrics>,
     pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
     pub panics: Counter,
@@ -46,6 +48,36 @@ pub struct LineMetrics {
     pub displaced: Counter,
     pub expired: Counter,
     pub wait: Histogram,
+}
+
+/// Of a hardware module.
+#[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody writes them"))]
+pub struct TokenMetrics {
+    pub line: LineMetrics,
+    /// Threads that are logged in.
+    pub sessions: Gauge,
+    /// Threads whose module has not come back in time.
+    pub stuck: Gauge,
+    /// Sessions that were not to be had.
+    pub failures: Counter,
+    pub duration: Histogram,
+    /// By [`TokenOutcome`].
+    pub operations: [Counter; 5],
+}
+
+/// What an operation of a hardware module came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody asks a module"))]
+pub enum TokenOutcome {
+    Signed,
+    /// The module does not do that with this key.
+    Refused,
+    /// The key is gone.
+    NoKey,
+    /// There was no session, and no new one.
+    Failed,
+    /// It came when the operation had been refused.
+    Late,
 }
 
 /// What a request is for.
@@ -99,13 +131,14 @@ impl Asked {
 
 impl Telemetry {
     /// Registered once for the life of the process, like the process's threads that write it.
-    pub fn new(columns: usize) -> (&'static Telemetry, Arc<Store>) {
+    /// `tokens` are the names of the hardware modules.
+    pub fn new(columns: usize, tokens: &[String]) -> (&'static Telemetry, Arc<Store>) {
         let mut registry = Registry::new();
-        let telemetry = Telemetry::register(&mut registry);
+        let telemetry = Telemetry::register(&mut registry, tokens);
         (Box::leak(Box::new(telemetry)), registry.build(columns))
     }
 
-    fn register(registry: &mut Registry) -> Telemetry {
+    fn register(registry: &mut Registry, tokens: &[String]) -> Telemetry {
         let counter = |registry: &mut Registry, name: &str, help: &str| {
             registry.counter(&format!("propylon_keyserver_{name}"), help, &[])
         };
@@ -143,6 +176,7 @@ impl Telemetry {
             requests,
             errors,
             lines: Crew::ALL.map(|crew| LineMetrics::register(registry, crew.name())),
+            tokens: tokens.iter().map(|token| TokenMetrics::register(registry, token)).collect(),
             kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
                 registry,
@@ -181,6 +215,32 @@ impl LineMetrics {
                 WAIT_BOUNDS,
                 1e-6,
             ),
+        }
+    }
+}
+
+impl TokenMetrics {
+    fn register(registry: &mut Registry, token: &str) -> TokenMetrics {
+        let name = |name: &str| format!("propylon_keyserver_token_{name}");
+        let labels = [("token", token)];
+        let operations = ["signed", "refused", "no-key", "failed", "late"].map(|outcome| {
+            let help = "Operations that a hardware module was asked for, by what came of it.";
+            registry.counter(&name("operations_total"), help, &[("token", token), ("outcome", outcome)])
+        });
+        let gauge = |registry: &mut Registry, what: &str, help: &str| registry.gauge(&name(what), help, &labels);
+        TokenMetrics {
+            line: LineMetrics::register(registry, &format!("pkcs11:{token}")),
+            sessions: gauge(registry, "sessions", "Threads that are logged in to a hardware module."),
+            stuck: gauge(registry, "stuck", "Threads whose hardware module has not come back in time."),
+            failures: registry.counter(&name("failures_total"), "Sessions that were not to be had.", &labels),
+            duration: registry.histogram(
+                &name("duration_seconds"),
+                "How long a hardware module took for an operation, getting a session included.",
+                &labels,
+                WAIT_BOUNDS,
+                1e-6,
+            ),
+            operations,
         }
     }
 }
