@@ -1,10 +1,11 @@
 //! A token of SoftHSM's: a hardware module that is none.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
 
 use rcgen::KeyPair;
+use rustix::fs::{FlockOperation, fcntl_lock};
 
 use crate::binaries;
 use crate::keyserver::Program;
@@ -42,6 +43,11 @@ impl SoftHsm {
         self.scratch.join("tokens")
     }
 
+    /// Where those and the library's configuration are.
+    pub fn folders(&self) -> PathBuf {
+        self.scratch.join("")
+    }
+
     /// The key server with the feature, finding the token.
     pub fn program(&self) -> Program {
         let environment = vec![("SOFTHSM2_CONF", self.scratch.join("softhsm2.conf"))];
@@ -62,6 +68,19 @@ impl SoftHsm {
         let key = KeyPair::generate_for(algorithm).expect("a key");
         self.import(label, id, &key.serialize_pem());
         self.scratch.write(&format!("{label}.pub"), key.public_key_pem())
+    }
+
+    /// Locks every file of the token, until what this returns is dropped.
+    #[track_caller]
+    pub fn lock(&self) -> Vec<File> {
+        let tokens = fs::read_dir(self.folder()).expect("a folder").flatten();
+        let files = tokens.flat_map(|token| fs::read_dir(token.path()).expect("a token").flatten());
+        let lock = |path: PathBuf| {
+            let file = File::options().read(true).write(true).open(path).expect("a file of the token");
+            fcntl_lock(&file, FlockOperation::LockExclusive).expect("a lock");
+            file
+        };
+        files.map(|file| lock(file.path())).collect()
     }
 
     /// `pkcs11-tool`, logged in.

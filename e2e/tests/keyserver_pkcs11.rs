@@ -22,7 +22,7 @@ fn section(hsm: &SoftHsm, scratch: &Scratch, more: &str) -> String {
     format!(
         "[[pkcs11]]\nmodule = \"{}\"\ntoken = \"web\"\npin_file = \"pin\"\nmodule_paths = [\"{}\"]\n{more}\n",
         SoftHsm::module().display(),
-        hsm.folder().display()
+        hsm.folders().display()
     )
 }
 
@@ -62,7 +62,9 @@ fn every_type_of_key_signs_and_openssl_agrees() {
         let mut command = Command::new("openssl");
         command.args(["pkeyutl", "-verify", "-pubin", "-inkey"]).arg(public).arg("-in").arg(digest);
         command.arg("-sigfile").arg(signature);
-        options.iter().for_each(|option| drop(command.args(["-pkeyopt", option])));
+        for option in options {
+            command.args(["-pkeyopt", option]);
+        }
         run(command, b"", PATIENCE).ok();
     };
     let digest = [9; 64];
@@ -169,6 +171,32 @@ fn a_token_that_is_taken_away_is_an_error_and_comes_back_by_itself() {
         ask(&mut link, ECDSA_SHA256, &key, &DIGEST).opcode == 0xff
     });
     fs::rename(&away, hsm.folder()).expect("its name");
+    holds("signatures are back", || ask(&mut link, ECDSA_SHA256, &key, &DIGEST).opcode == 0xf0);
+}
+
+#[test]
+fn a_module_that_hangs_is_waited_for_no_longer_than_said_and_by_nobody_else() {
+    let hsm = SoftHsm::new();
+    hsm.generate("key", "01", &rcgen::PKCS_ECDSA_P256_SHA256);
+    let server = start(&hsm, "sessions = 2\ntimeout = \"500ms\"");
+    let (key, file) = (ski(&server, "web/key"), ski(&server, "keys/ec.pem"));
+    let mut link = server.link();
+    assert_eq!(ask(&mut link, ECDSA_SHA256, &key, &DIGEST).opcode, 0xf0);
+    // SoftHSM takes a lock on the token's files when it looks at a key.
+    let locks = hsm.lock();
+    let requests: Vec<u8> = (2..6).flat_map(|id| frame(ECDSA_SHA256, id, &[(0x12, &DIGEST), (0x04, &key)])).collect();
+    link.send(&requests).expect("requests are sent");
+    for _ in 0..10 {
+        assert_eq!(ask(&mut link, ECDSA_SHA256, &file, &DIGEST).opcode, 0xf0, "a key in a file waits for nobody");
+    }
+    for _ in 2..6 {
+        let reply = link.receive().expect("a reply");
+        assert_eq!((reply.opcode, reply.payload), (0xff, vec![0x08]));
+    }
+    holds("both threads are missed", || server.metric("propylon_keyserver_token_stuck{token=\"web\"}") == 2);
+    // Nobody is made to wait for threads that do not come back.
+    assert_eq!(ask(&mut link, ECDSA_SHA256, &key, &DIGEST).payload, [0x08]);
+    drop(locks);
     holds("signatures are back", || ask(&mut link, ECDSA_SHA256, &key, &DIGEST).opcode == 0xf0);
 }
 

@@ -349,6 +349,10 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// How often names of servers are looked up. Default 30 s.
+    pub resolve_interval: Duration,
+    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    pub watch: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }

@@ -17,6 +17,8 @@ use crate::telemetry::TokenMetrics;
 const QUEUE_TASKS_MAX: usize = 1024;
 /// How often the clock looks while anything is to be done, and how long before its time an operation is refused.
 const TICK: Duration = Duration::from_millis(20);
+/// How often a seat is asked whether the keys are still the same.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct Desk {
     state: Mutex<State>,
@@ -161,19 +163,22 @@ impl Desk {
 
     /// The clock's thread.
     pub fn keep_time(&self, metrics: &TokenMetrics, column: &Column) {
+        let mut next_look = Instant::now() + LOOK_INTERVAL;
         loop {
-            let refused = self.refuse_late(Instant::now() + TICK, metrics, column);
+            let now = Instant::now();
+            let refused = self.refuse_late(now + TICK, metrics, column);
             column.add(metrics.line.expired, refused);
+            if now >= next_look {
+                next_look = now + LOOK_INTERVAL;
+                self.ask_for_a_look();
+            }
             let mut state = self.state();
             column.set(metrics.stuck, state.stuck as i64);
             let is_under = |flight: &Flight| matches!(flight, Flight::Under { .. });
             let has_work = state.queue.len() > 0 || state.stuck > 0 || state.flights.iter().any(is_under);
-            if has_work {
-                drop(self.something.wait_timeout(state, TICK));
-            } else {
-                state.clock_sleeps = true;
-                drop(self.something.wait(state));
-            }
+            state.clock_sleeps = !has_work;
+            let patience = if has_work { TICK } else { next_look - now };
+            drop(self.something.wait_timeout(state, patience));
         }
     }
 

@@ -51,15 +51,15 @@ impl Seat {
         self.open = self.token.take_first();
         match self.open {
             Some(_) => self.opened(),
-            None => drop(self.connected()),
+            None => self.mend(),
         }
         ready.wait();
         loop {
             let patience = self.open.is_none().then(|| self.retry_at.saturating_duration_since(Instant::now()));
             match self.token.desk.next(self.index, patience) {
                 Next::Task(task) => self.serve(*task),
-                Next::Look => self.look(),
-                Next::Nothing => drop(self.connected()),
+                Next::Look => self.look(false),
+                Next::Nothing => self.mend(),
             }
         }
     }
@@ -84,6 +84,8 @@ impl Seat {
     /// Once more on a new session, if it was the session's fault.
     fn sign(&mut self, job: &Job) -> Result<Signature, ErrorCode> {
         let Job::Remote { key, scheme, input } = job else { return Err(ErrorCode::Internal) };
+        let token = Arc::clone(&self.token);
+        let _inside = token.module.calls();
         for is_last in [false, true] {
             let open = self.connected().ok_or(ErrorCode::Internal)?;
             let Some(handle) = open.handles.get(&key.ski).copied() else {
@@ -91,7 +93,7 @@ impl Seat {
                 if is_last {
                     return Err(ErrorCode::KeyNotFound);
                 }
-                self.look();
+                self.look_again(true);
                 continue;
             };
             match operation::perform(&open.session, handle, key, *scheme, input) {
@@ -101,7 +103,7 @@ impl Seat {
                     log::error!("token \"{}\" has returned what is not a signature by the key", self.token.name);
                     return Err(ErrorCode::Cryptography);
                 }
-                Err(Failure::Key) => self.look(),
+                Err(Failure::Key) => self.look_again(true),
                 Err(Failure::Session(why)) => self.lost(&why),
             }
         }
@@ -109,21 +111,48 @@ impl Seat {
         Err(if open.handles.contains_key(&key.ski) { ErrorCode::Internal } else { ErrorCode::KeyNotFound })
     }
 
-    fn look(&mut self) {
+    fn look(&mut self, thorough: bool) {
+        let token = Arc::clone(&self.token);
+        let _inside = token.module.calls();
+        self.look_again(thorough);
+    }
+
+    /// For one who is inside the module.
+    fn look_again(&mut self, thorough: bool) {
         let token = Arc::clone(&self.token);
         let Some(open) = self.connected() else { return };
-        match token.look(&open.session) {
-            Ok(handles) => open.handles = handles,
+        match token.look(open, thorough) {
             Err(error) => self.lost(&error.to_string()),
+            // A token that was taken away may look like an empty one.
+            Ok(()) if open.handles.is_empty() => self.lost("the token has no keys any more"),
+            Ok(()) => {}
         }
     }
 
     fn lost(&mut self, why: &str) {
-        if self.open.take().is_some() {
+        if let Some(open) = self.open.take() {
             log::warn!("token \"{}\": a session is lost: {why}", self.token.name);
             self.column.lower(self.metrics.sessions);
+            open.close();
         }
         self.retry_at = Instant::now();
+    }
+
+    /// Tries to get a session; where that fails again, the module is started anew before it is next tried.
+    fn mend(&mut self) {
+        let has_failed_before = self.pause > PAUSE_MIN;
+        let token = Arc::clone(&self.token);
+        let inside = token.module.calls();
+        if self.connected().is_some() {
+            return;
+        }
+        drop(inside);
+        // A refused PIN is not the module's fault.
+        if has_failed_before && !token.is_pin_refused() {
+            if let Err(error) = token.module.start_anew() {
+                log::debug!("token \"{}\": the module cannot be started anew: {error}", token.name);
+            }
+        }
     }
 
     fn opened(&mut self) {
@@ -133,6 +162,11 @@ impl Seat {
 
     /// The session, or a new one if it is time to try.
     fn connected(&mut self) -> Option<&mut Open> {
+        if self.open.as_ref().is_some_and(|open| open.life != self.token.module.life()) {
+            // The session has ended with the module, and its number may be another's by now.
+            self.open = None;
+            self.column.lower(self.metrics.sessions);
+        }
         if self.open.is_none() && Instant::now() >= self.retry_at {
             match self.token.connect() {
                 Ok(open) => {

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -29,13 +29,14 @@ use crate::shelf::Stamp;
 const PIN_BYTES_MAX: u64 = 1024;
 /// Private keys that are looked at.
 const KEYS_MAX: usize = 10_000;
+const NO_KEYS: &str = "private keys that can be served";
 
 pub struct Token {
     config: Pkcs11,
     pub name: String,
     /// Position in the configuration.
     number: u16,
-    client: cryptoki::context::Pkcs11,
+    pub module: Arc<Module>,
     pub desk: Desk,
     /// The keys that are to be served, as they were last found.
     pub found: ArcSwap<Vec<Found>>,
@@ -58,7 +59,11 @@ pub struct Found {
 /// A session that is logged in, and where it finds the keys.
 pub struct Open {
     pub session: Session,
+    /// Which life of the module it belongs to: in another, its number may be another thread's.
+    pub life: u64,
     pub handles: HashMap<Ski, ObjectHandle>,
+    /// Every private key that was there at the last look, in order.
+    seen: Vec<u64>,
 }
 
 /// Why there is no session.
@@ -72,9 +77,17 @@ pub enum Trouble {
     NoKey(String),
 }
 
+/// A library, initialised.
+pub struct Module {
+    client: cryptoki::context::Pkcs11,
+    /// Held for reading by whoever calls it: to be started anew it must be left alone (PKCS#11 3.1 §5.4.2).
+    calls: RwLock<()>,
+    life: AtomicU64,
+}
+
 /// Modules that were loaded: each once in a process.
 #[derive(Default)]
-pub struct Modules(HashMap<PathBuf, cryptoki::context::Pkcs11>);
+pub struct Modules(HashMap<PathBuf, Arc<Module>>);
 
 /// The module's file and the PIN's, which can be looked at without logging in.
 pub fn check(config: &Pkcs11) -> Result<(), TokenFault> {
@@ -88,9 +101,9 @@ pub fn check(config: &Pkcs11) -> Result<(), TokenFault> {
 }
 
 impl Modules {
-    fn load(&mut self, module: &NamedPath) -> Result<cryptoki::context::Pkcs11, TokenFault> {
-        if let Some(client) = self.0.get(&module.path) {
-            return Ok(client.clone());
+    fn load(&mut self, module: &NamedPath) -> Result<Arc<Module>, TokenFault> {
+        if let Some(module) = self.0.get(&module.path) {
+            return Ok(Arc::clone(module));
         }
         let wrong = |error: Error| {
             let what = format!("{}: the module cannot be used: {error}", module.path.display());
@@ -98,8 +111,31 @@ impl Modules {
         };
         let client = cryptoki::context::Pkcs11::new(&module.path).map_err(wrong)?;
         initialize(&client).map_err(wrong)?;
-        self.0.insert(module.path.clone(), client.clone());
-        Ok(client)
+        let loaded = Arc::new(Module { client, calls: RwLock::new(()), life: AtomicU64::new(0) });
+        self.0.insert(module.path.clone(), Arc::clone(&loaded));
+        Ok(loaded)
+    }
+}
+
+impl Module {
+    /// To be held during calls.
+    pub fn calls(&self) -> RwLockReadGuard<'_, ()> {
+        self.calls.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn life(&self) -> u64 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Ends the library and begins again, as a token may need that went away and has come back. All sessions end with
+    /// it. Not while anybody is inside.
+    pub fn start_anew(&self) -> Result<(), Error> {
+        let Ok(_alone) = self.calls.try_write() else { return Ok(()) };
+        self.life.fetch_add(1, Ordering::Relaxed);
+        match self.client.clone().finalize() {
+            Ok(()) | Err(Error::Pkcs11(RvError::CryptokiNotInitialized, _)) => initialize(&self.client),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -118,11 +154,11 @@ impl Token {
     /// Logs in and finds the keys: at the start all must be good.
     pub fn open(config: &Pkcs11, number: u16, modules: &mut Modules) -> Result<Token, TokenFault> {
         check(config)?;
-        let client = modules.load(&config.module)?;
+        let module = modules.load(&config.module)?;
         let token = Token {
             name: config.token.name(),
             number,
-            client,
+            module,
             desk: Desk::new(config.sessions.into()),
             found: ArcSwap::default(),
             has_news: AtomicBool::new(false),
@@ -135,8 +171,11 @@ impl Token {
                 if matches!(trouble, Trouble::PinRefused) { config.pin_file.as_ref().map(|pin| pin.at) } else { None };
             fault(at.unwrap_or(config.at), format!("token \"{}\": {trouble}", token.name), trouble.fix())
         };
-        let open = token.connect().map_err(told)?;
-        token.named_are_there().map_err(told)?;
+        let open = token.connect();
+        if matches!(open, Ok(_) | Err(Trouble::NoKey(_))) {
+            token.named_are_there().map_err(told)?;
+        }
+        let open = open.map_err(told)?;
         token.has_news.store(false, Ordering::Relaxed);
         *token.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(open);
         Ok(token)
@@ -150,6 +189,11 @@ impl Token {
         self.config.timeout
     }
 
+    /// Whether the PIN is known to be a wrong one.
+    pub fn is_pin_refused(&self) -> bool {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// The session that was opened at the start, once.
     pub fn take_first(&self) -> Option<Open> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -157,30 +201,35 @@ impl Token {
 
     /// A new session, logged in.
     pub fn connect(&self) -> Result<Open, Trouble> {
-        let slot = match self.slot() {
-            Err(Trouble::Module(Error::Pkcs11(RvError::CryptokiNotInitialized, _))) => {
-                initialize(&self.client).map_err(Trouble::Module)?;
-                self.slot()?
+        let slot = self.slot()?;
+        // Closed by whoever knows that it is still the same: see `Open::close`.
+        let session = self.module.client.open_ro_session_no_drop(slot).map_err(Trouble::Module)?;
+        let mut open = Open { session, life: self.module.life(), handles: HashMap::new(), seen: Vec::new() };
+        let ready = self.log_in(&open.session, slot).and_then(|()| self.look(&mut open, true).map_err(Trouble::Module));
+        let ready =
+            ready.and_then(|()| if open.handles.is_empty() { Err(Trouble::NoKey(NO_KEYS.into())) } else { Ok(()) });
+        match ready {
+            Ok(()) => Ok(open),
+            Err(trouble) => {
+                open.close();
+                Err(trouble)
             }
-            slot => slot?,
-        };
-        let session = self.client.open_ro_session(slot).map_err(Trouble::Module)?;
-        self.log_in(&session, slot)?;
-        let handles = self.look(&session).map_err(Trouble::Module)?;
-        Ok(Open { session, handles })
+        }
     }
 
     fn slot(&self) -> Result<Slot, Trouble> {
-        let slots = self.client.get_slots_with_token().map_err(Trouble::Module)?;
+        let slots = self.module.client.get_slots_with_token().map_err(Trouble::Module)?;
         let wanted = |slot: &Slot| match &self.config.token {
             Which::Slot(number) => slot.id() == *number,
-            Which::Label(label) => self.client.get_token_info(*slot).is_ok_and(|info| info.label().trim_end() == label),
+            Which::Label(label) => {
+                self.module.client.get_token_info(*slot).is_ok_and(|info| info.label().trim_end() == label)
+            }
         };
         if let Some(slot) = slots.iter().copied().find(wanted) {
             return Ok(slot);
         }
         let there = slots.iter().filter_map(|slot| {
-            let info = self.client.get_token_info(*slot).ok()?;
+            let info = self.module.client.get_token_info(*slot).ok()?;
             Some(format!("\"{}\" in slot {}", info.label().trim_end(), slot.id()))
         });
         let there = there.collect::<Vec<_>>().join(", ");
@@ -191,7 +240,7 @@ impl Token {
     fn log_in(&self, session: &Session, slot: Slot) -> Result<(), Trouble> {
         let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(file) = &self.config.pin_file else {
-            let info = self.client.get_token_info(slot).map_err(Trouble::Module)?;
+            let info = self.module.client.get_token_info(slot).map_err(Trouble::Module)?;
             if !info.login_required() {
                 return Ok(());
             }
@@ -207,11 +256,18 @@ impl Token {
         result
     }
 
-    /// Finds the keys, and tells of them if they are not those that were known.
-    pub fn look(&self, session: &Session) -> Result<HashMap<Ski, ObjectHandle>, Error> {
+    /// Finds the keys, and tells of them if they are not those that were known. Unless it has to be `thorough`, keys with
+    /// the same handles are taken for the same: a handle is not given to another object while the session lasts.
+    pub fn look(&self, open: &mut Open, thorough: bool) -> Result<(), Error> {
+        let session = &open.session;
+        let keys = session.find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY)])?;
+        let mut seen: Vec<u64> = keys.iter().map(|handle| handle.handle()).collect();
+        seen.sort_unstable();
+        if !thorough && seen == open.seen {
+            return Ok(());
+        }
         let mut handles = HashMap::new();
         let mut found = Vec::new();
-        let keys = session.find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY)])?;
         for handle in keys.into_iter().take(KEYS_MAX) {
             let Some((found_key, is_wanted)) = self.inspect(session, handle) else { continue };
             if is_wanted && handles.insert(found_key.key.ski, handle).is_none() {
@@ -223,7 +279,8 @@ impl Token {
             self.found.store(found.into());
             self.has_news.store(true, Ordering::Relaxed);
         }
-        Ok(handles)
+        (open.handles, open.seen) = (handles, seen);
+        Ok(())
     }
 
     /// None, and a word in the log, for one that cannot be served.
@@ -275,10 +332,14 @@ impl Token {
                 return Err(Trouble::NoKey(label.clone()));
             }
         }
-        if found.is_empty() {
-            return Err(Trouble::NoKey("private keys that can be served".into()));
-        }
         Ok(())
+    }
+}
+
+impl Open {
+    /// Of a session that has ended by itself, or that the module does not let go, nothing more can be done.
+    pub fn close(self) {
+        let _ = self.session.close();
     }
 }
 
