@@ -92,6 +92,10 @@ fn jobs(engine: &Engine, outcome: &str) -> f64 {
     engine.metric("propylon_signer_jobs_total", &[("outcome", outcome)])
 }
 
+fn says(engine: &Engine, what: &str) -> bool {
+    engine.stderr().iter().any(|line| line.contains(what))
+}
+
 /// A handshake and a request; the error is the handshake's.
 fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> std::io::Result<()> {
     let mut client = Client::try_tls_with(address, Arc::clone(config))?;
@@ -125,6 +129,69 @@ fn an_engine_with_certificates_only_serves_both_versions_and_key_types() {
     assert_eq!(jobs(&engine, "signed"), cases.len() as f64);
     assert_eq!(engine.metric("propylon_signer_requests_total", &[("outcome", "signed")]), cases.len() as f64);
     engine.metric_reaches("propylon_signer_outstanding", &[], 0.0);
+}
+
+#[test]
+fn a_key_server_with_a_name_is_found_at_whichever_of_its_addresses_answers() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    // The name has ::1 as well on most machines, where nobody listens.
+    let name = vault.addresses()[0].to_string().replace("127.0.0.1", "localhost");
+    let tables = vault.tables(&vault.addresses(), "resolve_interval = \"1s\"");
+    let tables = tables.replace(&vault.addresses()[0].to_string(), &name);
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    visit(engine.address("web"), &Certificates::shared().client()).expect("a handshake");
+    holds("the name is looked up again", || {
+        engine.metric("propylon_signer_lookups_total", &[("outcome", "same")]) > 0.0
+    });
+    assert_eq!(engine.metric("propylon_signer_lookups_total", &[("outcome", "failed")]), 0.0);
+}
+
+#[test]
+fn an_identity_that_was_replaced_is_shown_on_new_links() {
+    let mut vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let address = vault.addresses()[0];
+    // Only the other engine may use keys.
+    let only_other = format!(
+        "[server]\nbind = \"{address}\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\nworkers = 2\n\
+         [[client]]\ncommon_name = \"other\"\n"
+    );
+    let again = |vault: &mut Vault| vault.servers[0] = vault.servers[0].beside(&only_other);
+    let scratch = Scratch::new();
+    // The key server's own folder goes with it.
+    for name in ["engine.pem", "other.pem", "ca.pem", "shop-ec.crt"] {
+        scratch.write(name, fs::read(vault.file(name)).expect("a file of the engine's"));
+    }
+    fs::copy(scratch.join("engine.pem"), scratch.join("identity.pem")).expect("a copy");
+    let path = |name: &str| scratch.join(name).display().to_string();
+    let tables = format!(
+        "[tls.public]\ncertificates = \"{}\"\nsigner = \"vault\"\n[signer.vault]\nidentity = \"{}\"\nca = \"{}\"\n\
+         watch = \"1s\"\nservers = [{{ address = \"{address}\", server_name = \"localhost\" }}]\n",
+        path("shop-ec.crt"),
+        path("identity.pem"),
+        path("ca.pem")
+    );
+    vault.servers[0].kill();
+    again(&mut vault);
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    let client = Certificates::shared().client();
+    assert!(visit(engine.address("web"), &client).is_err(), "the engine may not use keys");
+    fs::copy(scratch.join("other.pem"), scratch.join("new.tmp")).expect("a copy");
+    fs::rename(scratch.join("new.tmp"), scratch.join("identity.pem")).expect("its name");
+    let said = "signer \"vault\": identity and authorities were read again, for new links";
+    holds("the identity is read again", || says(&engine, said));
+    assert!(visit(engine.address("web"), &client).is_err(), "the links are the old ones");
+    vault.servers[0].kill();
+    again(&mut vault);
+    holds("a new link shows the new one", || visit(engine.address("web"), &client).is_ok());
+    // What cannot be used changes nothing, whoever asks.
+    scratch.write("identity.pem", "no identity");
+    engine.signal(Signal::HUP);
+    holds("it is told", || says(&engine, "identity.pem: there is no"));
+    assert!(visit(engine.address("web"), &client).is_ok());
 }
 
 #[test]

@@ -594,3 +594,36 @@ fn whatever_servers_do_every_handshake_ends_once_and_nothing_is_left() {
         (0..3).for_each(|server| core.outstanding(server, 0));
     }
 }
+
+#[test]
+fn connections_to_an_old_address_end_one_by_one_when_nothing_is_on_its_way() {
+    let mut core = Core::with(1, 2, None, Verify::Nothing);
+    let (old, new): (SocketAddr, SocketAddr) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:1".parse().unwrap());
+    (0..2).for_each(|at| core.dispatch.channel(at).address = Some(old));
+    let busy = core.submit();
+    let (at, request) = core.request();
+    core.dispatch.leave(0, |address| address == old);
+    let condemned = |core: &mut Core| [0, 1].map(|at| core.dispatch.channel(at).condemned.is_some());
+    let round = |core: &mut Core| core.dispatch.leave_next(0);
+    // The first is told to; only when it has answered what it was asked for it ends, and is asked for nothing more.
+    round(&mut core);
+    let next = core.submit();
+    assert_eq!(core.request().0, 1);
+    drop(core.dispatch.release(next));
+    round(&mut core);
+    assert_eq!(condemned(&mut core), [at != 0, false]);
+    let signature = core.signature();
+    core.reply(at, request.id, opcode::SUCCESS, &signature);
+    drop(core.dispatch.release(busy));
+    round(&mut core);
+    assert_eq!(condemned(&mut core), [true, false]);
+    // As long as the first has not come up again, the second stays.
+    core.dispatch.closed(0, "condemned", core.now);
+    (0..8).for_each(|_| round(&mut core));
+    assert_eq!(condemned(&mut core), [false, false]);
+    core.connect(0);
+    core.dispatch.channel(0).address = Some(new);
+    (0..2).for_each(|_| round(&mut core));
+    assert!(!condemned(&mut core)[0]);
+    assert_eq!(core.dispatch.channel(1).leave, Leave::Now);
+}
