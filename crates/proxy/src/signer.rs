@@ -67,12 +67,14 @@ impl Signer {
         index: usize,
         column: Column,
         metrics: &Arc<SignerMetrics>,
+        jobs_max: usize,
         seed: u64,
     ) -> Rc<Signer> {
         let SignerProfile { config, labels, .. } = &profiles[index];
         let settings = Settings {
             servers: labels.len(),
             connections: config.connections.into(),
+            jobs_max,
             timeout: config.timeout.as_micros() as u64,
             hedge: config.hedge.map(|hedge| hedge.as_micros() as u64),
             verify: config.verify,

@@ -18,8 +18,6 @@ use propylon_policy::signers::{Change, Signers};
 use super::channel::{Answer, Channel, Leave, Purpose, Sent, State};
 use super::report::Report;
 
-/// Jobs at once: as many as handshakes may be parked for a signer.
-pub const JOBS_MAX: usize = 4096;
 /// Times that a job is asked for, hedges among them.
 const ATTEMPTS_MAX: u8 = 4;
 /// A connection that is not up by then is given up.
@@ -41,6 +39,8 @@ pub struct Settings {
     pub servers: usize,
     /// Per server.
     pub connections: usize,
+    /// Jobs at once: as many as handshakes may be parked for a signer.
+    pub jobs_max: usize,
     pub timeout: u64,
     pub hedge: Option<u64>,
     pub verify: Verify,
@@ -141,7 +141,7 @@ impl Dispatch {
 
     pub fn submit(&mut self, key: RemoteKey, scheme: Scheme, input: Box<[u8]>, now: u64) -> Result<JobId, JobError> {
         let opcode = opcode_of(scheme).ok_or(JobError::Refused)?;
-        if self.slots.len() - self.free.len() >= JOBS_MAX {
+        if self.slots.len() - self.free.len() >= self.settings.jobs_max {
             self.report.full();
             return Err(JobError::Unavailable);
         }

@@ -14,6 +14,7 @@ use super::*;
 const MILLI: u64 = 1_000;
 const TIMEOUT: u64 = 250 * MILLI;
 const HEDGE: u64 = 100 * MILLI;
+const JOBS_MAX: usize = 4096;
 const DIGEST: [u8; 32] = [7; 32];
 const SCHEME: Scheme = Scheme::Ecdsa(Hash::Sha256);
 
@@ -54,7 +55,7 @@ impl Core {
         let metrics = Arc::new(SignerMetrics::new(&mut registry, "vault", &names));
         let store = registry.build(1);
         let report = Report::new(Store::column(&store, 0), metrics, "vault", names);
-        let settings = Settings { servers, connections, timeout: TIMEOUT, hedge, verify };
+        let settings = Settings { servers, connections, jobs_max: JOBS_MAX, timeout: TIMEOUT, hedge, verify };
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = PrivateKey::from_der(pair.serialized_der()).unwrap();
         let dispatch = Dispatch::new(settings, report, 7);
@@ -620,7 +621,7 @@ fn connections_to_an_old_address_end_one_by_one_when_nothing_is_on_its_way() {
     // As long as the first has not come up again, the second stays.
     core.dispatch.closed(0, "condemned", core.now);
     (0..8).for_each(|_| round(&mut core));
-    assert_eq!(condemned(&mut core), [false, false]);
+    assert!(!condemned(&mut core)[1]);
     core.connect(0);
     core.dispatch.channel(0).address = Some(new);
     (0..2).for_each(|_| round(&mut core));
