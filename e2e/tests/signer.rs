@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::client::connect;
 use propylon_e2e::distance::Distance;
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{simple, with};
 use propylon_e2e::keyserver::KeyServer;
 use propylon_e2e::program::{run, s_client};
-use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, eventually, holds};
 use rustix::process::Signal;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -417,7 +417,7 @@ fn waiting(address: SocketAddr, count: usize) -> Waiting {
         let mut tls = rustls::ClientConnection::new(Arc::clone(&config), name).expect("a client");
         let source = Ipv4Addr::new(127, 0, 1, 1 + (number / FROM_ONE) as u8);
         let mut socket = connect(address, Some(source.into())).expect("the engine takes connections");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
         tls.write_tls(&mut socket).expect("a ClientHello is sent");
         (socket, tls)
     };
@@ -455,7 +455,8 @@ fn five_thousand_handshakes_that_wait_for_a_key_server_all_come_to_their_end_and
     let distance = Distance::new(vault.addresses()[0], Duration::from_millis(25));
     let tables = vault.tables(&[distance.address()], "timeout = \"60s\"\nhedge = \"off\"");
     let process = "[process]\nworkers = 1\nhandshakes = { queue_wait = \"60s\" }\n";
-    let engine = Engine::start(&(process.to_owned() + &simple(&[origin.address()]) + &tables));
+    let patient = with(&[origin.address()], "timeouts = { handshake = \"120s\" }", "");
+    let engine = Engine::start(&(process.to_owned() + &patient + &tables));
     engine.metric_reaches("propylon_signer_connections", &[], 2.0);
     let web = engine.address("web");
     let mut steady = Client::tls(web);
@@ -464,7 +465,8 @@ fn five_thousand_handshakes_that_wait_for_a_key_server_all_come_to_their_end_and
     // None is signed for before all have begun.
     distance.hold();
     let crowd = waiting(web, CROWD);
-    holds("all of them wait", || engine.metric("propylon_tls_parked_handshakes", &[]) == CROWD as f64);
+    let parked = || engine.metric("propylon_tls_parked_handshakes", &[]);
+    eventually(Duration::from_secs(60), "all of them wait", || (parked() == CROWD as f64).then_some(()));
     let beside = asked(&mut steady, |count| count < ASKED);
     let each = engine.rss().saturating_sub(before) / CROWD as u64;
     // Their signatures come, each after its way of 25 ms, while more are asked for.
