@@ -124,7 +124,7 @@ fn key_name(report: &Report<'_>, found: Found<&str>) -> Option<KeyName> {
 
 fn octets(digits: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = digits.bytes().filter(|byte| *byte != b':').collect();
-    if digits.is_empty() || digits.len() % 2 != 0 || digits.len() > 2 * KEY_NAME_BYTES_MAX {
+    if digits.is_empty() || !digits.len().is_multiple_of(2) || digits.len() > 2 * KEY_NAME_BYTES_MAX {
         return None;
     }
     let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());

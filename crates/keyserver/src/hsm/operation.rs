@@ -99,7 +99,7 @@ fn field_bytes(kind: KeyKind) -> Option<usize> {
 /// `SEQUENCE { r, s }` of the two numbers as modules return them, one behind the other and equally long (PKCS#11 3.1
 /// §6.3.1). None if they are not, or one of them is zero.
 fn ecdsa_der(raw: &[u8], field: usize) -> Option<Signature> {
-    if raw.is_empty() || raw.len() % 2 != 0 || raw.len() > 2 * field {
+    if raw.is_empty() || !raw.len().is_multiple_of(2) || raw.len() > 2 * field {
         return None;
     }
     let (r, s) = raw.split_at(raw.len() / 2);
