@@ -17,6 +17,7 @@ pub mod origin;
 pub mod program;
 pub mod scratch;
 pub mod served;
+pub mod softhsm;
 pub mod wait;
 
 pub use certificates::Certificates;

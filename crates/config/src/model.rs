@@ -72,7 +72,7 @@ pub struct Process {
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// At once. Default 4096.
+    /// At once, those included that wait for a key server. Default 8192.
     pub in_progress: usize,
     /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
     /// `in_progress` are, and as many as there may be otherwise.
@@ -88,7 +88,7 @@ impl HandshakeLimits {
 
 impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
-        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+        HandshakeLimits { in_progress: 8192, per_source: None, queue_wait: Duration::from_secs(2) }
     }
 }
 
@@ -383,6 +383,10 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// How often names of servers are looked up. Default 30 s.
+    pub resolve_interval: Duration,
+    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    pub watch: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }

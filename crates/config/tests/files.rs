@@ -142,7 +142,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
-    assert_eq!((handshakes.in_progress, handshakes.per_source), (4096, None));
+    assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));
     assert_eq!(handshakes.queue_wait, Duration::from_secs(2));
     assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];

@@ -103,9 +103,11 @@ impl Core {
         let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         let profiles = &snapshot.shared.signers;
+        let jobs_max = snapshot.shared.config.process.handshakes.in_progress;
         let signers = telemetry.signers.iter().enumerate();
-        let signers =
-            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
+        let signers = signers
+            .map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, jobs_max, seed))
+            .collect();
         let core = metrics.index();
         Rc::new(Core {
             stock: Stock::default(),

@@ -20,7 +20,8 @@ use tokio::time::{interval, sleep};
 use crate::access_log::Writer;
 use crate::admin;
 use crate::batches;
-use crate::certificates::{Certificates, Reloaded};
+use crate::certificates::{Certificates, Reloaded, Which};
+use crate::signer;
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
@@ -202,6 +203,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
+    let places = snapshot.signers.iter().map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
+    signer::start_resolver(places.collect()).map_err(StartError::Threads)?;
     let certificates = Certificates::new(&snapshot, Instant::now());
     let log_failures = log.failures();
     let main = Main { batching, snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
@@ -266,6 +269,7 @@ impl Main {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
                     self.report_kernels();
+                    self.report_lookups();
                     self.reload_changed_certificates();
                 }
                 () = any_finished(&threads) => {
@@ -279,7 +283,9 @@ impl Main {
 
     /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
     fn reload_all_certificates(&mut self) {
-        let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
+        let config = &self.snapshot.config;
+        let all = Which { profiles: (0..config.tls.len()).collect(), signers: (0..config.signers.len()).collect() };
+        self.certificates.distrust_links();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
         match self.certificates.reload(&self.snapshot, &all) {
             Reloaded::Same => {
@@ -292,8 +298,8 @@ impl Main {
 
     /// What was merely touched is nobody's news.
     fn reload_changed_certificates(&mut self) {
-        let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
-        if !changed.is_empty() {
+        let changed = self.certificates.changed(&self.snapshot.config, Instant::now());
+        if changed != Which::default() {
             let reloaded = self.certificates.reload(&self.snapshot, &changed);
             self.conclude(reloaded);
         }
@@ -308,6 +314,7 @@ impl Main {
                 self.publish(snapshot);
                 log::info!("certificates were read again: {count} in use");
             }
+            Reloaded::Links => self.column().increment(counters.success),
             Reloaded::Same => {}
             Reloaded::Failed => {
                 self.column().increment(counters.failure);
@@ -337,6 +344,13 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
             log::error!("ticket keys: {error}; those in use stay in use");
+        }
+    }
+
+    fn report_lookups(&self) {
+        let column = self.column();
+        for (signer, metrics) in self.snapshot.signers.iter().zip(&self.telemetry.signers) {
+            metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
 

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use propylon_config::{
     At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
@@ -21,6 +22,7 @@ use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, Lin
 
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
+use crate::signer::Places;
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
@@ -68,11 +70,14 @@ pub struct Server {
     pub label: String,
 }
 
-/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
+/// each new connection.
 pub struct SignerProfile {
     pub config: Signer,
-    pub link: LinkProfile,
-    pub servers: Vec<Server>,
+    pub link: ArcSwap<LinkProfile>,
+    pub places: Arc<Places>,
+    /// By server, as the user wrote them.
+    pub labels: Vec<String>,
 }
 
 /// What stands in the way of a configuration that was read without problems.
@@ -170,10 +175,16 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
+/// Names are looked up now, and later again; whether anybody is there shows later.
 fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
-    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
-    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
+    let labels: Vec<String> = config.servers.iter().map(|server| address_label(&server.address)).collect();
+    let servers: Vec<&ServerAddress> = config.servers.iter().map(|server| &server.address).collect();
+    let places = Places::find(&servers, config.resolve_interval).map_err(|(server, error)| CompileError::Lookup {
+        at: config.servers[server].at,
+        what: format!("{}: {error}", labels[server]),
+    })?;
+    let link = ArcSwap::from_pointee(link);
+    Ok(SignerProfile { config: config.clone(), link, places: Arc::new(places), labels })
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {

@@ -5,6 +5,7 @@ mod client_auth;
 mod headers;
 pub(crate) mod keyserver;
 mod listener;
+mod pkcs11;
 mod process;
 mod route;
 mod signer;

@@ -169,6 +169,15 @@ fn tls(config: &Config, profile: &TlsProfile) -> Value {
 }
 
 fn signer(signer: &Signer) -> Value {
+    let mut value = connections_of(signer);
+    value["resolve_interval"] = json!(duration(signer.resolve_interval));
+    if let Some(interval) = signer.watch {
+        value["watch"] = json!(duration(interval));
+    }
+    value
+}
+
+fn connections_of(signer: &Signer) -> Value {
     let server = |server: &SignerServer| {
         let address = address_label(&server.address);
         match &server.server_name {
