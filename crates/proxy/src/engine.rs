@@ -271,7 +271,7 @@ impl Main {
     fn reload_all_certificates(&mut self) {
         let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        match self.certificates.reload(&self.snapshot, &all) {
+        match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
             Reloaded::Same => {
                 self.column().increment(self.telemetry.process.certificate_reloads.success);
                 log::info!("the certificates are what they were");
@@ -284,7 +284,7 @@ impl Main {
     fn reload_changed_certificates(&mut self) {
         let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
         if !changed.is_empty() {
-            let reloaded = self.certificates.reload(&self.snapshot, &changed);
+            let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
             self.conclude(reloaded);
         }
     }

@@ -239,13 +239,16 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
-    /// Returns how many, by server.
-    pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
-        self.retain(
-            |idle| idle.since >= limit && idle.connection.stream.is_quiet() && !idle.connection.is_expired(),
-            closed,
-        );
+    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
+    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
+        let keep = |idle: &mut Idle| {
+            if idle.since < rested {
+                idle.connection.stream.rest();
+            }
+            idle.since >= limit && idle.connection.stream.is_quiet() && !idle.connection.is_expired()
+        };
+        self.retain(keep, closed);
     }
 
     /// Closes what belongs to a client that is gone.

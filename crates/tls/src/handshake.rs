@@ -434,10 +434,7 @@ pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records:
     }
 }
 
-pub(crate) fn append<Data>(
-    chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Data>,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
     use rustls::unbuffered::EncodeError;
     let start = out.len();
     if let Err(EncodeError::InsufficientSize(need)) = chunk.encode(&mut []) {

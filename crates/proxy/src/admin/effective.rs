@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse,
-    Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
+    CrlScope, ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, Protocol,
+    Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -284,6 +284,29 @@ fn backend(backend: &Backend) -> Value {
     }
     if let Some(lifetime) = backend.max_lifetime {
         value["max_lifetime"] = json!(duration(lifetime));
+    }
+    if let Some(tls) = &backend.tls {
+        value["tls"] = backend_tls(tls);
+    }
+    value
+}
+
+fn backend_tls(tls: &BackendTls) -> Value {
+    let mut value = json!({
+        "ca": match tls.ca.is_empty() {
+            true => json!("system"),
+            false => tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect(),
+        },
+        "sni": tls.sni,
+        "verify": tls.verify,
+        "policy": if tls.policy == TlsPolicy::Modern { "modern" } else { "intermediate" },
+        "resume": tls.resume,
+    });
+    if let Some(name) = &tls.server_name {
+        value["server_name"] = json!(name);
+    }
+    if let Some(certificate) = &tls.certificate {
+        value["certificate"] = json!(certificate.path.display().to_string());
     }
     value
 }

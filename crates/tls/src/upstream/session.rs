@@ -42,6 +42,10 @@ struct Established {
 }
 
 impl UpstreamSession {
+    /// The longest message of a handshake that is taken, and its record headers: a buffer that holds more will never be
+    /// of use.
+    pub const WANT_MAX: usize = 68 * 1024;
+
     pub(super) fn new(
         config: &Arc<ClientConfig>,
         name: &ServerName<'static>,
@@ -122,6 +126,12 @@ impl UpstreamSession {
         if let State::Established(established) = &mut self.state {
             established.records.close(out);
         }
+    }
+
+    /// Moves the session out; with what stays behind nothing can be done.
+    #[must_use]
+    pub fn take(&mut self) -> UpstreamSession {
+        UpstreamSession { state: std::mem::replace(&mut self.state, State::Over) }
     }
 
     /// None before the handshake is over, and after a failure.
