@@ -138,6 +138,3 @@ impl fmt::Debug for UpstreamProfile {
         f.debug_struct("UpstreamProfile").field("names", &self.names).finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -14,8 +14,10 @@ use crate::facts::{Suite, Version};
 use crate::handshake::{append, record_cipher, record_len};
 use crate::overheard::{self, Overheard, Resumption};
 use crate::protection::APPLICATION_DATA;
-use crate::records::{CHANGE_CIPHER_SPEC, Records};
+use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC, Records};
 use crate::session::Step;
+
+const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
 
 pub(super) struct Handshake {
     connection: UnbufferedClientConnection,
@@ -51,6 +53,10 @@ impl Handshake {
         let mut consumed = 0;
         // One more record at a time: what follows a finished handshake is not for this state.
         while let Some(record) = record_len(&buffer[consumed + self.shown..]) {
+            // The library would wait for more (RFC 8446 §6.1).
+            if let [ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = buffer[consumed + self.shown..] {
+                return Err(UpstreamFailure::closed());
+            }
             self.shown += record;
             let end = consumed + self.shown;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;

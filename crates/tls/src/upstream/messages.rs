@@ -107,3 +107,42 @@ impl Messages {
         self.tickets = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let [_, a, b, c] = (body.len() as u32).to_be_bytes();
+        [&[kind, a, b, c], body].concat()
+    }
+
+    #[test]
+    fn messages_are_found_however_they_are_cut() {
+        let ticket = message(NEW_SESSION_TICKET, &[7; 300]);
+        let update = message(KEY_UPDATE, &[1]);
+        let long = message(NEW_SESSION_TICKET, &[7; MESSAGE_BYTES_MAX + 1]);
+        let all = [&ticket[..], &long, &ticket, &update].concat();
+        for piece in [1, 3, 4, 5, 250, all.len()] {
+            let mut messages = Messages::default();
+            let taken: Vec<_> = all.chunks(piece).map(|bytes| messages.take(bytes)).collect();
+            let (last, before) = taken.split_last().unwrap();
+            assert!(before.iter().all(|taken| *taken == Ok(None)), "{piece}");
+            assert_eq!(*last, Ok(Some(Message::KeyUpdate(1))));
+            assert!(messages.is_whole() && messages.partial.capacity() == 0, "nothing is kept");
+        }
+    }
+
+    #[test]
+    fn what_may_not_come_or_is_malformed_is_refused() {
+        for (bytes, why) in [
+            (message(1, b"hello"), BadMessage::Unexpected),
+            (vec![13], BadMessage::Unexpected),
+            (message(KEY_UPDATE, &[0, 0]), BadMessage::Malformed),
+            (message(KEY_UPDATE, &[]), BadMessage::Malformed),
+            ([message(KEY_UPDATE, &[0]), message(NEW_SESSION_TICKET, &[])].concat(), BadMessage::Unexpected),
+        ] {
+            assert_eq!(Messages::default().take(&bytes), Err(why), "{bytes:?}");
+        }
+    }
+}
