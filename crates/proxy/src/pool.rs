@@ -243,10 +243,13 @@ impl Pool {
     /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |idle: &mut Idle| {
-            if idle.since < rested {
-                idle.connection.stream.rest();
+            let connection = &mut idle.connection;
+            let is_kept = idle.since >= limit && connection.stream.is_quiet() && !connection.is_expired();
+            // After the look at what has come: there may be tickets in it.
+            if is_kept && idle.since < rested {
+                connection.stream.rest();
             }
-            idle.since >= limit && idle.connection.stream.is_quiet() && !idle.connection.is_expired()
+            is_kept
         };
         self.retain(keep, closed);
     }
