@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect,
-    Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
+    CrlScope, ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol,
+    Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
