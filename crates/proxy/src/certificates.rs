@@ -3,6 +3,7 @@
 //! Either all of what was read again is good and published as a whole, or nothing changes and the log says why.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_config::Config;
 use propylon_tls::{Finding, LinkProfile, Profile, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile};
+use crate::snapshot::{Snapshot, load_profile, load_upstream};
 
 /// Shared with the admin address, on the same thread.
 pub type Shown = Rc<RefCell<Vec<Arc<Profile>>>>;
@@ -82,10 +83,11 @@ impl Certificates {
         self.links.iter_mut().for_each(|watched| watched.stamp = Stamp::unread());
     }
 
-    /// Reads these again, all or none of them.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which) -> Reloaded {
+    /// Reads these again, and what these backends show to their servers and trust of them: all or none of it.
+    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which, towards: Range<usize>) -> Reloaded {
         let links = self.read_links(snapshot, &which.signers);
         let mut profiles = snapshot.profiles.clone();
+        let mut upstreams = snapshot.upstreams.clone();
         let (mut failed, mut same) = (links.is_none(), true);
         for &index in &which.profiles {
             let tls = &snapshot.config.tls[index];
@@ -102,6 +104,23 @@ impl Certificates {
                     same = false;
                     profiles[index] = Arc::new(profile.succeeding(&profiles[index]));
                 }
+            }
+        }
+        for index in towards {
+            let backend = &snapshot.config.backends[index];
+            let (loaded, findings) = match load_upstream(backend) {
+                Ok((loaded, warnings)) => (loaded, warnings),
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
             }
         }
         if failed {
@@ -123,7 +142,7 @@ impl Certificates {
             (true, false) => Reloaded::Same,
             (false, _) => {
                 *self.shown.borrow_mut() = profiles.clone();
-                Reloaded::New(snapshot.with_profiles(profiles))
+                Reloaded::New(snapshot.with_certificates(profiles, upstreams))
             }
         }
     }

@@ -287,7 +287,7 @@ impl Main {
         let all = Which { profiles: (0..config.tls.len()).collect(), signers: (0..config.signers.len()).collect() };
         self.certificates.distrust_links();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        match self.certificates.reload(&self.snapshot, &all) {
+        match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
             Reloaded::Same => {
                 self.column().increment(self.telemetry.process.certificate_reloads.success);
                 log::info!("the certificates are what they were");
@@ -300,7 +300,7 @@ impl Main {
     fn reload_changed_certificates(&mut self) {
         let changed = self.certificates.changed(&self.snapshot.config, Instant::now());
         if changed != Which::default() {
-            let reloaded = self.certificates.reload(&self.snapshot, &changed);
+            let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
             self.conclude(reloaded);
         }
     }

@@ -18,7 +18,10 @@ use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
+use propylon_tls::{
+    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets,
+    UpstreamProfile,
+};
 
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
@@ -29,6 +32,9 @@ use crate::ticket_keys::TicketSets;
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
+pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
@@ -51,6 +57,8 @@ pub struct Snapshot {
     turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
+    /// By `BackendId`; none for plaintext.
+    pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
     tickets: Arc<TicketSets>,
 }
 
@@ -93,6 +101,8 @@ impl Snapshot {
         let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
         warnings.extend(more);
+        let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
         let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
@@ -105,14 +115,29 @@ impl Snapshot {
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
+        let upstreams = upstreams.into_iter().map(|upstream| upstream.map(Arc::new)).collect();
         let config = Arc::new(config);
-        let snapshot =
-            Snapshot { config, router, relay_router, relay_routes, servers, signers, turnstiles, profiles, tickets };
+        let snapshot = Snapshot {
+            config,
+            router,
+            relay_router,
+            relay_routes,
+            servers,
+            signers,
+            turnstiles,
+            profiles,
+            upstreams,
+            tickets,
+        };
         Ok((snapshot, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         Snapshot {
             config: Arc::clone(&self.config),
             router: Arc::clone(&self.router),
@@ -122,6 +147,7 @@ impl Snapshot {
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
             profiles,
+            upstreams,
             tickets: Arc::clone(&self.tickets),
         }
     }
@@ -173,6 +199,31 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
         }
     }
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// What [`load_upstreams`] has loaded: by backend; none for plaintext.
+pub type Upstreams = Vec<Option<UpstreamProfile>>;
+
+/// Loads what every backend's `tls` names; as [`load_profiles`].
+pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for backend in backends {
+        match load_upstream(backend) {
+            Ok((upstream, warnings)) => {
+                loaded.push(upstream);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// None for plaintext.
+pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
+    let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    Ok((Some(upstream), findings))
 }
 
 /// Names are looked up now, and later again; whether anybody is there shows later.
@@ -262,6 +313,8 @@ pub struct CoreSnapshot {
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Acceptor>>,
     pub backends: Rc<[CoreBackend]>,
+    /// By backend; none for plaintext.
+    pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
@@ -287,7 +340,9 @@ impl CoreSnapshot {
         let backends =
             backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
-        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+        let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
+        let connectors = shared.upstreams.iter().map(connector).collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
@@ -298,9 +353,24 @@ impl CoreSnapshot {
             shared: Arc::clone(&publication.snapshot),
             acceptors: publication.acceptors(worker, self.deferral, &self.parking),
             backends: Rc::clone(&self.backends),
+            connectors: self.connectors_for(&publication.snapshot),
             deferral: self.deferral,
             parking: Rc::clone(&self.parking),
         })
+    }
+
+    /// With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates is
+    /// forgotten.
+    fn connectors_for(&self, next: &Snapshot) -> Vec<Option<Rc<Connector>>> {
+        let connector = |(backend, upstream): (usize, &Option<Arc<UpstreamProfile>>)| {
+            let upstream = upstream.as_ref()?;
+            let same = self.shared.upstreams[backend].as_ref().is_some_and(|known| Arc::ptr_eq(known, upstream));
+            match same {
+                true => self.connectors[backend].clone(),
+                false => Some(Rc::new(upstream.connector())),
+            }
+        };
+        next.upstreams.iter().enumerate().map(connector).collect()
     }
 
     /// Whether RSA operations wait for each other's company.
