@@ -309,7 +309,7 @@ fn read_tls(tls: &mut ClientConnection, socket: &mut TcpStream, into: &mut [u8])
     }
 }
 
-fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if let Some(source) = source {
         socket.set_reuse_address(true)?;

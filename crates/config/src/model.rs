@@ -88,7 +88,7 @@ pub struct StateFolder {
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// At once. Default 4096.
+    /// At once, those included that wait for a key server. Default 8192.
     pub in_progress: usize,
     /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
     /// `in_progress` are, and as many as there may be otherwise.
@@ -104,7 +104,7 @@ impl HandshakeLimits {
 
 impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
-        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+        HandshakeLimits { in_progress: 8192, per_source: None, queue_wait: Duration::from_secs(2) }
     }
 }
 
@@ -434,6 +434,10 @@ pub struct Signer {
     pub verify: Verify,
     /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
     pub retired: Option<u64>,
+    /// How often names of servers are looked up. Default 30 s.
+    pub resolve_interval: Duration,
+    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    pub watch: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }
@@ -754,7 +758,30 @@ pub struct Backend {
     pub max_lifetime: Option<Duration>,
     /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
     pub retired: Option<u64>,
+    /// Absent: servers are reached in plaintext.
+    pub tls: Option<BackendTls>,
     /// Where the name is written.
+    pub at: At,
+}
+
+/// TLS to the servers of a backend.
+#[derive(Clone, Debug)]
+pub struct BackendTls {
+    /// Authorities that may sign the servers' certificates. Empty: the system's.
+    pub ca: Vec<Trust>,
+    /// What certificates have to be for, and what is asked for by SNI. Absent: each server's own name, or its address.
+    pub server_name: Option<String>,
+    /// The name is sent. An address never is (RFC 6066 §3). Default yes.
+    pub sni: bool,
+    /// Certificates are verified. Default yes.
+    pub verify: bool,
+    /// Certificate and key to show to servers that ask for one.
+    pub certificate: Option<Trust>,
+    /// Modern or Intermediate. Default intermediate.
+    pub policy: TlsPolicy,
+    /// Sessions are resumed. Default yes.
+    pub resume: bool,
+    /// Where it is written.
     pub at: At,
 }
 

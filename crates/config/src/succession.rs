@@ -122,7 +122,8 @@ impl Placed for Server {
 impl Placed for Signer {
     /// A signer is one whole: with anything else about it, it is another.
     fn continues(&self, earlier: &Signer) -> bool {
-        let Signer { name, servers, identity, ca, timeout, connections, hedge, verify, retired, at: _ } = earlier;
+        let Signer { name, servers, identity, ca, timeout, connections, hedge, verify, .. } = earlier;
+        let Signer { resolve_interval, watch, retired, at: _, .. } = earlier;
         let same_servers = |one: &[SignerServer], two: &[SignerServer]| {
             let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
             one.iter().map(of).eq(two.iter().map(of))
@@ -130,6 +131,7 @@ impl Placed for Signer {
         // Its connections have ended.
         retired.is_none()
             && (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
+            && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
             && (self.timeout, self.connections, self.hedge, self.verify) == (*timeout, *connections, *hedge, *verify)
             && same_servers(&self.servers, servers)
     }

@@ -31,7 +31,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
         lines(&problems),
         [
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
-            "design.toml:32:1: `tls` is not supported yet; remove it, and reach the servers in plaintext",
             "design.toml:33:1: `health` is not supported yet; remove it",
             "design.toml:35:1: `slow_start` is not supported yet; remove it",
         ]
@@ -142,12 +141,13 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
-    assert_eq!((handshakes.in_progress, handshakes.per_source), (4096, None));
+    assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));
     assert_eq!(handshakes.queue_wait, Duration::from_secs(2));
     assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];
     assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Safe));
     assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
+    assert!(backend.tls.is_none());
     assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;

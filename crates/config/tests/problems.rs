@@ -193,7 +193,6 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         "the path \"x\" does not begin with `/`",
         "`interval`: \"2\" is not a duration",
         "unknown key `rize` in `health`",
-        "`tls` is not supported yet",
         "\"a b\" is not a host name",
         "`ca` is empty",
         "`limit` is too small",
@@ -253,6 +252,10 @@ fn signers_are_checked() {
         (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
         (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
         (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
+        (&signer("resolve_interval='10ms'"), 5, 18, "`resolve_interval` is too small"),
+        (&signer("resolve_interval='2h'"), 5, 18, "`resolve_interval` is too large"),
+        (&signer("watch='1ms'"), 5, 7, "`watch` is too small"),
+        (&signer("watch=true"), 5, 7, "`watch`: expected a duration"),
         (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
         (&servers("[]"), 2, 9, "`servers` is empty"),
         (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),
@@ -261,6 +264,35 @@ fn signers_are_checked() {
         (&whole("identity='e'\nca='c'"), 1, 9, "[signer.v] has no `servers`"),
         ("[signer.v]\nservers=['a:1']\nidentity='e'\nca='c'", 1, 9, "no certificates use [signer.v]"),
     ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn tls_to_servers_is_checked() {
+    let tls = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={{{text}}}");
+    expect_below_good(&[
+        (&tls("ca=''"), 6, 9, "`ca` is empty"),
+        (&tls("ca=[]"), 6, 9, "`ca` is empty; add the PEM file of the authority"),
+        (&tls("ca=1"), 6, 9, "`ca`: expected a path or an array of paths"),
+        (&tls("certificate=''"), 6, 18, "`certificate` is empty"),
+        (&tls("server_name='a b'"), 6, 18, "\"a b\" is not a host name"),
+        (&tls("policy='old'"), 6, 13, "use \"modern\" or \"intermediate\""),
+        (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
+        (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
+        (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
+        (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
+    ]);
+    let relay = "[listener.r]\nbind='[::]:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={}";
+    expect_below_good(&[(relay, 4, 1, "a relay hands bytes on as they are, and this backend has `tls`")]);
+    let found = all(&format!("{GOOD}{}", tls("ca='a',verify=false")));
+    assert!(found.iter().any(|line| line.contains("warning: `ca` has no effect with `verify = false`")), "{found:#?}");
+    let source = source("f", &format!("{GOOD}{}", tls("ca=['a','/b'],server_name='App.Internal',certificate='c'")));
+    let (config, _) = parse(&source).expect("nothing is wrong");
+    let tls = config.backends[1].tls.as_ref().expect("it has it");
+    let paths: Vec<_> = tls.ca.iter().chain(&tls.certificate).map(|trust| trust.path.display().to_string()).collect();
+    assert_eq!(paths, ["/etc/propylon/a", "/b", "/etc/propylon/c"]);
+    assert_eq!(tls.server_name.as_deref(), Some("app.internal"));
+    assert_eq!((tls.sni, tls.verify, &tls.policy, tls.resume), (true, true, &TlsPolicy::Intermediate, true));
 }
 
 #[test]

@@ -5,14 +5,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::TlsProfile;
-use propylon_tls::{Finding, Profile, Severity, Stamp};
+use propylon_config::{Config, TlsProfile};
+use propylon_tls::{Finding, LinkProfile, Profile, Severity, Stamp};
 
 use crate::snapshot::{Snapshot, load_profile};
 
 pub struct Certificates {
     /// By profile.
     watched: Vec<Watched>,
+    /// By signer: the files that links to key servers are made with.
+    links: Vec<Watched>,
+}
+
+/// Which are to be read again, by position in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Which {
+    pub profiles: Vec<usize>,
+    pub signers: Vec<usize>,
 }
 
 /// The files of one profile.
@@ -28,6 +37,8 @@ struct Watched {
 pub enum Reloaded {
     /// To be published.
     New(Box<Snapshot>),
+    /// Only what is shown to key servers is new, and in use for new links.
+    Links,
     /// They are what they were.
     Same,
     /// The reasons are in the log.
@@ -37,12 +48,12 @@ pub enum Reloaded {
 impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
-        let mut certificates = Certificates { watched: Vec::new() };
+        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new() };
         certificates.follow(snapshot, now);
         certificates
     }
 
-    /// Those of a snapshot that is to be published. Profiles that are known are not looked at any sooner for it.
+    /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
     pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
         let mut known = std::mem::take(&mut self.watched);
         let watched = |tls: &TlsProfile| {
@@ -51,36 +62,41 @@ impl Certificates {
             Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
         };
         self.watched = snapshot.config.tls.iter().map(watched).collect();
-    }
-
-    /// Profiles whose time it is to be looked at, and whose files are not what they were when they were read.
-    pub fn changed(&mut self, profiles: &[TlsProfile], now: Instant) -> Vec<usize> {
-        let mut changed = Vec::new();
-        for (index, watched) in self.watched.iter_mut().enumerate() {
-            let Some(interval) = watched.interval else { continue };
-            if now.duration_since(watched.looked) < interval {
-                continue;
-            }
-            watched.looked = now;
-            if watched.stamp.is_changed(&Stamp::take(&profiles[index], SystemTime::now())) {
-                changed.push(index);
-            }
+        // Their places are theirs for ever.
+        for signer in &snapshot.config.signers[self.links.len()..] {
+            let (name, interval) = (signer.name.clone(), signer.watch);
+            self.links.push(Watched { name, interval, looked: now, stamp: Stamp::unread() });
         }
-        changed
+        for (links, signer) in self.links.iter_mut().zip(&snapshot.config.signers) {
+            links.interval = links.interval.filter(|_| signer.retired.is_none());
+        }
     }
 
-    /// Reads these profiles again, all or none of them.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &[usize]) -> Reloaded {
+    /// Those whose time it is to be looked at, and whose files are not what they were when they were read.
+    pub fn changed(&mut self, config: &Config, now: Instant) -> Which {
+        let changed = |all: &mut [Watched], stamp: &dyn Fn(usize) -> Stamp| {
+            let all = all.iter_mut().enumerate();
+            all.filter_map(|(index, watched)| watched.has_changed(now, || stamp(index)).then_some(index)).collect()
+        };
+        Which {
+            profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
+            signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
+        }
+    }
+
+    /// Reads these again: all or none of it.
+    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which) -> Reloaded {
+        let links = self.read_links(snapshot, &which.signers);
         let mut profiles = snapshot.profiles.clone();
-        let (mut failed, mut same) = (false, true);
-        for &index in which {
+        let (mut failed, mut same) = (links.is_none(), true);
+        for &index in &which.profiles {
             let tls = &snapshot.config.tls[index];
             self.watched[index].stamp = Stamp::take(tls, SystemTime::now());
             let (loaded, findings) = match load_profile(tls) {
                 Ok((profile, warnings)) => (Some(profile), warnings),
                 Err(findings) => (None, findings),
             };
-            findings.iter().for_each(|finding| tell(tls, finding));
+            findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
             match loaded {
                 None => failed = true,
                 Some(profile) if profile.same_as(&profiles[index]) => {}
@@ -91,18 +107,63 @@ impl Certificates {
             }
         }
         if failed {
+            // What was good of them has not been taken over, and is to be read again.
+            for (index, _) in links.into_iter().flatten() {
+                self.links[index].stamp = Stamp::unread();
+            }
             return Reloaded::Failed;
         }
-        if same {
-            return Reloaded::Same;
+        let links = links.unwrap_or_default();
+        let has_links = !links.is_empty();
+        for (index, link) in links {
+            let signer = &snapshot.signers[index];
+            signer.link.store(Arc::new(link));
+            log::info!("signer \"{}\": identity and authorities were read again, for new links", signer.config.name);
         }
-        Reloaded::New(Box::new(snapshot.with_profiles(profiles)))
+        match (same, has_links) {
+            (true, true) => Reloaded::Links,
+            (true, false) => Reloaded::Same,
+            (false, _) => Reloaded::New(Box::new(snapshot.with_profiles(profiles))),
+        }
+    }
+
+    /// Those of these signers whose files have changed since they were read, by position. None if one cannot be used.
+    fn read_links(&mut self, snapshot: &Snapshot, which: &[usize]) -> Option<Vec<(usize, LinkProfile)>> {
+        let mut links = Some(Vec::new());
+        for &index in which {
+            let signer = &snapshot.config.signers[index];
+            let stamp = Stamp::of_signer(signer, SystemTime::now());
+            if !self.links[index].stamp.is_changed(&stamp) {
+                continue;
+            }
+            self.links[index].stamp = stamp;
+            let (loaded, findings) = match LinkProfile::load(signer) {
+                Ok((link, warnings)) => (Some(link), warnings),
+                Err(findings) => (None, findings),
+            };
+            findings.iter().for_each(|finding| tell("signer", &signer.name, finding));
+            match (loaded, &mut links) {
+                (Some(link), Some(links)) => links.push((index, link)),
+                _ => links = None,
+            }
+        }
+        links
     }
 }
 
-fn tell(tls: &TlsProfile, finding: &Finding) {
+impl Watched {
+    fn has_changed(&mut self, now: Instant, stamp: impl FnOnce() -> Stamp) -> bool {
+        let is_due = self.interval.is_some_and(|interval| now.duration_since(self.looked) >= interval);
+        if is_due {
+            self.looked = now;
+        }
+        is_due && self.stamp.is_changed(&stamp())
+    }
+}
+
+fn tell(kind: &str, name: &str, finding: &Finding) {
     let Finding { severity, at, path, what, fix } = finding;
-    let text = format!("tls \"{}\" (line {}): {}: {what}; {fix}", tls.name, at.line, path.display());
+    let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
     match severity {
         Severity::Warning => log::warn!("{text}"),
         Severity::Error => log::error!("{text}"),

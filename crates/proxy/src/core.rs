@@ -32,6 +32,8 @@ use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
 
+/// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
+const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
@@ -59,6 +61,8 @@ pub struct Core {
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
     pub failures_logged: RefCell<Throttle>,
+    /// For servers that TLS comes to nothing with.
+    pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -125,6 +129,7 @@ impl Core {
             batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
+            server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),
@@ -170,6 +175,9 @@ impl Core {
             if earlier.backends.get(place).is_some_and(|known| Rc::ptr_eq(known, backend)) {
                 continue;
             }
+            if let Some(known) = earlier.backends.get(place) {
+                known.pool.abandon_for(Some(&backend.pool), |server, closed| self.pool_closed(place, server, closed));
+            }
             backend.pool.settle(|server, closed| self.pool_closed(place, server, closed));
             self.report_all_idle(place, &backend.pool);
         }
@@ -189,7 +197,8 @@ impl Core {
         for (place, profile) in snapshot.shared.signers.iter().enumerate().skip(signers.len()) {
             let is_gone = config.signers[place].retired.is_some();
             let metrics = &self.telemetry.signers[place];
-            let new = || Signer::new(profile, self.metrics.clone(), metrics, self.seed);
+            let jobs_max = config.process.handshakes.in_progress;
+            let new = || Signer::new(profile, self.metrics.clone(), metrics, jobs_max, self.seed);
             signers.push((!is_gone).then(new));
             signers[place].iter().for_each(Signer::start);
         }
@@ -326,9 +335,9 @@ impl Core {
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
-            backend
-                .pool
-                .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
+                self.pool_closed(index, server, closed)
+            });
             self.report_all_idle(index, &backend.pool);
         }
     }

@@ -21,7 +21,7 @@ use crate::access_log::Writer;
 use crate::admin::{self, AdminSocket};
 use crate::batches;
 use crate::origin::Meant;
-use crate::reload::Keeper;
+use crate::reload::{self, Keeper};
 use crate::snapshot::{Publication, Snapshot};
 use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
@@ -156,6 +156,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
+    reload::start_resolver(&snapshot, 0);
     let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
     let main = Main { batching, keeper, store, telemetry, phase, log_failures: log.failures() };
     let admin_bind = main.keeper.snapshot().config.admin.as_ref().map(|admin| admin.bind.clone());
@@ -219,6 +220,7 @@ impl Main {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
                     self.report_kernels();
+                    self.report_lookups();
                     self.keeper.watch_certificates().await;
                     self.keeper.watch_file().await;
                     self.keeper.look_after();
@@ -257,6 +259,13 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
             log::error!("ticket keys: {error}; those in use stay in use");
+        }
+    }
+
+    fn report_lookups(&self) {
+        let column = self.column();
+        for (signer, metrics) in self.keeper.snapshot().signers.iter().zip(self.telemetry.signers.iter()) {
+            metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
 

@@ -97,7 +97,7 @@ pub struct Pool {
     /// By server. Pools that follow each other share those of the servers that stay.
     idle: Vec<Rc<RefCell<Vec<Idle>>>>,
     /// By server: whether its connections are kept. Those of a server that is gone are not.
-    kept: Vec<bool>,
+    kept: Vec<Cell<bool>>,
     idle_max: usize,
     requests_max: u32,
     core: usize,
@@ -130,7 +130,7 @@ impl Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| Rc::default()).collect(),
-            kept: backend.servers.iter().map(|server| server.retired.is_none()).collect(),
+            kept: backend.servers.iter().map(|server| Cell::new(server.retired.is_none())).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
@@ -156,11 +156,21 @@ impl Pool {
         pool
     }
 
+    /// Closes what the pool that follows has not taken over, now and when it comes back.
+    pub fn abandon_for(&self, later: Option<&Pool>, mut closed: impl FnMut(usize, usize)) {
+        for (server, idle) in self.idle.iter().enumerate() {
+            let is_shared = later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later));
+            self.kept[server].set(is_shared && self.kept[server].get());
+        }
+        self.retain(|server, _| self.kept[server].get(), &mut closed);
+    }
+
     /// Closes what the limits of this pool know nothing of and what is of servers that are gone, and has the other cores know
     /// of the rest.
     pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
         let counted = self.turnstile.is_some();
-        let kept = |server: usize, idle: &mut Idle| self.kept[server] && (!counted || idle.connection.permit.is_some());
+        let kept =
+            |server: usize, idle: &mut Idle| self.kept[server].get() && (!counted || idle.connection.permit.is_some());
         self.retain(kept, &mut closed);
         for server in 0..self.servers() {
             self.note(server);
@@ -229,7 +239,7 @@ impl Pool {
         if !connection.stream.is_quiet()
             || connection.requests >= self.requests_max
             || connection.is_expired()
-            || !self.kept[server]
+            || !self.kept[server].get()
         {
             return Returned::Closed;
         }
@@ -294,12 +304,18 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
-    /// Returns how many, by server.
-    pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
+    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
+    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |server: usize, idle: &mut Idle| {
-            let is_good = idle.connection.stream.is_quiet() && !idle.connection.is_expired();
-            is_good && idle.since >= limit && self.kept[server]
+            let connection = &mut idle.connection;
+            let is_good = connection.stream.is_quiet() && !connection.is_expired();
+            let is_kept = is_good && idle.since >= limit && self.kept[server].get();
+            // After the look at what has come: there may be tickets in it.
+            if is_kept && idle.since < rested {
+                connection.stream.rest();
+            }
+            is_kept
         };
         self.retain(keep, closed);
     }

@@ -20,11 +20,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::admin::effective;
-use crate::certificates::{Certificates, Reloaded};
+use crate::certificates::{Certificates, Reloaded, Which};
 use crate::command::problem;
 use crate::diff::diff;
 use crate::logger;
 use crate::origin::{self, Meant, Wrong, has_error};
+use crate::signer;
 use crate::snapshot::{Files, Publication, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, State};
@@ -218,6 +219,7 @@ impl Keeper {
             return Err(Refused::State(error));
         }
         upload.into_iter().for_each(Upload::keep);
+        draft.snapshot.renew_links();
         let changed = !changes.is_empty();
         self.meant = draft.meant;
         self.shown.borrow_mut().origin = told_origin(&self.meant);
@@ -357,6 +359,7 @@ impl Keeper {
         let snapshot = Arc::new(snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
+        start_resolver(&snapshot, earlier.signers.len());
         self.publish.send_replace(Arc::clone(&publication));
         snapshot.settle(&earlier);
         let workers = self.store.columns() - 1;
@@ -475,8 +478,8 @@ impl Keeper {
     /// Certificates whose files have changed. What was merely touched is nobody's news.
     pub async fn watch_certificates(&mut self) {
         let snapshot = self.snapshot();
-        let changed = self.certificates.changed(&snapshot.config.tls, Instant::now());
-        if changed.is_empty() {
+        let changed = self.certificates.changed(&snapshot.config, Instant::now());
+        if changed == Which::default() {
             return;
         }
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
@@ -487,6 +490,7 @@ impl Keeper {
                 self.publish(*next).await;
                 self.tell_certificates();
             }
+            Reloaded::Links => self.column().increment(counters.success),
             Reloaded::Same => {}
             Reloaded::Failed => {
                 self.column().increment(counters.failure);
@@ -627,6 +631,15 @@ fn with_path(problem: Problem, finding: &Finding) -> Problem {
 
 fn told_origin(meant: &Meant) -> Value {
     json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
+}
+
+/// Has the names of key servers looked up that the first so many signers had not.
+pub fn start_resolver(snapshot: &Snapshot, known: usize) {
+    let new = snapshot.signers.iter().skip(known);
+    let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
+    if let Err(error) = signer::start_resolver(places.collect()) {
+        log::error!("key servers' names cannot be looked up again: {error}");
+    }
 }
 
 fn tell(done: &Done) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use propylon_config::{Backend, BackendId, Reuse};
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::turnstile::{Grant, Ticket};
+use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
@@ -20,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
 use crate::proxied;
-use crate::server::ServerStream;
+use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -189,10 +190,21 @@ pub async fn connect(
 ) -> Result<Box<ServerConnection>, Attempt> {
     let config = &snapshot.shared.config.backends[backend.0];
     let address = snapshot.shared.servers[backend.0][key.server].address;
+    // One patience for both: the server is there when it can be spoken to.
+    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let reached = reach(core, address, config, preamble, deadline).await;
+    let reached = reach(core, address, preamble, due, deadline).await;
     core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
-    settle(core, snapshot, backend, key, permit, reached.map(ServerStream::plain))
+    let made = match (reached, &snapshot.connectors[backend.0]) {
+        (Ok(socket), None) => Ok(ServerStream::plain(socket)),
+        (Ok(socket), Some(connector)) => {
+            let greeted = greet(core, socket, connector, key.server, due, deadline).await;
+            account_greeting(core, snapshot, backend, key.server, &greeted);
+            greeted.map(|(stream, _)| stream).map_err(|failure| failure.attempt())
+        }
+        (Err(failed), _) => Err(failed),
+    };
+    settle(core, snapshot, backend, key, permit, made)
 }
 
 /// The account of an attempt to connect, and the connection if there is one.
@@ -462,12 +474,11 @@ async fn wait(
 async fn reach(
     core: &Core,
     address: SocketAddr,
-    config: &Backend,
     preamble: &[u8],
+    due: u64,
     deadline: &Deadline,
 ) -> Result<Socket, Attempt> {
     let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
-    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
@@ -484,6 +495,80 @@ async fn reach(
         return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
     }
     Ok(socket)
+}
+
+/// A stream, and how long it took to agree on it, in microseconds.
+type Greeted = Result<(ServerStream, u64), Ungreeted>;
+
+/// Why TLS with a server came to nothing.
+enum Ungreeted {
+    Timeout,
+    Failed(UpstreamFailure),
+}
+
+impl Ungreeted {
+    fn attempt(&self) -> Attempt {
+        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
+        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Ungreeted::Timeout => "tls-timeout",
+            Ungreeted::Failed(failure) => failure.reason,
+        }
+    }
+}
+
+async fn greet(
+    core: &Core,
+    socket: Socket,
+    connector: &Connector,
+    server: usize,
+    due: u64,
+    deadline: &Deadline,
+) -> Greeted {
+    let began = Instant::now();
+    let session = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = Greeting::new(socket, session);
+    let stream = poll_fn(|context| {
+        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock) {
+            return Poll::Ready(greeted.map_err(Ungreeted::Failed));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Ungreeted::Timeout));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((stream, began.elapsed().as_micros() as u64))
+}
+
+fn account_greeting(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, greeted: &Greeted) {
+    let Some(metrics) = core.telemetry.backends[backend.0].tls.get() else { return };
+    match greeted {
+        Ok((stream, micros)) => {
+            let resumed = stream.facts().is_some_and(|facts| facts.resumed);
+            core.metrics.increment(if resumed { metrics.resumed } else { metrics.full });
+            core.metrics.observe(metrics.duration, *micros);
+        }
+        Err(why) => {
+            core.metrics.increment(metrics.failures.of(why.reason()));
+            if let Ungreeted::Failed(failure) = why {
+                complain(core, snapshot, backend, server, failure);
+            }
+        }
+    }
+}
+
+/// Says in the log which server TLS came to nothing with, and what to do.
+pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, failure: &UpstreamFailure) {
+    let Some(withheld) = core.server_failures_logged.borrow_mut().admit(core.timers.now()) else { return };
+    let label = &snapshot.shared.servers[backend.0][server].label;
+    let backend = &snapshot.shared.config.backends[backend.0].name;
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
 }
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {

@@ -7,6 +7,7 @@
 mod channel;
 mod dispatch;
 mod link;
+mod places;
 mod report;
 
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,7 @@ use tokio::time::sleep_until;
 
 use crate::snapshot::SignerProfile;
 use dispatch::{Dispatch, JobId, Settings};
+pub use places::{Found, Places, start as start_resolver};
 use report::Report;
 pub use report::SignerMetrics;
 
@@ -42,6 +44,10 @@ pub struct Signer {
     /// It is out of the configuration, and nobody waits for it any more.
     is_ended: Cell<bool>,
     end: Notify,
+    /// Where this core begins with a name's addresses.
+    first_turn: usize,
+    /// By server: which of its addresses have been looked at.
+    generations: RefCell<Vec<u64>>,
 }
 
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
@@ -57,17 +63,23 @@ pub struct Awaited {
 }
 
 impl Signer {
-    pub fn new(profile: &Arc<SignerProfile>, column: Column, metrics: &Arc<SignerMetrics>, seed: u64) -> Rc<Signer> {
-        let SignerProfile { config, servers, .. } = &**profile;
+    pub fn new(
+        profile: &Arc<SignerProfile>,
+        column: Column,
+        metrics: &Arc<SignerMetrics>,
+        jobs_max: usize,
+        seed: u64,
+    ) -> Rc<Signer> {
+        let SignerProfile { config, labels, .. } = &**profile;
         let settings = Settings {
-            servers: servers.len(),
+            servers: labels.len(),
             connections: config.connections.into(),
+            jobs_max,
             timeout: config.timeout.as_micros() as u64,
             hedge: config.hedge.map(|hedge| hedge.as_micros() as u64),
             verify: config.verify,
         };
-        let labels = servers.iter().map(|server| server.label.clone()).collect();
-        let report = Report::new(column, Arc::clone(metrics), &config.name, labels);
+        let report = Report::new(column, Arc::clone(metrics), &config.name, labels.to_vec());
         Rc::new(Signer {
             shortest_wait: settings.hedge.unwrap_or(settings.timeout),
             dispatch: RefCell::new(Dispatch::new(settings, report, seed)),
@@ -77,6 +89,8 @@ impl Signer {
             profile: Arc::clone(profile),
             is_ended: Cell::new(false),
             end: Notify::new(),
+            first_turn: seed as usize % 1024,
+            generations: RefCell::new(vec![0; labels.len()]),
         })
     }
 
@@ -98,8 +112,8 @@ impl Signer {
 
     /// Starts its tasks, on the core's own thread.
     pub fn start(self: &Rc<Signer>) {
-        let SignerProfile { config, servers, .. } = self.profile();
-        for at in 0..usize::from(config.connections) * servers.len() {
+        let SignerProfile { config, labels, .. } = self.profile();
+        for at in 0..usize::from(config.connections) * labels.len() {
             spawn_local(link::keep(Rc::clone(self), at));
         }
         spawn_local(Rc::clone(self).keep_time());
@@ -124,12 +138,25 @@ impl Signer {
     /// Where time passes for the jobs.
     async fn keep_time(self: Rc<Signer>) {
         loop {
+            self.leave_old_addresses();
             let next = self.with(|dispatch, now| dispatch.advance(now));
             self.next_look.set(next);
             tokio::select! {
                 () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
                 () = self.sooner.notified() => {}
                 () = self.ended() => return,
+            }
+        }
+    }
+
+    /// Connections to where a server's name does not lead any more are to end.
+    fn leave_old_addresses(&self) {
+        let places = &self.profile().places;
+        for (server, seen) in self.generations.borrow_mut().iter_mut().enumerate() {
+            let generation = places.generation(server);
+            if *seen != generation {
+                *seen = generation;
+                self.with(|dispatch, _| dispatch.leave(server, |address| !places.is_current(server, address)));
             }
         }
     }
@@ -156,12 +183,18 @@ impl Signer {
         at / usize::from(self.profile().config.connections)
     }
 
-    fn address(&self, server: usize) -> SocketAddr {
-        self.profile().servers[server].address
+    /// For a connection that has failed so often: each starts at another of the server's addresses, and goes on to the next.
+    fn address(&self, at: usize, failures: usize) -> SocketAddr {
+        self.profile().places.address(self.server_of(at), self.first_turn.wrapping_add(at).wrapping_add(failures))
+    }
+
+    /// The server may be elsewhere by now.
+    fn doubt(&self, at: usize) {
+        self.profile().places.doubt(self.server_of(at));
     }
 
     fn link(&self, server: usize) -> Result<Link, LinkError> {
-        self.profile().link.link(server)
+        self.profile().link.load().link(server)
     }
 
     /// Uniform in 0..1.

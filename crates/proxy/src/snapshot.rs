@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
@@ -24,13 +25,15 @@ use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
 use propylon_tls::{
-    Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Severity, Tickets,
+    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Severity,
+    Tickets, UpstreamProfile,
 };
 use tokio::sync::Notify;
 
 use crate::admin::effective;
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
+use crate::signer::Places;
 use crate::sockets::{self, BindError, Bound, bind_advice};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
@@ -38,6 +41,9 @@ use crate::ticket_keys::TicketSets;
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
+pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
@@ -64,6 +70,10 @@ pub struct Snapshot {
     turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
+    /// By `BackendId`; none for plaintext.
+    pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    /// By signer: what was read again for their links, until it is in use.
+    links: Vec<Option<Arc<LinkProfile>>>,
     tickets: Arc<TicketSets>,
     /// By listener; none for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
@@ -115,11 +125,14 @@ pub struct Server {
     pub label: String,
 }
 
-/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
+/// each new connection.
 pub struct SignerProfile {
     pub config: Signer,
-    pub link: LinkProfile,
-    pub servers: Vec<Server>,
+    pub link: ArcSwap<LinkProfile>,
+    pub places: Arc<Places>,
+    /// By server, as the user wrote them.
+    pub labels: Vec<String>,
 }
 
 /// Whether files are read again although their names are the same.
@@ -169,6 +182,8 @@ impl Snapshot {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let mut findings = Vec::new();
         let profiles = follow_profiles(&config, earlier, files, &mut findings);
+        let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
+        let links = follow_links(&config, earlier, files, &mut findings);
         let signers = follow_signers(&config, earlier, &mut findings);
         let servers = follow_servers(&config, earlier, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
@@ -208,6 +223,8 @@ impl Snapshot {
             signers,
             turnstiles,
             profiles,
+            upstreams,
+            links,
             tickets,
             terms,
             sockets,
@@ -218,13 +235,24 @@ impl Snapshot {
     /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
     pub fn settle(&self, earlier: &Snapshot) {
         for (place, turnstile) in self.turnstiles.iter().enumerate() {
+            let known = earlier.turnstiles.get(place).and_then(Option::as_ref);
             if let Some(turnstile) = turnstile
-                && !earlier
-                    .turnstiles
-                    .get(place)
-                    .is_some_and(|old| old.as_ref().is_some_and(|old| Arc::ptr_eq(old, turnstile)))
+                && known.is_none_or(|known| !Arc::ptr_eq(known, turnstile))
             {
                 turnstile.settle();
+            }
+        }
+    }
+
+    /// Has new links to key servers made with what was read again for them.
+    pub fn renew_links(&mut self) {
+        for (signer, link) in self.signers.iter().zip(&mut self.links) {
+            if let Some(link) = link.take() {
+                signer.link.store(link);
+                log::info!(
+                    "signer \"{}\": identity and authorities were read again, for new links",
+                    signer.config.name
+                );
             }
         }
     }
@@ -295,23 +323,84 @@ fn follow_profiles(
     profiles
 }
 
-fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<SignerProfile>> {
-    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
-    let mut signers = known.to_vec();
-    for signer in &config.signers[known.len()..] {
-        let servers: Vec<_> = signer.servers.iter().map(|server| look_up(&server.address, server.at)).collect();
+/// Those of before where nothing about them has changed, and for what is retired.
+fn follow_upstreams(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+) -> Vec<Option<Arc<UpstreamProfile>>> {
+    let mut upstreams = Vec::new();
+    for (place, backend) in config.backends.iter().enumerate() {
+        let known = earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.upstreams[place])));
+        let known = known.filter(|(known, _)| known.name == backend.name);
+        let is_same = known.is_some_and(|(known, _)| is_same_tls(known, backend));
+        if let Some((_, upstream)) = known
+            && (backend.retired.is_some() || is_same && files == Files::AsTheyWere)
+        {
+            upstreams.push(upstream.clone());
+            continue;
+        }
+        match load_upstream(backend) {
+            Err(errors) => findings.extend(errors),
+            Ok((upstream, warnings)) => {
+                findings.extend(warnings);
+                upstreams.push(match (upstream, known.and_then(|(_, known)| known.as_ref())) {
+                    (Some(upstream), Some(known)) if is_same && upstream.same_as(known) => Some(Arc::clone(known)),
+                    (upstream, _) => upstream.map(Arc::new),
+                });
+            }
+        }
+    }
+    upstreams
+}
+
+fn is_same_tls(one: &Backend, two: &Backend) -> bool {
+    effective::backend(one)["tls"] == effective::backend(two)["tls"]
+}
+
+/// What the links of signers that stay are made with, where that is to be read again.
+fn follow_links(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+) -> Vec<Option<Arc<LinkProfile>>> {
+    let known = earlier.map_or(0, |earlier| earlier.signers.len());
+    let mut links = vec![None; config.signers.len()];
+    for (place, signer) in config.live_signers().filter(|(place, _)| *place < known && files == Files::ReadAgain) {
         match LinkProfile::load(signer) {
             Err(errors) => findings.extend(errors),
             Ok((link, warnings)) => {
                 findings.extend(warnings);
-                let mut found = Vec::new();
-                for server in servers {
-                    match server {
-                        Ok(server) => found.push(server),
-                        Err(finding) => findings.push(finding),
+                links[place] = Some(Arc::new(link));
+            }
+        }
+    }
+    links
+}
+
+fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<SignerProfile>> {
+    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
+    let mut signers = known.to_vec();
+    for signer in &config.signers[known.len()..] {
+        let labels: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+        let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
+        let places = Places::find(&servers, signer.resolve_interval);
+        match LinkProfile::load(signer) {
+            Err(errors) => findings.extend(errors),
+            Ok((link, warnings)) => {
+                findings.extend(warnings);
+                let link = ArcSwap::from_pointee(link);
+                match places {
+                    Ok(places) => {
+                        let places = Arc::new(places);
+                        signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
+                    }
+                    Err((server, error)) => {
+                        findings.push(not_found(&labels[server], signer.servers[server].at, &error));
                     }
                 }
-                signers.push(Arc::new(SignerProfile { servers: found, config: signer.clone(), link }));
             }
         }
     }
@@ -432,19 +521,50 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
+/// What [`load_upstreams`] has loaded: by backend; none for plaintext.
+pub type Upstreams = Vec<Option<UpstreamProfile>>;
+
+/// Loads what every backend's `tls` names; as [`load_profiles`].
+pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for backend in backends {
+        match load_upstream(backend) {
+            Ok((upstream, warnings)) => {
+                loaded.push(upstream);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// None for plaintext.
+pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
+    let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    Ok((Some(upstream), findings))
+}
+
 fn look_up(address: &ServerAddress, at: At) -> Result<Server, Finding> {
     let label = address_label(address);
     let address = match address {
         ServerAddress::Ip(address) => *address,
-        ServerAddress::Name { host, port } => first_address(host, *port).map_err(|error| Finding {
-            severity: Severity::Error,
-            at,
-            path: PathBuf::new(),
-            what: format!("{label}: {error}"),
-            fix: "check the name, or write the server's IP address".into(),
-        })?,
+        ServerAddress::Name { host, port } => {
+            first_address(host, *port).map_err(|error| not_found(&label, at, &error))?
+        }
     };
     Ok(Server { address, label })
+}
+
+fn not_found(label: &str, at: At, error: &std::io::Error) -> Finding {
+    Finding {
+        severity: Severity::Error,
+        at,
+        path: PathBuf::new(),
+        what: format!("{label}: {error}"),
+        fix: "check the name, or write the server's IP address".into(),
+    }
 }
 
 fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
@@ -502,6 +622,8 @@ pub struct CoreSnapshot {
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Rc<Acceptor>>>,
     pub backends: Vec<Rc<CoreBackend>>,
+    /// By backend; none for plaintext.
+    pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
@@ -563,7 +685,18 @@ impl CoreSnapshot {
             Some(known.cloned().unwrap_or_else(new))
         });
         let acceptors = acceptors.collect();
-        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+        // With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates
+        // is forgotten.
+        let connectors = shared.upstreams.iter().enumerate().map(|(place, upstream)| {
+            let upstream = upstream.as_ref()?;
+            let known = earlier.and_then(|earlier| {
+                let same = Arc::ptr_eq(earlier.shared.upstreams.get(place)?.as_ref()?, upstream);
+                earlier.connectors[place].as_ref().filter(|_| same)
+            });
+            Some(known.cloned().unwrap_or_else(|| Rc::new(upstream.connector())))
+        });
+        let connectors = connectors.collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
     }
 
     /// Whether RSA operations wait for each other's company.
@@ -604,7 +737,10 @@ impl CoreBackend {
     /// With what is known of those servers that stay, and the connections to them.
     fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize) -> CoreBackend {
         let backend = &later.config.backends[place];
-        let is_same = |server: usize| earlier.servers[place].get(server) == later.servers[place].get(server);
+        // A connection in plaintext is no connection by TLS.
+        let same_tls = is_same_tls(&earlier.config.backends[place], backend);
+        let is_same =
+            |server: usize| same_tls && earlier.servers[place].get(server) == later.servers[place].get(server);
         let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), is_same);
         let suspects = self.suspects.borrow().succeeded_by(backend.servers.len(), is_same);
         let budget = self.retry_budget.borrow().clone();

@@ -16,7 +16,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 use crate::batches::BatchMetrics;
 use crate::proxy_protocol::Malformed;
 use crate::signer::SignerMetrics;
-use ledger::{Entry, Ledger, ListenerEntries, register_servers};
+use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -339,7 +339,45 @@ pub struct BackendMetrics {
     pub queue_refused: ByReason,
     pub faults: ByReason,
     pub connect_duration: Histogram,
+    /// None where servers are reached in plaintext.
+    pub tls: OnceLock<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
+}
+
+/// TLS with a backend's servers.
+pub struct ServerTlsMetrics {
+    pub full: Counter,
+    pub resumed: Counter,
+    pub failures: ByReason,
+    pub duration: Histogram,
+}
+
+impl ServerTlsMetrics {
+    pub fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
+        let label = ("backend", backend);
+        let mut slot = |resumed: &str| {
+            let help = "TLS handshakes with servers finished, by whether a session was resumed.";
+            r.counter("propylon_server_tls_handshakes_total", help, &[label, ("resumed", resumed)])
+        };
+        ServerTlsMetrics {
+            full: slot("false"),
+            resumed: slot("true"),
+            failures: ByReason::new(
+                r,
+                "propylon_server_tls_handshake_failures_total",
+                "TLS handshakes with servers that failed.",
+                label,
+                &[propylon_tls::UpstreamFailure::REASONS, &["tls-timeout"]].concat(),
+            ),
+            duration: r.histogram(
+                "propylon_server_tls_handshake_duration_seconds",
+                "TLS handshakes with servers, once the connection was there.",
+                &[label],
+                DURATION_BOUNDS,
+                1e-6,
+            ),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -414,6 +452,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "tls-timeout",
     "closed-before-response",
     "first-byte-timeout",
     "body-timeout",
@@ -476,7 +515,9 @@ impl Telemetry {
             let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
             let mut entries = Vec::new();
             let servers = register_servers(r, backend, &metrics, &mut entries);
-            ledger.backends.push((Entry::new(&backend.name, group), entries));
+            let mut all = BackendEntries { all: Entry::new(&backend.name, group), tls: None };
+            all.register_more(r, backend, &metrics);
+            ledger.backends.push((all, entries));
             BackendMetrics { servers: servers.into_iter().collect(), ..metrics }
         });
         let backends = backends.collect();
@@ -724,7 +765,7 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             "propylon_server_faults_total",
             "Attempts that failed on the server's side.",
             label,
-            SERVER_FAULTS,
+            &[SERVER_FAULTS, propylon_tls::UpstreamFailure::REASONS].concat(),
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",
@@ -733,6 +774,7 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             DURATION_BOUNDS,
             1e-6,
         ),
+        tls: OnceLock::new(),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",

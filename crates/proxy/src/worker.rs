@@ -84,8 +84,10 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let Assignment { index, mut published, column, telemetry, log, connections_max, batching, mut phase, .. } =
         assignment;
     let seed = fastrand::u64(..);
-    let parking = Parking::new(ParkingLimits::default());
     let first = Arc::clone(&published.borrow_and_update());
+    // Every handshake in progress may wait for a key server: none of them is to fail for want of a place.
+    let remote = first.snapshot.config.process.handshakes.in_progress;
+    let parking = Parking::new(ParkingLimits { remote, ..ParkingLimits::default() });
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     let core = Core::new(snapshot, parking, column, telemetry, log, seed);

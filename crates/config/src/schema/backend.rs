@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
+use super::backend_tls::backend_tls;
 use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
 use crate::model::{Backend, Balance, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
@@ -23,7 +24,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let servers = servers(&mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
     let reuse = reuse(&mut section);
-    tls(context, &mut section);
+    let tls = backend_tls(context, &mut section);
     health(&mut section);
     let queue = queue(&mut section);
     if let Some(entry) = section.entry("slow_start")
@@ -52,6 +53,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         max_requests,
         max_lifetime,
         retired: None,
+        tls,
         at: report.at(span),
     }
 }
@@ -190,23 +192,6 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
-}
-
-fn tls(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("tls") else {
-        return;
-    };
-    let report = context.report;
-    report.unsupported(table.span, "tls", "and reach the servers in plaintext");
-    if let Some(ca) = table.string("ca") {
-        super::file(report, "ca", ca, context.base);
-    }
-    if let Some(name) = table.string("server_name")
-        && let Err((what, fix)) = address::host(name.value)
-    {
-        report.error(name.span, what, fix);
-    }
-    table.close();
 }
 
 fn health(section: &mut Section<'_, '_>) {

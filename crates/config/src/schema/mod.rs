@@ -1,10 +1,12 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod backend_tls;
 mod client_auth;
 mod headers;
 pub(crate) mod keyserver;
 mod listener;
+mod pkcs11;
 mod process;
 mod route;
 mod signer;

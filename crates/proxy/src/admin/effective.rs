@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol, Redirect,
-    Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
+    CrlScope, ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol,
+    Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -179,6 +179,15 @@ pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
 }
 
 fn signer(signer: &Signer) -> Value {
+    let mut value = connections_of(signer);
+    value["resolve_interval"] = json!(duration(signer.resolve_interval));
+    if let Some(interval) = signer.watch {
+        value["watch"] = json!(duration(interval));
+    }
+    value
+}
+
+fn connections_of(signer: &Signer) -> Value {
     let server = |server: &SignerServer| {
         let address = address_label(&server.address);
         match &server.server_name {
@@ -313,6 +322,29 @@ pub fn backend(backend: &Backend) -> Value {
     if let Some(lifetime) = backend.max_lifetime {
         value["max_lifetime"] = json!(duration(lifetime));
     }
+    if let Some(tls) = &backend.tls {
+        value["tls"] = backend_tls(tls);
+    }
+    value
+}
+
+fn backend_tls(tls: &BackendTls) -> Value {
+    let mut value = json!({
+        "sni": tls.sni,
+        "verify": tls.verify,
+        "policy": if tls.policy == TlsPolicy::Modern { "modern" } else { "intermediate" },
+        "resume": tls.resume,
+    });
+    // Absent it is the system's.
+    if !tls.ca.is_empty() {
+        value["ca"] = tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect();
+    }
+    if let Some(name) = &tls.server_name {
+        value["server_name"] = json!(name);
+    }
+    if let Some(certificate) = &tls.certificate {
+        value["certificate"] = json!(certificate.path.display().to_string());
+    }
     value
 }
 
@@ -441,6 +473,7 @@ mod tests {
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"
+        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false }
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -490,6 +523,11 @@ mod tests {
             json!({ "address": "app.internal:81", "weight": 4, "max_connections": 7 })
         );
         assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
+        let tls = json!({
+            "ca": ["ca.pem", "cas"], "server_name": "app.internal", "sni": false, "verify": true, "certificate": "c.pem",
+            "policy": "modern", "resume": false
+        });
+        assert_eq!(shown["backend"]["app"]["tls"], tls);
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         let vault = &shown["signer"]["vault"];

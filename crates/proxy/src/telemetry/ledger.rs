@@ -6,15 +6,15 @@ use propylon_config::{Backend, Config, FreePlaces, Listener};
 use propylon_metrics::{Group, Registry, Store};
 
 use super::{
-    BackendMetrics, ListenerMetrics, ServerMetrics, Telemetry, backend_metrics, listener_metrics, proxy_refused,
-    relay_metrics, server_label, server_metrics, signer_metrics,
+    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
+    proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 pub struct Ledger {
     pub listeners: Vec<ListenerEntries>,
-    pub backends: Vec<(Entry, Vec<Entry>)>,
+    pub backends: Vec<(BackendEntries, Vec<Entry>)>,
     pub signers: Vec<Entry>,
 }
 
@@ -59,6 +59,39 @@ impl ListenerEntries {
     fn withdraw(&mut self, store: &Store) {
         self.all.withdraw(store);
         self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.withdraw(store));
+    }
+}
+
+/// Series of a backend without its servers: those of every one, and those of one that is reached by TLS.
+pub struct BackendEntries {
+    pub all: Entry,
+    pub tls: Option<Entry>,
+}
+
+impl BackendEntries {
+    /// Registers what this backend has for the first time.
+    pub fn register_more(&mut self, r: &mut Registry, backend: &Backend, metrics: &BackendMetrics) {
+        if backend.tls.is_some() && self.tls.is_none() {
+            let (tls, group) = r.group(|r| ServerTlsMetrics::new(r, &backend.name));
+            self.tls = metrics.tls.set(tls).ok().map(|()| Entry::new(&backend.name, group));
+        }
+    }
+
+    /// Shows what this backend has, and only that.
+    fn follow(&mut self, store: &Store, backend: &Backend, metrics: &BackendMetrics) {
+        let name = &backend.name;
+        self.all.show(store, name, |r| _ = backend_metrics(r, name));
+        match &mut self.tls {
+            Some(entry) if backend.tls.is_some() => entry.show(store, name, |r| _ = ServerTlsMetrics::new(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, backend, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.tls.iter_mut().for_each(|entry| entry.withdraw(store));
     }
 }
 
@@ -116,11 +149,13 @@ impl Telemetry {
         for (place, backend) in config.live_backends() {
             let name = &backend.name;
             match ledger.backends.get_mut(place) {
-                Some((entry, _)) => entry.show(store, name, |r| _ = backend_metrics(r, name)),
+                Some((entries, _)) => entries.follow(store, backend, &self.backends[place]),
                 None => {
                     let (metrics, group) = store.register(|r| backend_metrics(r, name));
+                    let mut entries = BackendEntries { all: Entry::new(name, group), tls: None };
+                    store.register(|r| entries.register_more(r, backend, &metrics));
                     self.backends.push(metrics);
-                    ledger.backends.push((Entry::new(name, group), Vec::new()));
+                    ledger.backends.push((entries, Vec::new()));
                 }
             }
             self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
