@@ -3,11 +3,13 @@
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
 mod cores;
+mod memory;
 mod privileges;
 mod process;
 mod socket;
 
 pub use cores::{allowed_cores, pin_to_core};
+pub use memory::{MemoryGroup, machine_memory_bytes};
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
     files_limit, lock_memory, lower_priority, no_core_dumps, no_new_privileges, process_cpu, raise_files_limit,
