@@ -176,14 +176,16 @@ impl Connection {
                 _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
             }
         };
+        self.deadline.rest();
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
             // not know whether it was carried out.
             if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
+                self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() {
+            if core.draining.get() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
@@ -493,6 +495,7 @@ impl Connection {
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
     async fn farewell(&mut self, after: After) {
+        self.deadline.work();
         let core = Rc::clone(&self.core);
         if self.facts.is_some() {
             self.stream.stage_close(&mut self.wire);
@@ -573,6 +576,9 @@ impl Drop for Connection {
             }
         }
         self.end_handshake();
+        if let Some(sources) = self.core.shortage.sources() {
+            sources.give_back(self.peer.ip());
+        }
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
         // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.

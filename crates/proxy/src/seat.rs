@@ -390,7 +390,16 @@ async fn wait(
 }
 
 async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &Deadline) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
+    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        core.make_room();
+    }
+    let mut socket = Socket::new(stream?);
     let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
@@ -407,10 +416,12 @@ async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &De
     Ok(socket)
 }
 
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
+
 fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        // Another server would fare no better.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),

@@ -11,6 +11,7 @@ use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -77,6 +78,7 @@ pub struct Telemetry {
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -353,9 +355,10 @@ impl Telemetry {
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, batches, signers, gate, shortage }, store)
     }
 }
 
