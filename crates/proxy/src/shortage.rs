@@ -28,6 +28,8 @@ const ROOM: usize = 16;
 const CLOSED_PER_TICK_MAX: usize = 64;
 /// Memory is given back when a crowd of at least so many has shrunk to half.
 const CROWD_MIN: usize = 256;
+/// Ticks after which it is given back once more: the last ones to go leave nearly empty pages behind.
+const STRAGGLERS: u32 = 20;
 
 /// What the main thread tells the cores, and they tell each other.
 pub struct Shared {
@@ -217,6 +219,8 @@ pub struct Shortage {
     closable: Cell<usize>,
     /// The most client connections since memory was last given back.
     crowd: Cell<usize>,
+    /// Ticks until memory is given back once more; 0 when it is not.
+    stragglers: Cell<u32>,
 }
 
 /// What a core has to do at a tick.
@@ -233,8 +237,14 @@ pub struct Duty {
 impl Shortage {
     pub fn new(shared: Arc<Shared>) -> Shortage {
         let calls_seen = Cell::new(shared.calls.load(Ordering::Relaxed));
-        let (notice, crowd) = (Cell::default(), Cell::new(0));
-        Shortage { shared, notice, calls_seen, closable: Cell::new(CLOSED_PER_TICK_MAX), crowd }
+        Shortage {
+            shared,
+            notice: Cell::default(),
+            calls_seen,
+            closable: Cell::new(CLOSED_PER_TICK_MAX),
+            crowd: Cell::default(),
+            stragglers: Cell::default(),
+        }
     }
 
     /// Once a tick, with the connections that this core has.
@@ -250,11 +260,17 @@ impl Shortage {
         if self.calls_seen.replace(calls) != calls {
             duty.make_room = self.take_room();
         }
+        duty.give_back |= self.crowd_has_gone(connections);
+        duty
+    }
+
+    fn crowd_has_gone(&self, connections: usize) -> bool {
         let crowd = self.crowd.get().max(connections);
         let has_gone = crowd >= CROWD_MIN && connections <= crowd / 2;
-        duty.give_back |= has_gone;
         self.crowd.set(if has_gone { connections } else { crowd });
-        duty
+        let stragglers = self.stragglers.get();
+        self.stragglers.set(if has_gone { STRAGGLERS } else { stragglers.saturating_sub(1) });
+        has_gone || stragglers == 1
     }
 
     /// Whether a newcomer is refused, by chance.
@@ -338,6 +354,8 @@ mod tests {
         let given_back = |connections| shortage.duty(connections).give_back;
         let times = [100, 0, 1000, 600, 500, 490, 300, 249, 248, 0].map(given_back);
         assert_eq!(times, [false, false, false, false, true, false, false, true, false, false]);
+        let later = (0..100).filter(|_| given_back(0)).count();
+        assert_eq!(later, 1, "once more for the last ones");
     }
 
     #[test]
