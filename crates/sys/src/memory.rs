@@ -117,15 +117,20 @@ fn narrowest(root: &Path, path: &str, kind: Kind, machine_bytes: u64) -> Option<
     found
 }
 
-/// Gives the kernel back what the calling thread's allocator keeps for later, and what other threads have laid down.
+/// Gives the kernel back what the calling thread's allocators keep for later, and what other threads have laid down.
 ///
 /// The allocator does so by itself as well, but only while memory is asked for: a thread that has become idle would keep
-/// the memory of its busiest hour. Looks at every page that the thread has. It has no effect where mimalloc is not the
-/// process's allocator.
+/// the memory of its busiest hour. There are two: Rust's, which is mimalloc where the program says so, and C's, by which the
+/// cryptographic library lives. Looks at every page that they have: milliseconds, not for a busy moment.
 #[allow(unsafe_code)]
 pub fn give_memory_back() {
     // SAFETY: mi_collect(3) may be called at any time, by any thread, and touches no block that is in use.
-    unsafe { mi_collect(true) }
+    unsafe { mi_collect(true) };
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim(3) may be called at any time, by any thread, and frees no block that is in use.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 // The bindings have it only with a feature that costs another crate; naming the crate here links the library.
