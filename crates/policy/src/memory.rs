@@ -61,12 +61,12 @@ impl Pressure {
         relief
     }
 
-    /// None at the soft mark, all at the limit.
+    /// None at the soft mark, all at the limit, and three quarters half way: what has been let in goes on growing.
     fn refused_share(&self, used: u64) -> u16 {
         let soft = self.mark(REFUSE_MARK);
-        let over = used.saturating_sub(soft);
         let room = self.limit.saturating_sub(soft).max(1);
-        scaled(over, room)
+        let left = u32::from(SHARE_ALL - scaled(used.saturating_sub(soft), room));
+        SHARE_ALL - (left * left / u32::from(SHARE_ALL)) as u16
     }
 
     /// Connections are taken to use all that is used above the base, in equal parts.

@@ -24,7 +24,7 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::pool::Pool;
-use crate::shortage::{Reason, Shared, Shortage};
+use crate::shortage::{Reason, Room, Shared, Shortage};
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -258,13 +258,16 @@ impl Core {
         closed
     }
 
-    /// Files have run out: closes a few idle client connections. False if there was none, or enough were closed lately.
-    pub fn make_room(&self) -> bool {
-        let made = self.close_idle(self.shortage.take_room(), Reason::Files) > 0;
-        if !made {
+    /// Files have run out: closes a few idle client connections, if there are any.
+    pub fn make_room(&self) -> Room {
+        if self.timers.resting() == 0 {
             self.shortage.call_others();
+            return Room::None;
         }
-        made
+        match self.close_idle(self.shortage.take_room(), Reason::Files) {
+            0 => Room::Later,
+            _ => Room::Made,
+        }
     }
 
     fn report_parking(&self) {

@@ -90,6 +90,16 @@ pub enum Reason {
     Source,
 }
 
+/// What came of making room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Made,
+    /// Enough were closed in this tick.
+    Later,
+    /// Nobody is idle here.
+    None,
+}
+
 pub struct ShortageMetrics {
     /// In the order of `Reason`.
     refused: [Counter; 3],

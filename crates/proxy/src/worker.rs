@@ -22,7 +22,7 @@ use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
 use crate::seat;
-use crate::shortage::{Reason, Shared};
+use crate::shortage::{Reason, Room, Shared};
 use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -246,7 +246,7 @@ enum Accepted {
     More,
     /// Files have run out, and idle connections end to make room.
     RoomMade,
-    /// Files or memory have run out, and there is nothing to be done about it now.
+    /// Files or memory have run out, and nothing more is to be done about it now.
     Exhausted,
 }
 
@@ -254,12 +254,12 @@ fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usi
     for _ in 0..room {
         match propylon_sys::accept(socket) {
             Ok((stream, peer)) if core.shortage.is_kept_from_clients(&stream) => {
-                if !core.make_room() {
-                    refuse(core, &stream, Reason::Files);
-                    return Accepted::Exhausted;
+                let room = core.make_room();
+                match room {
+                    Room::None => refuse(core, &stream, Reason::Files),
+                    Room::Made | Room::Later => admit(core, listener, stream, peer),
                 }
-                admit(core, listener, stream, peer);
-                return Accepted::RoomMade;
+                return if room == Room::Made { Accepted::RoomMade } else { Accepted::Exhausted };
             }
             Ok((stream, peer)) => admit(core, listener, stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
