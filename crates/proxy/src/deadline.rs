@@ -144,8 +144,7 @@ impl Wheel {
         let tick = self.tick;
         let mut ids = std::mem::take(&mut self.buckets[tick as usize % BUCKETS]);
         for id in ids.drain(..) {
-            // The entries behind the last one in use may have been given up.
-            let Some(entry) = self.entries.get_mut(id as usize) else { continue };
+            let entry = &mut self.entries[id as usize];
             if u64::from(entry.queued) > tick {
                 continue;
             }
@@ -195,7 +194,15 @@ impl Wheel {
 
     fn shrink(&mut self) {
         let mut is_free = vec![false; self.entries.len()];
-        self.free.iter().for_each(|id| is_free[*id as usize] = true);
+        for id in &self.free {
+            is_free[*id as usize] = true;
+            // No bucket will name it any more.
+            self.entries[*id as usize].queued = NO_TICK;
+        }
+        for bucket in &mut self.buckets {
+            bucket.retain(|id| !is_free[*id as usize]);
+            bucket.shrink_to_fit();
+        }
         let used = is_free.iter().rposition(|free| !free).map_or(0, |last| last + 1);
         self.entries.truncate(used);
         self.entries.shrink_to_fit();
@@ -203,7 +210,6 @@ impl Wheel {
         self.free.shrink_to_fit();
         // The lowest are taken first, so that the end gets free.
         self.free.sort_unstable_by(|a, b| b.cmp(a));
-        self.buckets.iter_mut().for_each(Vec::shrink_to_fit);
     }
 
     /// Puts an entry in the bucket of its deadline, or in the last one of this round.
@@ -376,7 +382,9 @@ mod tests {
         timers.shrink();
         assert_eq!(timers.wheel.borrow().entries.len(), 1);
         assert!(timers.wheel.borrow().entries.capacity() < 100);
-        // A bucket still names those who are gone; who comes in their place is not mistaken for them.
+        let named: Vec<u32> = timers.wheel.borrow().buckets.iter().flatten().copied().collect();
+        assert_eq!(named, [stays.id], "those who are gone are in no bucket");
+        assert!(timers.wheel.borrow().buckets.iter().all(|bucket| bucket.capacity() < 16));
         let (count, waker) = counter();
         stays.set(5_000, &waker);
         let (other, other_waker) = counter();

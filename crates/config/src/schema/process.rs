@@ -58,8 +58,14 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
 }
 
 fn memory_limit(section: &mut Section<'_, '_>) -> Option<MemoryLimit> {
-    match &section.node("memory_limit")?.value {
+    let node = section.node("memory_limit")?;
+    match &node.value {
         Value::String(text) if text == "auto" => Some(MemoryLimit::Auto),
+        Value::String(text) if !text.starts_with(|first: char| first.is_ascii_digit()) => {
+            let what = format!("`memory_limit`: \"{}\" is not a size", shown(text));
+            section.report.error(node.span, what, "use \"auto\", or a size such as \"2GiB\"");
+            None
+        }
         _ => section.size("memory_limit", MEMORY_BYTES).map(|found| MemoryLimit::Bytes(found.value)),
     }
 }
