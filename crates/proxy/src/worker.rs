@@ -219,7 +219,10 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
     if core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
         return refuse(core, &stream, Reason::Memory);
     }
-    if core.snapshot().acceptors[listener].is_some()
+    let snapshot = core.snapshot();
+    // A proxy in front is not the client: see `Connection::admit_announced`.
+    if snapshot.acceptors[listener].is_some()
+        && !snapshot.listener(listener).accept_proxy_protocol
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
         core.metrics.increment(core.telemetry.gate.refused.of(refusal));
@@ -228,7 +231,9 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
         return;
     }
     // The last question: from here on it counts, and the end of the connection gives it back.
-    if core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip())) {
+    if !snapshot.listener(listener).accept_proxy_protocol
+        && core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip()))
+    {
         return refuse(core, &stream, Reason::Source);
     }
     spawn_local(serve(Rc::clone(core), listener, stream, peer));
