@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, MemoryLimit, PathPattern, Piece, Protocol,
-    ProxyProtocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
-    Workers,
+    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, MemoryLimit, PathPattern, Piece, ProxyProtocol,
+    Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
