@@ -35,8 +35,9 @@ const WARMUP_EACH: usize = 100;
 const REST: Duration = Duration::from_secs(3);
 /// Files of an engine beside its clients: server connections have theirs, and these are for all else.
 const FILES_BESIDE: usize = 300;
-/// Load processes may not be so full that the last ports are hard to find.
-const PER_LOAD_PROCESS: usize = 18_000;
+/// Each has an address of its own, and the kernel looks first at half of that address's 28,000 ports: once those are taken
+/// every connect searches all of them in vain.
+const PER_LOAD_PROCESS: usize = 12_000;
 
 /// Many connections on several engine processes that share an address, over few to the server
 #[derive(clap::Args)]

@@ -64,8 +64,6 @@ pub struct Connection {
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
-    /// It counts among those of its source.
-    counted: bool,
 }
 
 /// What few connections have, in a box of its own.
@@ -75,6 +73,8 @@ struct Rare {
     proxied: Option<Ends>,
     /// By what server connections of its own are known.
     owner: Option<NonZeroU64>,
+    /// Announced, it counts among those of its source.
+    counted: bool,
 }
 
 /// What becomes of a connection when a request is over.
@@ -116,8 +116,6 @@ impl Connection {
         if handshaking {
             core.begin_handshake(peer.ip());
         }
-        // The accept loop has seen to it, except where a proxy in front is to say who the client is.
-        let counted = core.shortage.sources().is_some() && !core.snapshot().listener(listener).accept_proxy_protocol;
         let deadline = core.timers.deadline();
         let accepted = core.timers.now();
         Connection {
@@ -134,7 +132,6 @@ impl Connection {
             requests: 0,
             rare: None,
             handshaking,
-            counted,
             backends: 0,
         }
     }
@@ -163,8 +160,9 @@ impl Connection {
     /// many of this client's, or too many connections of its source.
     pub fn admit_announced(&mut self) -> bool {
         if let Some(sources) = self.core.shortage.sources() {
-            self.counted = sources.take(self.peer.ip());
-            if !self.counted {
+            let counted = sources.take(self.peer.ip());
+            self.rare.get_or_insert_default().counted = counted;
+            if !counted {
                 self.core.metrics.increment(self.core.telemetry.shortage.refused(Reason::Source));
                 let _ = self.stream.socket.reset_on_close();
                 return false;
@@ -649,7 +647,10 @@ impl Drop for Connection {
             }
         }
         self.end_handshake();
-        if let Some(sources) = self.core.shortage.sources().filter(|_| self.counted) {
+        // Where a proxy in front is to say who the client is, it may have ended before that was said.
+        if let Some(sources) = self.core.shortage.sources()
+            && (!self.is_announced() || self.rare.as_ref().is_some_and(|rare| rare.counted))
+        {
             sources.give_back(self.peer.ip());
         }
         self.core.metrics.lower(self.metrics().open);
