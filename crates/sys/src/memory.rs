@@ -137,6 +137,7 @@ pub fn give_memory_back() {
 use libmimalloc_sys as _;
 
 #[allow(unsafe_code)]
+// SAFETY: as mimalloc.h declares it: `void mi_collect(bool force)`.
 unsafe extern "C" {
     fn mi_collect(force: bool);
 }
