@@ -63,10 +63,25 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Client connections held at once of one IPv4 address or IPv6 /64, by all workers together. Absent: no limit.
+    pub connections_per_source: Option<u32>,
+    /// Memory that the process may use. Absent: no limit.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Whether other processes of the same user may listen on the same addresses. Default false.
+    pub share_address: bool,
     /// Whether private-key work is done in batches. Default auto.
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+}
+
+/// How much memory the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Four fifths of what the control group allows, or of the machine's.
+    Auto,
+    /// So many bytes, resident.
+    Bytes(u64),
 }
 
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.

@@ -45,15 +45,18 @@ fn every_key_reaches_the_model() {
     assert_eq!(config.process.user.as_deref(), Some("propylon"));
     assert_eq!(config.process.drain_timeout, Duration::ZERO);
     assert_eq!(config.process.max_connections, Some(100_000));
+    assert_eq!(config.process.connections_per_source, Some(500));
+    assert_eq!(config.process.memory_limit, Some(MemoryLimit::Bytes(2 << 30)));
+    assert!(config.process.share_address);
     assert_eq!(config.admin.map(|admin| admin.bind.to_string()).as_deref(), Some("[::1]:9900"));
     assert_eq!(config.log.access, AccessLog::File("/etc/propylon/logs/access.log".into()));
     assert_eq!(config.log.level, Level::Debug);
 
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(web.at, At { line: 15, column: 11, length: 3 });
+    assert_eq!(web.at, At { line: 18, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
-    assert_eq!(web.bind[1].at, At { line: 16, column: 24, length: 10 });
+    assert_eq!(web.bind[1].at, At { line: 19, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
@@ -139,6 +142,8 @@ fn what_is_left_out_has_its_default() {
         ["a.toml:3:6: warning: no listener uses [tls.t]; name it in a listener, or remove it"]
     );
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
+    let process = &config.process;
+    assert!(process.connections_per_source.is_none() && process.memory_limit.is_none() && !process.share_address);
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
     assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));

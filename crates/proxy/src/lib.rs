@@ -25,6 +25,7 @@ pub mod proxy_protocol;
 pub mod relay;
 pub mod seat;
 pub mod server;
+pub mod shortage;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;

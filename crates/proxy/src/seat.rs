@@ -477,7 +477,16 @@ async fn reach(
     due: u64,
     deadline: &Deadline,
 ) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
+    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        core.make_room();
+    }
+    let mut socket = Socket::new(stream?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
@@ -569,11 +578,12 @@ pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server
     let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
     log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
 }
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        // Another server would fare no better.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),

@@ -12,6 +12,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::proxy_protocol::Malformed;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -79,6 +80,7 @@ pub struct Telemetry {
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -441,9 +443,10 @@ impl Telemetry {
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
     }
 }
 

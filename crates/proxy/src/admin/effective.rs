@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
-    CrlScope, ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, ProxyProtocol,
-    Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    CrlScope, ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, MemoryLimit, PathPattern, Piece,
+    ProxyProtocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
+    Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -59,6 +60,16 @@ fn process(config: &Config) -> Value {
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
     }
+    if let Some(connections) = config.process.connections_per_source {
+        process["connections_per_source"] = json!(connections);
+    }
+    if let Some(limit) = config.process.memory_limit {
+        process["memory_limit"] = match limit {
+            MemoryLimit::Auto => json!("auto"),
+            MemoryLimit::Bytes(bytes) => json!(bytes),
+        };
+    }
+    process["share_address"] = json!(config.process.share_address);
     let handshakes = config.process.handshakes;
     process["handshakes"] = json!({
         "in_progress": handshakes.in_progress,
