@@ -1,6 +1,7 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod balance;
 mod client_auth;
 mod headers;
 pub(crate) mod keyserver;
@@ -8,6 +9,7 @@ mod listener;
 mod process;
 mod route;
 mod signer;
+mod sticky;
 mod suites;
 mod tls;
 

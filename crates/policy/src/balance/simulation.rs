@@ -50,6 +50,9 @@ struct Outcome {
     times_us: Vec<u64>,
 }
 
+/// When, the core and the server, when it began, and whether it is a failure.
+type End = (u64, usize, usize, u64, bool);
+
 impl World {
     fn new(method: Method, servers: Vec<Server>, load: f64) -> World {
         World { method, servers, cores: 1, together: true, load, seconds: 60.0, seed: 1 }
@@ -68,7 +71,7 @@ impl World {
         let mut cores: Vec<Balancer> = (0..self.cores).map(balancer).collect();
         let mut hands: Vec<Vec<u64>> = servers.iter().map(|server| vec![0; server.hands]).collect();
         let per_us: f64 = servers.iter().map(|server| server.hands as f64 / server.work_us).sum::<f64>() * self.load;
-        let mut ends: BinaryHeap<Reverse<(u64, usize, usize, u64, bool)>> = BinaryHeap::new();
+        let mut ends: BinaryHeap<Reverse<End>> = BinaryHeap::new();
         let seconds = self.seconds as usize + 1;
         let picks = vec![vec![0; seconds]; servers.len()];
         let mut outcome = Outcome { picks, failures: 0, times_us: Vec::new() };
