@@ -21,6 +21,7 @@ pub mod http1;
 pub mod logger;
 pub mod pool;
 pub mod seat;
+pub mod server;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;
