@@ -5,8 +5,8 @@
 
 mod ewma;
 mod first;
-mod in_flight;
 mod least_connections;
+mod loads;
 mod maglev;
 mod random;
 mod round_robin;
@@ -18,8 +18,8 @@ mod tiers;
 use std::sync::Arc;
 
 use self::ewma::PeakEwma;
-pub use self::in_flight::{CoreInFlight, InFlight};
 use self::least_connections::LeastConnections;
+pub use self::loads::{CoreLoads, Loads};
 pub use self::maglev::{Maglev, SERVERS_MAX as HASH_SERVERS_MAX};
 use self::random::Random;
 use self::round_robin::RoundRobin;
@@ -49,7 +49,7 @@ pub struct Balancer {
     algorithm: Algorithm,
     weights: Box<[u16]>,
     weights_total: f64,
-    in_flight: CoreInFlight,
+    loads: CoreLoads,
     slow_start: SlowStart,
 }
 
@@ -84,7 +84,7 @@ pub enum Verdict {
 impl Balancer {
     /// `seed` sets where a round begins (a core's number does), `slow_start_millis` how long a server that comes back takes
     /// to get its share; 0: no time.
-    pub fn new(method: Method, weights: &[u16], seed: u64, slow_start_millis: u64, in_flight: CoreInFlight) -> Self {
+    pub fn new(method: Method, weights: &[u16], seed: u64, slow_start_millis: u64, loads: CoreLoads) -> Self {
         let algorithm = match method {
             Method::RoundRobin => Algorithm::RoundRobin(RoundRobin::new(weights, seed)),
             Method::Random => Algorithm::Random(Random::new(weights)),
@@ -97,7 +97,7 @@ impl Balancer {
             algorithm,
             weights: weights.into(),
             weights_total: weights.iter().map(|weight| f64::from(*weight)).sum(),
-            in_flight,
+            loads,
             slow_start: SlowStart::new(weights.len(), slow_start_millis),
         }
     }
@@ -107,7 +107,7 @@ impl Balancer {
     /// `eligible` may be asked about a server more than once and must not change its mind.
     pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, draw: Draw) -> Option<usize> {
         if self.slow_start.is_over() {
-            return self.algorithm.pick(eligible, &self.in_flight, self.weights.len(), draw);
+            return self.algorithm.pick(eligible, &self.loads, self.weights.len(), draw);
         }
         let share = |server: usize| match self.algorithm {
             // What the first one is due is everything.
@@ -122,8 +122,8 @@ impl Balancer {
         };
         let warm = |server: usize| eligible(server) && admits(server);
         let servers = self.weights.len();
-        let picked = self.algorithm.pick(warm, &self.in_flight, servers, draw);
-        let picked = picked.or_else(|| self.algorithm.pick(eligible, &self.in_flight, servers, draw))?;
+        let picked = self.algorithm.pick(warm, &self.loads, servers, draw);
+        let picked = picked.or_else(|| self.algorithm.pick(eligible, &self.loads, servers, draw))?;
         self.slow_start.picked(picked);
         Some(picked)
     }
@@ -135,7 +135,7 @@ impl Balancer {
 
     /// A request has a place at a server, until [`Balancer::ended`].
     pub fn began(&mut self, server: usize) {
-        self.in_flight.began(server);
+        self.loads.began(server);
     }
 
     /// It has been sent whole: the server owes an answer, until [`Balancer::settled`].
@@ -145,7 +145,7 @@ impl Balancer {
         }
     }
 
-    /// The answer has begun, or is not waited for any more.
+    /// The answer has begun, or has failed.
     pub fn settled(&mut self, server: usize, now: u64) {
         if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
             ewma.settled(server, now);
@@ -155,20 +155,28 @@ impl Balancer {
     /// What became of the request, and the microseconds to the answer's head or to the failure.
     pub fn answered(&mut self, server: usize, latency_us: u64, verdict: Verdict, now: u64) {
         if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
-            ewma.answered(server, latency_us, verdict, &self.in_flight, now);
+            ewma.answered(server, latency_us, verdict, &self.loads, now);
         }
     }
 
     /// Nothing of the request is in flight any more.
     pub fn ended(&mut self, server: usize) {
-        self.in_flight.ended(server);
+        self.loads.ended(server);
     }
 
-    /// What a server is taken to need for an answer now, failures included, in microseconds; none where that does not count.
-    pub fn latency_us(&self, server: usize, now: u64) -> Option<u64> {
-        match &self.algorithm {
-            Algorithm::PeakEwma(ewma) => Some(ewma.latency(server, &self.in_flight, now) as u64),
-            _ => None,
+    /// Nobody waits for the answer any more, after so many microseconds since the request was sent.
+    pub fn abandoned(&mut self, server: usize, waited_us: u64, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
+            ewma.abandoned(server, waited_us, now);
+        }
+    }
+
+    /// Writes down what servers' latencies are taken for, for those who look from outside.
+    pub fn report(&self, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &self.algorithm {
+            for server in 0..self.weights.len() {
+                self.loads.note_latency(server, ewma.latency(server, &self.loads, now) as u64);
+            }
         }
     }
 }
@@ -177,17 +185,17 @@ impl Algorithm {
     fn pick(
         &mut self,
         eligible: impl Fn(usize) -> bool,
-        in_flight: &CoreInFlight,
+        loads: &CoreLoads,
         servers: usize,
         draw: Draw,
     ) -> Option<usize> {
         match self {
             Self::RoundRobin(round) => round.pick(eligible),
             Self::Random(chance) => chance.pick(eligible, draw.random),
-            Self::LeastConnections(least) => least.pick(eligible, in_flight),
-            Self::PeakEwma(ewma) => ewma.pick(eligible, in_flight, draw.random, draw.now),
+            Self::LeastConnections(least) => least.pick(eligible, loads),
+            Self::PeakEwma(ewma) => ewma.pick(eligible, loads, draw.random, draw.now),
             Self::ConsistentHash { table, bound_percent } => {
-                table.pick(eligible, draw.key.unwrap_or(draw.random), *bound_percent, in_flight)
+                table.pick(eligible, draw.key.unwrap_or(draw.random), *bound_percent, loads)
             }
             Self::First => first::pick(servers, eligible),
         }

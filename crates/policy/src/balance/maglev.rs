@@ -3,7 +3,7 @@
 //!
 //! The table is Maglev's (Eisenbud et al., NSDI 2016, §3.4), its keys bounded in load (Mirrokni et al., SODA 2018).
 
-use super::in_flight::CoreInFlight;
+use super::loads::CoreLoads;
 use super::{below, mix};
 
 /// Entries of the table: a prime, and a hundred for each of 655 servers. The same whatever the number of servers, since
@@ -71,12 +71,12 @@ impl Maglev {
         eligible: impl Fn(usize) -> bool,
         key: u64,
         bound_percent: u64,
-        in_flight: &CoreInFlight,
+        loads: &CoreLoads,
     ) -> Option<usize> {
-        let total = in_flight.total() + 1;
+        let total = loads.total() + 1;
         let is_below = |server: usize, weights: u64| {
             let limit = (total * self.weights[server] * bound_percent).div_ceil(weights.max(1) * 100);
-            u64::from(in_flight.of(server)) < limit.max(BOUND_MIN)
+            u64::from(loads.in_flight(server)) < limit.max(BOUND_MIN)
         };
         // Measured by the share that it would have if all were there, which is cheap and never too much.
         if let Some(first) = self.candidates(key).next()
@@ -134,7 +134,7 @@ impl Walk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::in_flight::InFlight;
+    use super::super::loads::Loads;
     use super::*;
 
     const KEYS: u64 = 20_000;
@@ -148,8 +148,8 @@ mod tests {
         Maglev::new(&identities, &vec![1; servers.len()])
     }
 
-    fn idle(servers: usize) -> CoreInFlight {
-        InFlight::new(servers, 1).for_core(0)
+    fn idle(servers: usize) -> CoreLoads {
+        Loads::new(servers, 1).for_core(0)
     }
 
     #[test]
@@ -220,17 +220,17 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let servers = random.usize(3..20);
             let maglev = table(&(0..servers).collect::<Vec<_>>());
-            let in_flight = idle(servers);
+            let loads = idle(servers);
             let out = random.usize(0..servers);
             let mut began = 0_u64;
             for _ in 0..5_000 {
                 // One key is half of all there is.
                 let key = if random.bool() { 7 } else { random.u64(..) };
-                let server = maglev.pick(|server| server != out, key, bound, &in_flight).unwrap();
-                in_flight.began(server);
+                let server = maglev.pick(|server| server != out, key, bound, &loads).unwrap();
+                loads.began(server);
                 began += 1;
                 let limit = (began * bound).div_ceil((servers as u64 - 1) * 100).max(BOUND_MIN);
-                assert!(u64::from(in_flight.of(server)) <= limit, "seed {seed}");
+                assert!(u64::from(loads.in_flight(server)) <= limit, "seed {seed}");
             }
         }
     }
@@ -238,11 +238,11 @@ mod tests {
     #[test]
     fn a_key_that_is_too_hot_goes_to_the_same_next_server_each_time() {
         let maglev = table(&(0..8).collect::<Vec<_>>());
-        let in_flight = idle(8);
+        let loads = idle(8);
         let mut order = Vec::new();
         for _ in 0..64 {
-            let server = maglev.pick(|_| true, 99, 125, &in_flight).unwrap();
-            in_flight.began(server);
+            let server = maglev.pick(|_| true, 99, 125, &loads).unwrap();
+            loads.began(server);
             if !order.contains(&server) {
                 order.push(server);
             }

@@ -62,11 +62,10 @@ impl World {
         let servers = &self.servers;
         let mut random = fastrand::Rng::with_seed(self.seed);
         let weights: Vec<u16> = servers.iter().map(|server| server.weight).collect();
-        let shared = InFlight::new(servers.len(), self.cores);
+        let shared = Loads::new(servers.len(), self.cores);
         let balancer = |core: usize| {
-            let in_flight =
-                if self.together { shared.for_core(core) } else { InFlight::new(servers.len(), 1).for_core(0) };
-            Balancer::new(self.method.clone(), &weights, core as u64, 0, in_flight)
+            let loads = if self.together { shared.for_core(core) } else { Loads::new(servers.len(), 1).for_core(0) };
+            Balancer::new(self.method.clone(), &weights, core as u64, 0, loads)
         };
         let mut cores: Vec<Balancer> = (0..self.cores).map(balancer).collect();
         let mut hands: Vec<Vec<u64>> = servers.iter().map(|server| vec![0; server.hands]).collect();

@@ -3,7 +3,7 @@
 use super::*;
 
 fn alone(method: Method, weights: &[u16]) -> Balancer {
-    Balancer::new(method, weights, 0, 0, InFlight::new(weights.len(), 1).for_core(0))
+    Balancer::new(method, weights, 0, 0, Loads::new(weights.len(), 1).for_core(0))
 }
 
 fn table(servers: usize) -> Arc<Maglev> {
@@ -53,8 +53,8 @@ fn an_ineligible_server_is_never_picked_and_none_is_picked_only_when_none_is_eli
         let mut random = fastrand::Rng::with_seed(seed);
         let weights: Vec<u16> = (0..random.usize(0..12)).map(|_| random.u16(1..=256)).collect();
         for method in methods(weights.len()) {
-            let in_flight = InFlight::new(weights.len(), 1).for_core(0);
-            let mut balancer = Balancer::new(method, &weights, random.u64(..), 1_000, in_flight);
+            let loads = Loads::new(weights.len(), 1).for_core(0);
+            let mut balancer = Balancer::new(method, &weights, random.u64(..), 1_000, loads);
             for now in 0..200 {
                 let up: Vec<bool> = weights.iter().map(|_| random.u8(0..4) == 0).collect();
                 if let Some(server) = (!up.is_empty() && random.u8(0..20) == 0).then(|| random.usize(0..up.len())) {
@@ -97,9 +97,9 @@ fn least_connections_fills_up_in_proportion_to_the_weights() {
             let server = balancer.pick(|_| true, draw(0)).unwrap();
             balancer.began(server);
         }
-        let in_flight: Vec<u32> = (0..weights.len()).map(|server| balancer.in_flight.of(server)).collect();
+        let loads: Vec<u32> = (0..weights.len()).map(|server| balancer.loads.in_flight(server)).collect();
         let expected: Vec<u32> = weights.iter().map(|weight| u32::from(*weight) * 3).collect();
-        assert_eq!(in_flight, expected, "seed {seed}");
+        assert_eq!(loads, expected, "seed {seed}");
     }
 }
 
@@ -125,8 +125,8 @@ fn extreme_draws_stay_in_range() {
 fn a_server_that_comes_back_gets_a_share_that_rises_to_what_it_is_due() {
     for method in [Method::RoundRobin, Method::Random, Method::LeastConnections] {
         let weights = [1; 5];
-        let in_flight = InFlight::new(5, 1).for_core(0);
-        let mut balancer = Balancer::new(method.clone(), &weights, 0, 30_000, in_flight);
+        let loads = Loads::new(5, 1).for_core(0);
+        let mut balancer = Balancer::new(method.clone(), &weights, 0, 30_000, loads);
         let mut random = fastrand::Rng::with_seed(3);
         balancer.joined(2, 0);
         let mut tenths = [0; 12];
@@ -145,8 +145,8 @@ fn a_server_that_comes_back_gets_a_share_that_rises_to_what_it_is_due() {
 
 #[test]
 fn a_server_that_comes_back_idle_is_not_everybodys_choice_at_once() {
-    let in_flight = InFlight::new(10, 1).for_core(0);
-    let mut balancer = Balancer::new(Method::LeastConnections, &[1; 10], 0, 30_000, in_flight);
+    let loads = Loads::new(10, 1).for_core(0);
+    let mut balancer = Balancer::new(Method::LeastConnections, &[1; 10], 0, 30_000, loads);
     for _ in 0..900 {
         let server = balancer.pick(|server| server != 0, draw(0)).unwrap();
         balancer.began(server);
@@ -162,9 +162,9 @@ fn a_server_that_comes_back_idle_is_not_everybodys_choice_at_once() {
 
 #[test]
 fn keys_come_back_to_a_warming_server_once_each() {
-    let in_flight = InFlight::new(4, 1).for_core(0);
+    let loads = Loads::new(4, 1).for_core(0);
     let method = Method::ConsistentHash { table: table(4), bound_percent: 125 };
-    let mut balancer = Balancer::new(method, &[1; 4], 0, 10_000, in_flight);
+    let mut balancer = Balancer::new(method, &[1; 4], 0, 10_000, loads);
     let mut pick = |key: u64, now| balancer.pick(|_| true, Draw { key: Some(key), random: 0, now }).unwrap();
     let home: Vec<usize> = (0..1_000).map(|key| pick(key, 0)).collect();
     balancer.joined(1, 0);
@@ -183,8 +183,8 @@ fn keys_come_back_to_a_warming_server_once_each() {
 
 #[test]
 fn a_backend_of_warming_servers_alone_is_used_all_the_same() {
-    let in_flight = InFlight::new(2, 1).for_core(0);
-    let mut balancer = Balancer::new(Method::RoundRobin, &[1, 1], 0, 30_000, in_flight);
+    let loads = Loads::new(2, 1).for_core(0);
+    let mut balancer = Balancer::new(Method::RoundRobin, &[1, 1], 0, 30_000, loads);
     balancer.joined(0, 0);
     balancer.joined(1, 0);
     for now in 0..100 {

@@ -29,7 +29,7 @@ impl Tiers {
         Self { backup: backup.into(), ordinary, min_healthy_percent: usize::from(min_healthy_percent) }
     }
 
-    /// Looks at every server: to be asked where there are backups, or some server is not up.
+    /// Looks at every server: to be asked where some server is not up.
     pub fn tier(&self, up: impl Fn(usize) -> bool) -> Tier {
         let (mut ordinary, mut backups) = (0, 0);
         for server in (0..self.backup.len()).filter(|server| up(*server)) {
@@ -43,8 +43,9 @@ impl Tiers {
         }
     }
 
-    pub fn has_backups(&self) -> bool {
-        self.ordinary < self.backup.len()
+    /// What [`Tiers::tier`] says where every server is up, without a look at them.
+    pub fn with_all_up(&self) -> Tier {
+        if self.ordinary > 0 { Tier::Ordinary } else { Tier::Backup }
     }
 
     /// Whether a server is of a tier. `up` must be what [`Tiers::tier`] was told.
