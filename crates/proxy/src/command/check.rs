@@ -7,7 +7,7 @@ use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::snapshot::{load_profiles, load_signers};
-use crate::ticket_keys;
+use crate::{sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -45,6 +45,9 @@ fn problems(source: &Source) -> Vec<Problem> {
     // What is missing in a signer's section has been said; its stand-ins are no files.
     if !problems.iter().any(|problem| problem.severity == Severity::Error) {
         findings.extend(load_signers(&signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
+        if let Ok((config, _)) = propylon_config::parse(source) {
+            findings.extend(sticky::check(&config.backends));
+        }
     }
     problems.extend(findings.iter().chain(&ticket_keys::check(&profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);

@@ -15,7 +15,6 @@ use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
-use crate::admin::balance_name;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
 use crate::snapshot::{load_profiles, rule};
@@ -260,7 +259,7 @@ impl Explanation<'_> {
         match action {
             Action::Backend(id) => {
                 let backend = &self.config.backends[id.0];
-                let text = format!("{}, {} ({})", backend.name, balance_name(backend.balance), self.place(backend.at));
+                let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
                 line("backend", &text);
                 for (position, server) in backend.servers.iter().enumerate() {
                     let what = if position == 0 { "servers" } else { "" };
@@ -324,7 +323,7 @@ impl Explanation<'_> {
                 });
                 value["backend"] = json!({
                     "name": backend.name,
-                    "balance": balance_name(backend.balance),
+                    "balance": backend.balance.name(),
                     "servers": servers.collect::<Vec<Value>>(),
                     "at": place(backend.at),
                 });
