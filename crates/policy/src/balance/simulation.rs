@@ -150,14 +150,14 @@ fn ten(first: Server) -> Vec<Server> {
 fn equal_servers_get_equal_shares_and_none_is_starved() {
     for method in fair_methods() {
         for load in [0.1, 0.5, 0.9] {
-            for seed in 1..4 {
-                let world = World { seed, cores: 2, ..World::new(method.clone(), ten(SERVER), load) };
+            for seed in 1..3 {
+                let world = World { seed, cores: 2, seconds: 40.0, ..World::new(method.clone(), ten(SERVER), load) };
                 let outcome = world.run();
                 for server in 0..10 {
-                    let share = outcome.share(server, 0, 60);
+                    let share = outcome.share(server, 0, 40);
                     let bounds = if matches!(method, Method::PeakEwma { .. }) { 0.05..0.18 } else { 0.09..0.11 };
                     assert!(bounds.contains(&share), "{method:?} at {load}, seed {seed}: server {server} has {share}");
-                    for second in 0..6 {
+                    for second in 0..4 {
                         let share = outcome.share(server, second * 10, second * 10 + 10);
                         assert!(share > 0.01, "{method:?} at {load}, seed {seed}: server {server} is starved");
                     }
@@ -215,7 +215,7 @@ fn a_server_that_fails_fast_does_not_attract_traffic() {
             let load = load * (servers - 1) as f64 / servers as f64;
             let outcome = World { cores: 2, ..World::new(EWMA, all, load) }.run();
             let share = outcome.share(0, 5, 60);
-            assert!(share < 0.2 / servers as f64, "{servers} servers at {load}: the failing one has {share}");
+            assert!(share < 0.06 / servers as f64, "{servers} servers at {load}: the failing one has {share}");
         }
     }
 }
@@ -239,7 +239,7 @@ fn a_server_that_fails_for_a_time_gets_its_traffic_back() {
 fn an_error_in_a_hundred_answers_costs_a_server_little() {
     let errs = Server { nature: |now| if now % 100 == 0 { Nature::FailsFast } else { Nature::Works }, ..SERVER };
     let share = World::new(EWMA, ten(errs), 0.5).run().share(0, 5, 60);
-    assert!(share > 0.04, "{share}");
+    assert!(share > 0.09, "{share}");
 }
 
 #[test]
