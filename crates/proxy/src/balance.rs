@@ -88,8 +88,9 @@ impl Wish {
     }
 
     /// Of bytes that are not understood: a client's address is all that is known.
-    pub fn of_client(peer: IpAddr) -> Wish {
-        Wish { key: Some(address_key(peer)), server: None }
+    pub fn of_client(peer: IpAddr, backend: &Backend) -> Wish {
+        let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
+        Wish { key: hashes.then(|| address_key(peer)), server: None }
     }
 }
 
@@ -186,6 +187,11 @@ impl Turn {
     /// The head of the answer is there, `micros` after the request was sent.
     pub fn answered(&self, status: u16, micros: u64) {
         self.note(verdict(status), micros);
+    }
+
+    /// A connection is there, for bytes that are not understood: all that is known of the server's speed.
+    pub fn connected(&self, micros: u64) {
+        self.note(Verdict::Success, micros);
     }
 
     /// The server has not answered, and is to blame for it.

@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::{Context, DAY, HOUR, balance, close, seconds, sticky, timeout, up_to};
-use crate::model::{Backend, Queue, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -23,6 +23,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let servers = servers(&mut section);
     balance::check(&mut section, &balance, &servers);
     let sticky = sticky::sticky(context, &mut section);
+    let send_proxy_protocol = send_proxy_protocol(&mut section);
     let reuse = reuse(&mut section);
     tls(context, &mut section);
     health(&mut section);
@@ -32,7 +33,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
-    let min_idle = min_idle(&mut section, max_idle, reuse);
+    let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
     let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
     section.close();
@@ -41,6 +42,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         balance,
         servers,
         reuse,
+        send_proxy_protocol,
         queue,
         timeouts,
         retries,
@@ -55,13 +57,18 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     }
 }
 
+fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
+    let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
+    section.choice("send_proxy_protocol", &choices).map(|found| found.value)
+}
+
 fn reuse(section: &mut Section<'_, '_>) -> Reuse {
     let choices =
         [("never", Reuse::Never), ("safe", Reuse::Safe), ("aggressive", Reuse::Aggressive), ("always", Reuse::Always)];
     section.choice("reuse", &choices).map_or(Reuse::Safe, |found| found.value)
 }
 
-fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usize {
+fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announces: bool) -> usize {
     let Some(Found { value, span }) = section.integer("min_idle", 0..=65_536) else { return 0 };
     if value > max_idle {
         let what = format!("`min_idle` is above `max_idle`, which is {max_idle}");
@@ -69,6 +76,10 @@ fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usi
     }
     if value > 0 && reuse == Reuse::Never {
         section.report.error(span, "`min_idle` has no use with reuse = \"never\"", "remove it, or allow reuse");
+    }
+    if value > 0 && announces {
+        let what = "`min_idle` has no use with `send_proxy_protocol`: connections begin with a client's address";
+        section.report.error(span, what, "remove one of the two");
     }
     value
 }
