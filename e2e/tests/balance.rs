@@ -354,3 +354,33 @@ fn a_server_that_comes_back_starts_slowly() {
     let back = counts(&mut client, 200).get("b").copied().unwrap_or(0);
     assert!((5..20).contains(&back), "a tenth of its share is 10 of 200, it got {back}");
 }
+
+#[test]
+fn relays_count_as_long_as_they_last() {
+    let origins = ["a", "b"].map(|name| {
+        Origin::scripted(move |peer| {
+            peer.send(name);
+            let _ = peer.read_some();
+        })
+    });
+    let [a, b] = origins.each_ref().map(Origin::address);
+    let engine = Engine::start(&format!(
+        "[listener.raw]\nbind = \"127.0.0.1:0\"\nprotocol = \"tcp\"\n\
+         [backend.app]\nservers = [\"{a}\", \"{b}\"]\nbalance = \"least-connections\"\n\
+         [[route]]\nlistener = \"raw\"\nbackend = \"app\"\n"
+    ));
+    let begin = || {
+        let mut client = Client::plain(engine.address("raw"));
+        let name = client.read_exact(1);
+        (client, name)
+    };
+    let in_flight = |count| engine.metric_reaches("propylon_server_requests_in_flight", &[], count);
+    let mut relays: Vec<(Client, Vec<u8>)> = (0..6).map(|_| begin()).collect();
+    in_flight(6.0);
+    assert_eq!(relays.iter().filter(|(_, name)| name == b"a").count(), 3);
+    // Those of one server end, and the next ones go there until they are even again.
+    relays.retain(|(_, name)| name == b"b");
+    in_flight(3.0);
+    relays.extend((0..3).map(|_| begin()));
+    assert_eq!(relays.iter().filter(|(_, name)| name == b"a").count(), 3);
+}
