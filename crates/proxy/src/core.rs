@@ -13,6 +13,7 @@ use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts};
@@ -234,6 +235,7 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
@@ -286,6 +288,23 @@ impl Core {
             0 => Room::Later,
             _ => Room::Made,
         }
+    }
+
+    /// Counts a pick that is not an ordinary one.
+    pub fn note_tier(&self, backend: usize, tier: Tier) {
+        let reason = match tier {
+            Tier::Ordinary => return,
+            Tier::Backup => "backup",
+            Tier::Panic => "panic",
+            Tier::All => "none-up",
+        };
+        self.metrics.increment(self.telemetry.backends[backend].unusual_picks.of(reason));
+    }
+
+    fn report_balance(&self) {
+        let now = self.timers.now();
+        let snapshot = self.snapshot();
+        snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
     }
 
     fn report_parking(&self) {

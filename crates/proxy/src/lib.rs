@@ -6,6 +6,7 @@
 pub mod access_log;
 pub mod admin;
 pub mod attempt;
+pub mod balance;
 pub mod batches;
 pub mod buffer;
 pub mod certificates;
@@ -29,6 +30,7 @@ pub mod shortage;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;
+pub mod sticky;
 pub mod telemetry;
 pub mod throttle;
 pub mod ticket_keys;

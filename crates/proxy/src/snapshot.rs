@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use propylon_config::{
     At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
-use propylon_policy::balance::Balancer;
+use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -23,9 +23,11 @@ use propylon_tls::{
     UpstreamProfile,
 };
 
+use crate::balance::{self, SharedBalance};
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::signer::Places;
+use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
@@ -55,6 +57,8 @@ pub struct Snapshot {
     pub signers: Arc<[SignerProfile]>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
     turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    /// By backend: what its cores share to balance.
+    pub balance: Arc<[SharedBalance]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     /// By `BackendId`; none for plaintext.
@@ -105,7 +109,9 @@ impl Snapshot {
         warnings.extend(more);
         let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let servers: Arc<Vec<Vec<Server>>> = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let balance = share_balance(&config, &servers).map_err(CompileError::Certificates)?;
+        warnings.extend(sticky::check(&config.backends));
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
@@ -125,6 +131,7 @@ impl Snapshot {
             servers,
             signers,
             turnstiles,
+            balance,
             profiles,
             upstreams,
             tickets,
@@ -146,6 +153,7 @@ impl Snapshot {
             servers: Arc::clone(&self.servers),
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
+            balance: Arc::clone(&self.balance),
             profiles,
             upstreams,
             tickets: Arc::clone(&self.tickets),
@@ -238,6 +246,18 @@ fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, Compi
     Ok(SignerProfile { config: config.clone(), link, places: Arc::new(places), labels })
 }
 
+fn share_balance(config: &Config, servers: &[Vec<Server>]) -> Result<Arc<[SharedBalance]>, Vec<Finding>> {
+    let (mut all, mut findings) = (Vec::new(), Vec::new());
+    for (backend, servers) in config.backends.iter().zip(servers) {
+        let labels = || servers.iter().map(|server| server.label.as_str());
+        match Sticky::load(backend, labels()) {
+            Ok(sticky) => all.push(SharedBalance::new(backend, labels(), sticky, worker_count(config))),
+            Err((error, at)) => findings.push(sticky::finding(error, at)),
+        }
+    }
+    if findings.is_empty() { Ok(all.into()) } else { Err(findings) }
+}
+
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
     backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
 }
@@ -323,6 +343,7 @@ pub struct CoreSnapshot {
 /// What one core knows of a backend.
 pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
+    pub tiers: Tiers,
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
@@ -336,9 +357,10 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
-        let backends =
-            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance);
+        let backends = backends
+            .map(|((backend, turnstile), balance)| CoreBackend::new(backend, worker, turnstile.clone(), balance));
+        let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
         let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
         let connectors = shared.upstreams.iter().map(connector).collect();
@@ -396,15 +418,23 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
-        let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
-        let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
-            propylon_config::Balance::Random => Balancer::random(&weights),
-        };
+    /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
+    pub fn succeeded(&self, server: usize, now: u64) {
+        if self.suspects.borrow_mut().succeeded(server) {
+            self.balancer.borrow_mut().joined(server, now);
+        }
+    }
+
+    fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        balance: &SharedBalance,
+    ) -> CoreBackend {
         CoreBackend {
-            balancer: RefCell::new(balancer),
-            suspects: RefCell::new(Suspects::new(weights.len())),
+            balancer: RefCell::new(balance.balancer(backend, core)),
+            tiers: balance::tiers(backend),
+            suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
             pool: Pool::new(backend, core, turnstile),
         }

@@ -264,6 +264,10 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
+    /// Picks outside of the ordinary.
+    pub unusual_picks: ByReason,
+    /// What cookies were worth; none where the backend has none.
+    pub sticky: Option<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     /// None where servers are reached in plaintext.
@@ -312,6 +316,7 @@ pub struct ServerMetrics {
     pub connections: Counter,
     pub open: Gauge,
     pub idle: Gauge,
+    pub in_flight: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -393,6 +398,12 @@ pub const SERVER_FAULTS: &[&str] = &[
 
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
+
+/// Why a server was picked that is not an ordinary one which is up.
+pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
+
+/// What a cookie of `sticky` was worth.
+pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
 
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
@@ -665,6 +676,17 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             label,
             QUEUE_REFUSALS,
         ),
+        unusual_picks: ByReason::new(
+            r,
+            "propylon_unusual_picks_total",
+            "Picks of backups, of servers that are not up because too few are, and where none is up.",
+            label,
+            UNUSUAL_PICKS,
+        ),
+        sticky: backend.sticky.is_some().then(|| {
+            let help = "Requests by what their cookie was worth: it was followed, or why not.";
+            ByReason::new(r, "propylon_sticky_requests_total", help, label, STICKY_OUTCOMES)
+        }),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -701,6 +723,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        in_flight: r.gauge(
+            "propylon_server_requests_in_flight",
+            "Requests at a server, from their pick to their end.",
+            by,
+        ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
         reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
         stale: r.counter(
