@@ -39,6 +39,11 @@ impl Client {
         Client::over(connect(address, None).expect("a connection to the engine"))
     }
 
+    /// Plaintext, from a source address of this machine.
+    pub fn plain_from(source: IpAddr, address: SocketAddr) -> io::Result<Client> {
+        Ok(Client::over(connect(address, Some(source))?))
+    }
+
     /// TLS, the certificate verified for `localhost`.
     #[track_caller]
     pub fn tls(address: SocketAddr) -> Client {

@@ -64,6 +64,12 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Client connections held at once of one IPv4 address or IPv6 /64, by all workers together. Absent: no limit.
+    pub connections_per_source: Option<u32>,
+    /// Memory that the process may use. Absent: no limit.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Whether other processes of the same user may listen on the same addresses. Default false.
+    pub share_address: bool,
     /// Whether private-key work is done in batches. Default auto.
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
@@ -83,6 +89,15 @@ pub struct StateFolder {
     pub path: PathBuf,
     /// Where it is written.
     pub at: At,
+}
+
+/// How much memory the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Four fifths of what the control group allows, or of the machine's.
+    Auto,
+    /// So many bytes, resident.
+    Bytes(u64),
 }
 
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
@@ -760,6 +775,12 @@ pub struct Backend {
     pub retired: Option<u64>,
     /// Absent: servers are reached in plaintext.
     pub tls: Option<BackendTls>,
+    /// How long a server that comes back takes to get its share. Default: no time.
+    pub slow_start: Option<Duration>,
+    /// Percent of the servers that are no backups; with fewer up, all of these are used. Default 0: only when none is up.
+    pub min_healthy: u8,
+    /// Clients that come back to their server. Absent: none do.
+    pub sticky: Option<Sticky>,
     /// Where the name is written.
     pub at: At,
 }
@@ -786,12 +807,104 @@ pub struct BackendTls {
 }
 
 /// How requests are spread over the servers of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
     /// In turn, as often as the weights say.
     RoundRobin,
     /// By chance, as likely as the weights say.
     Random,
+    /// To the server with the fewest requests in flight for its weight.
+    LeastConnections,
+    /// To the one of two drawn by chance that would answer sooner.
+    P2cEwma {
+        /// In which an average falls to 1/e of its distance. Default 10 s.
+        decay: Duration,
+    },
+    /// The same key to the same server.
+    ConsistentHash(Hash),
+    /// To the first in the list that has room.
+    First,
+}
+
+impl Balance {
+    /// As it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Balance::RoundRobin => "round-robin",
+            Balance::Random => "random",
+            Balance::LeastConnections => "least-connections",
+            Balance::P2cEwma { .. } => "p2c-ewma",
+            Balance::ConsistentHash(_) => "consistent-hash",
+            Balance::First => "first",
+        }
+    }
+}
+
+/// What requests are told apart by, and how far that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hash {
+    /// Default the client's address.
+    pub key: HashKey,
+    /// What a server may have in flight at most, in percent of its share. Default 125.
+    pub bound_percent: u16,
+}
+
+/// What requests with the same server have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The client's address, without its port.
+    ClientIp,
+    /// The target's path, without its query.
+    Path,
+    /// The first field of this name, in lower case.
+    Header(String),
+    /// The first cookie of this name.
+    Cookie(String),
+}
+
+/// A cookie by which clients come back to their server.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Its name.
+    pub cookie: String,
+    /// What its values are made with; engines with the same file know each other's. Absent: chance, anew with every start.
+    pub key_file: Option<PathBuf>,
+    /// How long the client keeps it. Absent: until its browser ends.
+    pub ttl: Option<Duration>,
+    /// Sent back over TLS only. Default auto.
+    pub secure: CookieSecure,
+    /// Kept from scripts. Default yes.
+    pub http_only: bool,
+    /// Sent along with requests that come from other sites. Default lax.
+    pub same_site: SameSite,
+    /// Default `/`.
+    pub path: String,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Whether a cookie says Secure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CookieSecure {
+    /// To clients that came over TLS.
+    Auto,
+    /// To all.
+    Always,
+    /// To none.
+    Never,
+}
+
+/// The SameSite of a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameSite {
+    /// Only within the site.
+    Strict,
+    /// And where the user follows a link to it.
+    Lax,
+    /// Always; browsers want Secure with it.
+    None,
+    /// Nothing is said.
+    Unsaid,
 }
 
 /// One server of a backend.
@@ -807,6 +920,8 @@ pub struct Server {
     pub drain: bool,
     /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
     pub retired: Option<u64>,
+    /// Used only while no other server is up. Default no.
+    pub backup: bool,
     /// Where it is written.
     pub at: At,
 }

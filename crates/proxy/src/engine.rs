@@ -15,13 +15,14 @@ use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin::{self, AdminSocket};
 use crate::batches;
 use crate::origin::Meant;
 use crate::reload::{self, Keeper};
+use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
@@ -29,6 +30,8 @@ use crate::worker::{self, Assignment, Phase};
 
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address.
 const FILES_RESERVED: u64 = 64;
+/// How often it is seen to what memory and files there are.
+const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
@@ -140,6 +143,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
+    let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
     let mut threads = Vec::new();
     for index in 0..workers {
         let assignment = Assignment {
@@ -149,6 +153,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
+            shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
             phase: watched.clone(),
@@ -157,8 +162,11 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     }
     drop((watched, published));
     reload::start_resolver(&snapshot, 0);
+    // What loading took: else it would stay until this thread needs memory again.
+    propylon_sys::give_memory_back();
+    let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
-    let main = Main { batching, keeper, store, telemetry, phase, log_failures: log.failures() };
+    let main = Main { watch, batching, keeper, store, telemetry, phase, log_failures: log.failures() };
     let admin_bind = main.keeper.snapshot().config.admin.as_ref().map(|admin| admin.bind.clone());
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     if let Some(AdminBind::Unix(path)) = admin_bind {
@@ -171,6 +179,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    watch: Watch,
     batching: Arc<Batching>,
     keeper: Keeper,
     store: Arc<Store>,
@@ -208,6 +217,8 @@ impl Main {
             if workers == 1 { "" } else { "s" }
         );
         let mut seconds = interval(Duration::from_secs(1));
+        let mut looks = interval(SHORTAGE_LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
         loop {
             tokio::select! {
@@ -216,6 +227,7 @@ impl Main {
                 _ = hangup.recv() => self.keeper.read_again().await,
                 Some(ask) = asked.recv() => self.answer(ask).await,
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();

@@ -38,6 +38,9 @@ const FOR_LIFE: &[&str] = &[
     "process.workers",
     "process.user",
     "process.max_connections",
+    "process.connections_per_source",
+    "process.memory_limit",
+    "process.share_address",
     "process.batch",
     "process.handshakes",
     "process.state",
@@ -417,7 +420,12 @@ impl Keeper {
         for (backend, metrics) in snapshot.config.backends.iter().zip(self.telemetry.backends.iter()) {
             let servers = backend.servers.iter().zip(metrics.servers.iter());
             let servers: Vec<bool> = servers
-                .map(|(server, metrics)| is_past(server.retired) && is_still(metrics.open) && is_still(metrics.idle))
+                .map(|(server, metrics)| {
+                    is_past(server.retired)
+                        && is_still(metrics.open)
+                        && is_still(metrics.idle)
+                        && is_still(metrics.in_flight)
+                })
                 .collect();
             let all =
                 servers.iter().all(|free| *free) && is_still(metrics.clients_open) && is_still(metrics.queue_depth);

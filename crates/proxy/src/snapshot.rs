@@ -20,7 +20,7 @@ use arc_swap::ArcSwap;
 use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
-use propylon_policy::balance::Balancer;
+use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -31,10 +31,12 @@ use propylon_tls::{
 use tokio::sync::Notify;
 
 use crate::admin::effective;
+use crate::balance::{self, SharedBalance};
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::signer::Places;
 use crate::sockets::{self, BindError, Bound, bind_advice};
+use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 
@@ -68,6 +70,8 @@ pub struct Snapshot {
     pub signers: Vec<Arc<SignerProfile>>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
     turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
+    /// By backend: what its cores share to balance.
+    pub balance: Vec<Arc<SharedBalance>>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     /// By `BackendId`; none for plaintext.
@@ -190,6 +194,11 @@ impl Snapshot {
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
         let versions = versions(&config, &servers, earlier, generation);
+        findings.extend(sticky::check(&config.backends));
+        let balance = follow_balance(&config, &servers, earlier, &versions, &mut findings);
+        if findings.iter().any(|finding| finding.severity == Severity::Error) {
+            return Err(findings);
+        }
         let turnstile = |(place, backend): (usize, &Backend)| {
             let before = earlier.filter(|earlier| place < earlier.config.backends.len());
             match before {
@@ -222,6 +231,7 @@ impl Snapshot {
             versions,
             signers,
             turnstiles,
+            balance,
             profiles,
             upstreams,
             links,
@@ -546,6 +556,32 @@ pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<
     Ok((Some(upstream), findings))
 }
 
+/// What cores share to balance goes on where the backend is what it was.
+fn follow_balance(
+    config: &Config,
+    servers: &[Arc<Vec<Server>>],
+    earlier: Option<&Snapshot>,
+    versions: &[u64],
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<SharedBalance>> {
+    let mut all = Vec::new();
+    for (place, (backend, servers)) in config.backends.iter().zip(servers).enumerate() {
+        let known = earlier.filter(|earlier| earlier.versions.get(place) == Some(&versions[place]));
+        if let Some(known) = known {
+            all.push(Arc::clone(&known.balance[place]));
+            continue;
+        }
+        let labels = || servers.iter().map(|server| server.label.as_str());
+        match Sticky::load(backend, labels()) {
+            Ok(sticky) => {
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+            }
+            Err((error, at)) => findings.push(sticky::finding(error, at)),
+        }
+    }
+    all
+}
+
 fn look_up(address: &ServerAddress, at: At) -> Result<Server, Finding> {
     let label = address_label(address);
     let address = match address {
@@ -632,6 +668,7 @@ pub struct CoreSnapshot {
 /// What one core knows of a backend.
 pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
+    pub tiers: Tiers,
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
@@ -727,11 +764,18 @@ fn is_same_backend(earlier: &Snapshot, later: &Snapshot, place: usize) -> bool {
 }
 
 impl CoreBackend {
+    /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
+    pub fn succeeded(&self, server: usize, now: u64) {
+        if self.suspects.borrow_mut().succeeded(server) {
+            self.balancer.borrow_mut().joined(server, now);
+        }
+    }
+
     fn new(shared: &Snapshot, place: usize, core: usize) -> CoreBackend {
         let backend = &shared.config.backends[place];
         let pool = Pool::new(backend, core, shared.turnstiles[place].clone());
         let suspects = Suspects::new(backend.servers.len());
-        CoreBackend::with(backend, core, pool, suspects, Budget::new(), shared.versions[place])
+        CoreBackend::with(shared, place, pool, suspects, Budget::new())
     }
 
     /// With what is known of those servers that stay, and the connections to them.
@@ -744,29 +788,19 @@ impl CoreBackend {
         let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), is_same);
         let suspects = self.suspects.borrow().succeeded_by(backend.servers.len(), is_same);
         let budget = self.retry_budget.borrow().clone();
-        CoreBackend::with(backend, self.pool.core(), pool, suspects, budget, later.versions[place])
+        CoreBackend::with(later, place, pool, suspects, budget)
     }
 
-    fn with(
-        backend: &Backend,
-        core: usize,
-        pool: Pool,
-        suspects: Suspects,
-        retry_budget: Budget,
-        version: u64,
-    ) -> CoreBackend {
-        let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
-        let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
-            propylon_config::Balance::Random => Balancer::random(&weights),
-        };
+    fn with(shared: &Snapshot, place: usize, pool: Pool, suspects: Suspects, retry_budget: Budget) -> CoreBackend {
+        let backend = &shared.config.backends[place];
         CoreBackend {
-            balancer: RefCell::new(balancer),
+            balancer: RefCell::new(shared.balance[place].balancer(backend, pool.core())),
+            tiers: balance::tiers(backend),
             suspects: RefCell::new(suspects),
             retry_budget: RefCell::new(retry_budget),
             takes: backend.servers.iter().map(|server| server.retired.is_none() && !server.drain).collect(),
             pool,
-            version,
+            version: shared.versions[place],
         }
     }
 

@@ -85,7 +85,7 @@ pub fn bind(config: &Config, workers: usize, earlier: &[Bound]) -> Result<Vec<Bo
                 bound.push(Bound { listener: place, ..known.clone() });
                 continue;
             }
-            match bind_one(listener, wanted.address, workers, earlier) {
+            match bind_one(listener, wanted.address, config.process.share_address, workers, earlier) {
                 Ok((address, sockets)) => {
                     let shares = sockets.into_iter().map(|socket| Mutex::new(Some(socket))).collect();
                     bound.push(Bound {
@@ -109,6 +109,7 @@ pub fn bind(config: &Config, workers: usize, earlier: &[Bound]) -> Result<Vec<Bo
 fn bind_one(
     listener: &Listener,
     wanted: SocketAddr,
+    shares: bool,
     workers: usize,
     earlier: &[Bound],
 ) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
@@ -116,7 +117,7 @@ fn bind_one(
     // Our own sockets would be in the way of the question; the bind itself still finds other users' processes.
     let is_ours =
         |bound: &Bound| bound.address.port() == address.port() && bound.address.is_ipv6() == address.is_ipv6();
-    if address.port() != 0 && !earlier.iter().any(is_ours) {
+    if address.port() != 0 && !shares && !earlier.iter().any(is_ours) {
         propylon_sys::check_free(address)?;
     }
     let mut sockets = Vec::new();

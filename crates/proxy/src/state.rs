@@ -213,7 +213,7 @@ fn lay_over_one(servers: &mut Vec<Server>, address: &str, change: &ServerChange,
     if change.added && !servers.iter().any(|server| server_label(server) == address) {
         let Ok(address) = propylon_config::server_address(address) else { return };
         let weight = NonZeroU16::MIN;
-        servers.push(Server { address, weight, max_connections: None, drain: false, retired: None, at });
+        servers.push(Server { address, weight, max_connections: None, drain: false, backup: false, retired: None, at });
     }
     for server in servers.iter_mut().filter(|server| server_label(server) == address) {
         server.weight = change.weight.unwrap_or(server.weight);

@@ -15,6 +15,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::proxy_protocol::Malformed;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
@@ -84,6 +85,7 @@ pub struct Telemetry {
     pub batches: BatchMetrics,
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -337,6 +339,10 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
+    /// Picks outside of the ordinary.
+    pub unusual_picks: ByReason,
+    /// What cookies were worth; none where the backend has none.
+    pub sticky: OnceLock<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     /// None where servers are reached in plaintext.
@@ -386,6 +392,7 @@ pub struct ServerMetrics {
     pub connections: Counter,
     pub open: Gauge,
     pub idle: Gauge,
+    pub in_flight: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -468,6 +475,12 @@ pub const SERVER_FAULTS: &[&str] = &[
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
 
+/// Why a server was picked that is not an ordinary one which is up.
+pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
+
+/// What a cookie of `sticky` was worth.
+pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
+
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
     &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
@@ -515,7 +528,7 @@ impl Telemetry {
             let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
             let mut entries = Vec::new();
             let servers = register_servers(r, backend, &metrics, &mut entries);
-            let mut all = BackendEntries { all: Entry::new(&backend.name, group), tls: None };
+            let mut all = BackendEntries { all: Entry::new(&backend.name, group), tls: None, sticky: None };
             all.register_more(r, backend, &metrics);
             ledger.backends.push((all, entries));
             BackendMetrics { servers: servers.into_iter().collect(), ..metrics }
@@ -539,10 +552,11 @@ impl Telemetry {
         });
         let signers = signers.collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, ledger }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, ledger }, store)
     }
 }
 
@@ -759,6 +773,14 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             label,
             QUEUE_REFUSALS,
         ),
+        unusual_picks: ByReason::new(
+            r,
+            "propylon_unusual_picks_total",
+            "Picks of backups, of servers that are not up because too few are, and where none is up.",
+            label,
+            UNUSUAL_PICKS,
+        ),
+        sticky: OnceLock::new(),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -785,6 +807,11 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
     }
 }
 
+fn sticky_metrics(r: &mut Registry, backend: &str) -> ByReason {
+    let help = "Requests by what their cookie was worth: it was followed, or why not.";
+    ByReason::new(r, "propylon_sticky_requests_total", help, ("backend", backend), STICKY_OUTCOMES)
+}
+
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
     ServerMetrics {
@@ -795,6 +822,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        in_flight: r.gauge(
+            "propylon_server_requests_in_flight",
+            "Requests at a server, from their pick to their end.",
+            by,
+        ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
         reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
         stale: r.counter(

@@ -74,7 +74,10 @@ fn backend(address: &str) -> Backend {
         "[listener.web]\nbind = \"127.0.0.1:80\"\n[backend.app]\nservers = [\"{address}\"]\n[[route]]\nbackend = \"app\"\n"
     );
     let (mut config, _) = parse(&Source { name: "test".into(), base: "".into(), text }).unwrap();
-    config.backends.remove(0)
+    let mut backend = config.backends.remove(0);
+    backend.at = AT;
+    backend.servers.iter_mut().for_each(|server| server.at = AT);
+    backend
 }
 
 fn connector(tls: &BackendTls) -> Connector {

@@ -2,6 +2,7 @@
 
 mod backend;
 mod backend_tls;
+mod balance;
 mod client_auth;
 mod headers;
 pub(crate) mod keyserver;
@@ -10,6 +11,7 @@ mod pkcs11;
 mod process;
 mod route;
 mod signer;
+mod sticky;
 mod suites;
 mod tls;
 

@@ -109,15 +109,27 @@ impl View {
         })
     }
 
+    /// By worker, what it takes the server's latency for; null where that is of no concern, or nothing is known.
+    fn latencies(snapshot: &Snapshot, backend: usize, server: usize) -> Value {
+        if !matches!(snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
+            return Value::Null;
+        }
+        let millis = |micros: u64| (micros > 0).then_some(micros as f64 / 1e3);
+        snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
+    }
+
     fn backend(&self, snapshot: &Snapshot, place: usize, backend: &Backend) -> Value {
         let metrics = &self.telemetry.backends[place];
-        let servers = backend.live_servers().map(|(server, configured)| {
-            let (server, metrics) = (&snapshot.servers[place][server], &metrics.servers[server]);
+        let servers = backend.live_servers().map(|(at, configured)| {
+            let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
                 "resolved": server.address,
                 "weight": configured.weight,
                 "draining": configured.drain,
+                "backup": configured.backup,
+                "requests_in_flight": self.store.level(metrics.in_flight),
+                "latency_estimates_ms": View::latencies(snapshot, place, at),
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),
@@ -132,7 +144,7 @@ impl View {
         });
         json!({
             "name": backend.name,
-            "balance": balance_name(backend.balance),
+            "balance": backend.balance.name(),
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),
@@ -157,13 +169,6 @@ fn served(profile: &Profile) -> Vec<Value> {
         })
     };
     profile.served().map(one).collect()
-}
-
-pub fn balance_name(balance: Balance) -> &'static str {
-    match balance {
-        Balance::RoundRobin => "round-robin",
-        Balance::Random => "random",
-    }
 }
 
 fn pretty(value: &Value) -> String {

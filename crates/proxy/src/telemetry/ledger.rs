@@ -7,7 +7,7 @@ use propylon_metrics::{Group, Registry, Store};
 
 use super::{
     BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
-    proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics,
+    proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
@@ -66,6 +66,7 @@ impl ListenerEntries {
 pub struct BackendEntries {
     pub all: Entry,
     pub tls: Option<Entry>,
+    pub sticky: Option<Entry>,
 }
 
 impl BackendEntries {
@@ -74,6 +75,10 @@ impl BackendEntries {
         if backend.tls.is_some() && self.tls.is_none() {
             let (tls, group) = r.group(|r| ServerTlsMetrics::new(r, &backend.name));
             self.tls = metrics.tls.set(tls).ok().map(|()| Entry::new(&backend.name, group));
+        }
+        if backend.sticky.is_some() && self.sticky.is_none() {
+            let (sticky, group) = r.group(|r| sticky_metrics(r, &backend.name));
+            self.sticky = metrics.sticky.set(sticky).ok().map(|()| Entry::new(&backend.name, group));
         }
     }
 
@@ -86,12 +91,17 @@ impl BackendEntries {
             Some(entry) => entry.withdraw(store),
             None => {}
         }
+        match &mut self.sticky {
+            Some(entry) if backend.sticky.is_some() => entry.show(store, name, |r| _ = sticky_metrics(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
         store.register(|r| self.register_more(r, backend, metrics));
     }
 
     fn withdraw(&mut self, store: &Store) {
         self.all.withdraw(store);
-        self.tls.iter_mut().for_each(|entry| entry.withdraw(store));
+        self.tls.iter_mut().chain(&mut self.sticky).for_each(|entry| entry.withdraw(store));
     }
 }
 
@@ -152,7 +162,7 @@ impl Telemetry {
                 Some((entries, _)) => entries.follow(store, backend, &self.backends[place]),
                 None => {
                     let (metrics, group) = store.register(|r| backend_metrics(r, name));
-                    let mut entries = BackendEntries { all: Entry::new(name, group), tls: None };
+                    let mut entries = BackendEntries { all: Entry::new(name, group), tls: None, sticky: None };
                     store.register(|r| entries.register_more(r, backend, &metrics));
                     self.backends.push(metrics);
                     ledger.backends.push((entries, Vec::new()));
