@@ -44,6 +44,19 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn limits_of_http2_are_checked() {
+    expect_below_good(&[
+        ("[listener.b]\nbind='[::]:1'\nhttp2={enabled='no'}", 3, 16, "`enabled`: expected a boolean"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={max_concurrent_streams=0}", 3, 31, "`max_concurrent_streams` is too small"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1KiB'}", 3, 23, "`initial_window` is too small"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1MiB',window_max='512KiB'}", 3, 41, "`window_max` is below `initial_window`"),
+        ("[listener.b.http2]\nflood={ping=1}\n[listener.b]\nbind='[::]:1'", 2, 8, "unknown key `ping` in `flood`; did you mean `pings`?"),
+        ("[listener.b]\nbind='[::]:1'\n[listener.b.http2]\nflood={resets=0}", 4, 15, "`resets` is too small"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn wrong_names_get_the_one_that_was_meant() {
     expect_below_good(&[
         ("[proces]", 1, 2, "unknown section `proces`; did you mean `process`?"),

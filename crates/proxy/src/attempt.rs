@@ -11,10 +11,12 @@ use std::task::Poll;
 
 use propylon_config::BackendId;
 
+use crate::bridge::Bridge;
+use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
 use crate::http1::{Decoder, Event};
-use crate::pool::Permit;
+use crate::pool::{Permit, ServerConnection};
 use crate::seat::{self, Experience, Refusal};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
@@ -43,7 +45,7 @@ pub enum Repeatable {
 
 /// Forwards a request to one of a backend's servers and streams the answer.
 pub async fn forward(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
@@ -51,23 +53,26 @@ pub async fn forward(
     let state = &snapshot.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
-    connection.note_backend(backend);
+    client.note_backend(backend);
     state.retry_budget.borrow_mut().earn();
-    let listener = snapshot.listener(connection.listener);
+    let listener = snapshot.listener(client.listener());
     if !listener.request_headers.is_empty() {
         let ours = listener.request_headers.iter().map(|header| header.name.as_str());
         request.head.fields.withhold(&request.text, ours);
     }
-    let mut upload = Upload::of(&request.head, &connection.inbox, listener);
+    let mut upload = match client {
+        ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
+        ClientSide::Http2(_) => Upload::of_stream(&request.head),
+    };
     let mut experience = Experience::default();
     loop {
         request.note.attempts += 1;
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
-        let taken = seat::take(connection, request, snapshot, backend, repeatable, &mut experience).await;
+        let taken = seat::take(client, request, snapshot, backend, repeatable, &mut experience).await;
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => return refuse(connection, request, snapshot, backend, &refusal),
-            Ok(opened) => match Transfer::run(connection, request, snapshot, backend, opened, &mut upload).await {
+            Err(refusal) => return refuse(client, request, snapshot, backend, &refusal),
+            Ok(opened) => match converse(client, request, snapshot, backend, opened, &mut upload).await {
                 Ended::Over(after) => {
                     if request.note.status != 0
                         && let Some(server) = request.note.server
@@ -77,21 +82,36 @@ pub async fn forward(
                     return after;
                 }
                 Ended::Switched(switched) => {
+                    let ClientSide::Http1(connection) = client else { return After::Abort };
                     return tunnel::run(connection, request, snapshot, backend, switched).await;
                 }
                 Ended::Failed(failed, permit) => (failed, permit),
             },
         };
-        if let Some(after) = give_up(connection, request, snapshot, backend, &upload, (failed, permit), &mut experience)
-        {
+        if let Some(after) = give_up(client, request, snapshot, backend, &upload, (failed, permit), &mut experience) {
             return after;
         }
     }
 }
 
+/// Sends the request and relays the response, by the way that the two sides' versions of HTTP call for.
+async fn converse(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    opened: Box<ServerConnection>,
+    upload: &mut Upload,
+) -> Ended {
+    match client {
+        ClientSide::Http1(connection) => Transfer::run(connection, request, snapshot, backend, opened, upload).await,
+        ClientSide::Http2(stream) => Bridge::run(stream, request, snapshot, backend, opened, upload).await,
+    }
+}
+
 /// The account of a failed attempt; how the request ends if there is to be no other.
 fn give_up(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
@@ -99,7 +119,7 @@ fn give_up(
     (failed, permit): (Attempt, Option<Permit>),
     experience: &mut Experience,
 ) -> Option<After> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     let server = request.note.server.unwrap_or(0);
@@ -119,9 +139,10 @@ fn give_up(
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
         // again (RFC 9112 §9.3.1); an answer it would take for the last word.
-        return Some(match stale && connection.requests > 1 {
+        let silent = stale && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
+        return Some(match silent {
             true => After::Close,
-            false => answer_failure(connection, request, &failed),
+            false => answer_failure(client, request, &failed),
         });
     }
     if stale {
@@ -130,7 +151,7 @@ fn give_up(
         && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
     {
         core.metrics.increment(metrics.retries_refused);
-        return Some(answer_failure(connection, request, &failed));
+        return Some(answer_failure(client, request, &failed));
     }
     core.metrics.increment(metrics.retries);
     request.note.fault = None;
@@ -147,39 +168,39 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
 
 /// The answer to a request that got no connection, or the end of one whose client is gone.
 fn refuse(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     refusal: &Refusal,
 ) -> After {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
             core.metrics.increment(metrics.unavailable);
             request.note.fault = Some("no-server");
-            answer_error(connection, request, 503, "no-server")
+            answer_error(client, request, 503, "no-server")
         }
         Refusal::Queue(reason) => {
             core.metrics.increment(metrics.queue_refused.of(reason));
             request.note.fault = Some(reason);
             let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
-            answer_busy(connection, request, reason, wait.as_secs().max(1))
+            answer_busy(client, request, reason, wait.as_secs().max(1))
         }
         Refusal::ClientGone => {
             core.metrics.increment(metrics.queue_refused.of("client-gone"));
             request.note.fault = Some("client-reset");
-            core.metrics.increment(connection.metrics().faults.of("client-reset"));
+            core.metrics.increment(client.metrics().faults.of("client-reset"));
             After::Abort
         }
     }
 }
 
-fn answer_failure(connection: &mut Connection, request: &mut Request, failed: &Attempt) -> After {
+fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
     match failed.status {
-        503 => answer_busy(connection, request, failed.reason, 1),
-        status => answer_error(connection, request, status, failed.reason),
+        503 => answer_busy(client, request, failed.reason, 1),
+        status => answer_error(client, request, status, failed.reason),
     }
 }
 

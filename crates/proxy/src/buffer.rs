@@ -43,6 +43,16 @@ impl Buffer {
         &self.bytes[self.start as usize..self.end as usize]
     }
 
+    pub fn readable_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start as usize..self.end as usize]
+    }
+
+    /// Drops readable bytes from the back, so that `length` are left (no sealed bytes may be present).
+    pub fn truncate(&mut self, length: usize) {
+        debug_assert!(self.sealed_len() == 0 && length <= self.len());
+        self.end = self.start + length as u32;
+    }
+
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }

@@ -14,11 +14,11 @@ use propylon_policy::turnstile::{Grant, Ticket};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
-use crate::connection::Connection;
+use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
-use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -67,18 +67,18 @@ enum Pick {
 
 /// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
 pub async fn take(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     repeatable: bool,
     experience: &mut Experience,
 ) -> Result<Box<ServerConnection>, Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let level = level(snapshot.shared.config.backends[backend.0].reuse);
-    let owner = (level == Level::Never).then(|| connection.owner());
+    let owner = (level == Level::Never).then(|| client.owner());
     let need = Need {
-        fit: if experience.fresh { Fit::New } else { fit(level, connection.requests <= 1, repeatable) },
+        fit: if experience.fresh { Fit::New } else { fit(level, client.ordinal() <= 1, repeatable) },
         certain: !request.head.method.is_idempotent(),
         owner,
     };
@@ -89,7 +89,7 @@ pub async fn take(
             Ok(found) => found,
             Err(None) => return Err(Refusal::NoServer),
             // Boxed, as all that is rare: every request would carry room for it.
-            Err(Some(wants)) => Box::pin(queue(connection, request, snapshot, backend, wants, &need)).await?,
+            Err(Some(wants)) => Box::pin(queue(client, request, snapshot, backend, wants, &need)).await?,
         },
     };
     request.note.server = Some(server);
@@ -108,10 +108,10 @@ pub async fn take(
     };
     let key = PoolKey { server, owner };
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &connection.deadline)).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, client.deadline())).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
-        connection.count_timeout(Wait::Connect);
+        client.count_timeout(Wait::Connect);
     }
     let mut made = made.map_err(Refusal::Failed)?;
     made.requests = 1;
@@ -167,6 +167,29 @@ pub async fn connect(
     }
 }
 
+/// Gives a connection up after a request: to its pool if it can serve again, else it is closed and its permit comes back.
+pub fn leave(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    mut connection: Box<ServerConnection>,
+    clean: bool,
+) -> Option<Permit> {
+    let server = connection.key.server;
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    if !clean || core.draining.get() {
+        core.metrics.lower(metrics.open);
+        return connection.permit.take();
+    }
+    let pool = &snapshot.backends[backend.0].pool;
+    let returned = pool.check_in(connection, core.timers.now());
+    core.report_idle(backend.0, pool, server);
+    if returned == Returned::Closed {
+        core.metrics.lower(metrics.open);
+    }
+    None
+}
+
 fn spread(lifetime: Duration, core: &Core) -> Duration {
     let most = lifetime.as_millis() as u64 * LIFETIME_SPREAD_PERCENT / 100;
     lifetime - Duration::from_millis(core.random.borrow_mut().u64(..=most))
@@ -201,16 +224,16 @@ fn seek(
 }
 
 async fn queue(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     wants: Box<[usize]>,
     need: &Need,
 ) -> Result<(usize, Found), Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
-    let grant = wait(connection, request, snapshot, backend, turnstile, wants).await?;
+    let grant = wait(client, request, snapshot, backend, turnstile, wants).await?;
     Ok(granted(&core, snapshot, backend, turnstile, grant, need))
 }
 
@@ -351,34 +374,32 @@ impl Drop for Place<'_> {
 
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it.
 async fn wait(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
     wants: Box<[usize]>,
 ) -> Result<Grant<Box<ServerConnection>>, Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
     let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket };
     let (started, due) = (Instant::now(), core.timers.now() + patience);
-    if connection.inbox.is_idle() {
-        core.stock.give_back(&mut connection.inbox);
-    }
+    client.rest();
     let outcome = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
-        if connection.stream.socket.poll_reset(context).is_ready() {
+        if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
         if core.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
         }
-        connection.deadline.set(due, context.waker());
+        client.deadline().set(due, context.waker());
         Poll::Pending
     })
     .await;

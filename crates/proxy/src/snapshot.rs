@@ -24,13 +24,20 @@ use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
+/// HTTP/2 over TLS (RFC 9113 §3.2).
+const ALPN_HTTP2: &[u8] = b"h2";
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
-const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
     ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
+
+/// Whether the protocol at that place is HTTP/2.
+pub fn is_http2(position: u8) -> bool {
+    ALPN.get(usize::from(position)) == Some(&ALPN_HTTP2)
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
@@ -223,7 +230,9 @@ impl Publication {
 impl Snapshot {
     fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
         let profile = listener.tls?.0;
-        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile)))
+        let withheld: &[&[u8]] = if listener.http2.enabled { &[] } else { &[ALPN_HTTP2] };
+        let tickets = self.tickets.of(profile);
+        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets))
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HostPattern, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect, Reuse,
-    Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    ForwardIdentity, Forwarded, HostPattern, Http2, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect,
+    Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -112,6 +112,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
             "headers": limits.headers,
             "body_rate_min": limits.body_rate_min,
         },
+        "http2": http2(&listener.http2),
     });
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
@@ -127,6 +128,28 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         value["monitor_path"] = json!(path);
     }
     value
+}
+
+fn http2(http2: &Http2) -> Value {
+    let flood = &http2.flood;
+    json!({
+        "enabled": http2.enabled,
+        "max_concurrent_streams": http2.max_concurrent_streams,
+        "initial_window": http2.initial_window,
+        "window_max": http2.window_max,
+        "extended_connect": http2.extended_connect,
+        "flood": {
+            "settings": flood.settings,
+            "pings": flood.pings,
+            "priorities": flood.priorities,
+            "resets": flood.resets,
+            "continuations": flood.continuations,
+            "empty_data": flood.empty_data,
+            "window_updates": flood.window_updates,
+            "unknown": flood.unknown,
+            "errors": flood.errors,
+        },
+    })
 }
 
 fn tls(config: &Config, profile: &TlsProfile) -> Value {
