@@ -229,7 +229,7 @@ impl<'a> Bridge<'a> {
                 Sending::Body => ready!(self.poll_body_piece(context))?,
                 Sending::Trailers => ready!(self.poll_body_end(context))?,
                 Sending::End if self.framing == Framing::Tunnel => {
-                    let closed = self.server.socket.shutdown_write();
+                    let closed = ready!(self.server.stream.poll_end(context, &self.core.stock));
                     return Poll::Ready(closed.map_err(|_| server_fault(502, "write-failed")));
                 }
                 Sending::End => return Poll::Ready(Ok(())),
@@ -291,7 +291,7 @@ impl<'a> Bridge<'a> {
             if head + body + self.after.len() == 0 {
                 self.core.stock.give_back(&mut self.outbox);
                 self.piece = Bytes::new();
-                return Poll::Ready(Ok(()));
+                return self.poll_server_flush(context);
             }
             let slices = [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.piece), IoSlice::new(self.after)];
             let slices = match (head, body + self.after.len()) {
@@ -299,13 +299,12 @@ impl<'a> Bridge<'a> {
                 (_, 0) => &slices[..1],
                 _ => &slices[..],
             };
-            let Poll::Ready(written) = self.server.socket.poll_write_vectored(context, slices) else {
+            let Poll::Ready(written) = self.server.stream.poll_write(context, &self.core.stock, slices) else {
                 wait_for(&mut self.upload_wait, Side::Server, &self.core);
                 return Poll::Pending;
             };
             let Some(count) = written.ok().filter(|count| *count > 0) else {
-                let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-                return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })));
+                return Poll::Ready(Err(self.write_failed()));
             };
             self.upload_wait = None;
             self.sent_any = true;
@@ -317,6 +316,23 @@ impl<'a> Bridge<'a> {
                 self.stream.release(of_body);
             }
         }
+    }
+
+    /// Sends what the server's stream has taken.
+    fn poll_server_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match self.server.stream.poll_flush(context, &self.core.stock) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
+            Poll::Pending => {
+                wait_for(&mut self.upload_wait, Side::Server, &self.core);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn write_failed(&self) -> Stop {
+        let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
+        Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })
     }
 
     fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -342,7 +358,7 @@ impl<'a> Bridge<'a> {
                     }
                 }
             }
-            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return Poll::Pending;
@@ -464,15 +480,14 @@ impl<'a> Bridge<'a> {
             }
             if self.long && self.passed > 0 && self.answer.capacity() < LARGE_BYTES {
                 if self.answer.capacity() == 0
-                    && let Poll::Pending = self.server.socket.poll_readable(context)
+                    && let Poll::Pending = self.server.stream.poll_readable(context)
                 {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return Poll::Pending;
                 }
-                self.core.stock.give_back(&mut self.answer);
-                self.core.stock.equip_large(&mut self.answer);
+                self.core.stock.enlarge(&mut self.answer);
             }
-            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return Poll::Pending;
@@ -515,12 +530,12 @@ impl<'a> Bridge<'a> {
                 if last {
                     self.download = Download::Done;
                 }
-                let piece = std::mem::take(&mut self.answer);
+                let piece = self.take_answer();
                 self.hand_over(piece, last)
             }
             Download::Chunked(_) => self.pass_chunked(),
             Download::UntilClose | Download::Done => {
-                let piece = std::mem::take(&mut self.answer);
+                let piece = self.take_answer();
                 self.hand_over(piece, false)
             }
         }
@@ -551,7 +566,7 @@ impl<'a> Bridge<'a> {
         let trailing = trailers.as_ref().is_some_and(|trailers| !trailers.is_empty());
         let last = trailers.is_some() && !trailing;
         if length > 0 || last {
-            let piece = std::mem::take(&mut self.answer);
+            let piece = self.take_answer();
             self.hand_over(piece, last)?;
         }
         let Some(trailers) = trailers else { return Ok(()) };
@@ -564,6 +579,17 @@ impl<'a> Bridge<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What is readable of the answer; what is not stays.
+    fn take_answer(&mut self) -> Buffer {
+        if self.answer.sealed_len() == 0 {
+            return std::mem::take(&mut self.answer);
+        }
+        let mut piece = self.core.stock.small();
+        piece.extend(self.answer.readable());
+        self.answer.consume(self.answer.len());
+        piece
     }
 
     fn hand_over(&mut self, piece: Buffer, last: bool) -> Result<(), Stop> {
@@ -655,7 +681,7 @@ impl<'a> Bridge<'a> {
         let clean = matches!(ended, Ended::Over(After::Next))
             && self.sent
             && !self.server_spent
-            && self.answer.is_empty()
+            && self.answer.is_idle()
             && self.request.response.keep_alive;
         self.core.stock.give_back(&mut self.outbox);
         self.core.stock.give_back(&mut self.answer);

@@ -47,9 +47,9 @@ impl Buffer {
         &mut self.bytes[self.start as usize..self.end as usize]
     }
 
-    /// Drops readable bytes from the back, so that `length` are left (no sealed bytes may be present).
+    /// Drops readable bytes from the back, so that `length` are left; what is sealed stays.
     pub fn truncate(&mut self, length: usize) {
-        debug_assert!(self.sealed_len() == 0 && length <= self.len());
+        debug_assert!(length <= self.len());
         self.end = self.start + length as u32;
     }
 
@@ -245,11 +245,16 @@ impl Stock {
 
     /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
     pub fn enlarge(&self, buffer: &mut Buffer) {
-        if buffer.bytes.len() >= LARGE_BYTES || buffer.sealed_len() > 0 {
+        if buffer.bytes.len() >= LARGE_BYTES {
             return;
         }
         let mut large = self.large();
         large.extend(buffer.readable());
+        let sealed = &buffer.bytes[buffer.sealed_start as usize..buffer.sealed_end as usize];
+        if !sealed.is_empty() {
+            large.sealed_spare(sealed.len())[..sealed.len()].copy_from_slice(sealed);
+            large.sealed_filled(sealed.len());
+        }
         self.give_back(buffer);
         *buffer = large;
     }

@@ -185,7 +185,7 @@ fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
     (host, port).to_socket_addrs()?.next().ok_or_else(none)
 }
 
-fn rule(route: &propylon_config::Route) -> Rule {
+pub fn rule(route: &propylon_config::Route) -> Rule {
     Rule {
         listener: route.listener.map(|id| id.0),
         host: match &route.host {
