@@ -145,7 +145,7 @@ impl Http2 {
 
     /// The next frame, whatever it is.
     #[track_caller]
-    pub fn next(&mut self) -> Frame {
+    pub fn next_frame(&mut self) -> Frame {
         let head = self.client.read_exact(9);
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let stream = u32::from_be_bytes(head[5..9].try_into().expect("four bytes"));
@@ -156,7 +156,7 @@ impl Http2 {
     #[track_caller]
     pub fn next_of(&mut self, stream: u32) -> Frame {
         loop {
-            let frame = self.next();
+            let frame = self.next_frame();
             if frame.kind == SETTINGS && frame.flags & ACK == 0 {
                 self.send(SETTINGS, ACK, 0, &[]);
             }
@@ -188,7 +188,7 @@ impl Http2 {
     pub fn goaway(&mut self) -> Frame {
         self.client.patience(Duration::from_secs(10));
         loop {
-            let frame = self.next();
+            let frame = self.next_frame();
             if frame.kind == GOAWAY {
                 return frame;
             }

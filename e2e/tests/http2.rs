@@ -236,7 +236,7 @@ fn a_window_that_stays_closed_ends_its_stream_and_nothing_else() {
     }
     let mut resets = 0;
     while resets < 3 {
-        let frame = client.next();
+        let frame = client.next_frame();
         assert!(frame.kind != GOAWAY && frame.kind != DATA, "{frame:?}");
         if frame.kind == RST_STREAM {
             assert_eq!(frame.code(), CANCEL);
@@ -462,7 +462,7 @@ fn the_drain_says_goaway_and_finishes_what_was_begun() {
     engine.signal(Signal::TERM);
     let (mut body, mut said) = (Vec::new(), false);
     loop {
-        let frame = client.next();
+        let frame = client.next_frame();
         match frame.kind {
             PING if frame.flags & ACK == 0 => client.send(PING, ACK, 0, &frame.payload),
             GOAWAY => {

@@ -65,7 +65,8 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
         return Err(Reject::new(501, "connect-not-supported"));
     }
     let path = pseudo.path.unwrap_or_default();
-    if !path.starts_with(b"/") && !(path == b"*" && method == b"OPTIONS") {
+    let of_whole_server = path == b"*" && method == b"OPTIONS";
+    if !path.starts_with(b"/") && !of_whole_server {
         return Err(Reject::bad("bad-target"));
     }
     if !all(path, TARGET) {

@@ -210,7 +210,8 @@ fn any_request_is_refused_or_reads_as_what_was_asked() {
         for place in 0..5 + 2 * random.usize(..5) {
             let count = random.usize(..8) / 6 + 1;
             for _ in 0..count {
-                let index = if place < 4 && random.u8(..) < 200 { likely[place] } else { random.usize(..PIECES.len()) };
+                let usual = likely.get(place).filter(|_| random.u8(..) < 200);
+                let index = usual.copied().unwrap_or_else(|| random.usize(..PIECES.len()));
                 input.extend_from_slice(PIECES[index]);
             }
             input.push(0xff);
