@@ -721,6 +721,10 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
+    /// Which version of HTTP the servers are spoken to in. Default HTTP/1.1.
+    pub protocol: ServerProtocol,
+    /// HTTP/2 with servers.
+    pub http2: ServerHttp2,
     /// Which requests may share a server connection. Default safe.
     pub reuse: Reuse,
     /// Requests that wait while every server has as many connections as it may.
@@ -739,6 +743,31 @@ pub struct Backend {
     pub max_lifetime: Option<Duration>,
     /// Where the name is written.
     pub at: At,
+}
+
+/// Which version of HTTP servers are spoken to in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerProtocol {
+    /// HTTP/1.1: a connection carries one request at a time.
+    Http1,
+    /// HTTP/2, without asking: many requests at a time.
+    Http2,
+}
+
+/// HTTP/2 with servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerHttp2 {
+    /// Requests that a connection carries at a time, if the server allows as many. Default 100.
+    pub max_streams: u32,
+    /// A server that says nothing for so long while streams are open is asked whether it is there, and given up when it does
+    /// not answer for as long again. Default 15 s.
+    pub ping: Duration,
+}
+
+impl Default for ServerHttp2 {
+    fn default() -> ServerHttp2 {
+        ServerHttp2 { max_streams: 100, ping: Duration::from_secs(15) }
+    }
 }
 
 /// How requests are spread over the servers of a backend.

@@ -16,12 +16,15 @@ use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
 use crate::http1::{Decoder, Event};
-use crate::pool::{Permit, ServerConnection};
-use crate::seat::{self, Experience, Refusal};
+use crate::pool::Permit;
+use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
+
+/// The `reason` of an attempt whose stream the server has reset.
+pub const STREAM_RESET: &str = "stream-reset";
 
 /// What went wrong with one attempt.
 #[derive(Clone, Copy, Debug)]
@@ -100,12 +103,21 @@ async fn converse(
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
-    opened: Box<ServerConnection>,
+    seat: Seat,
     upload: &mut Upload,
 ) -> Ended {
-    match client {
-        ClientSide::Http1(connection) => Transfer::run(connection, request, snapshot, backend, opened, upload).await,
-        ClientSide::Http2(stream) => Bridge::run(stream, request, snapshot, backend, opened, upload).await,
+    match (client, seat) {
+        (ClientSide::Http1(connection), Seat::Connection(opened)) => {
+            Transfer::run(connection, request, snapshot, backend, opened, upload).await
+        }
+        // Boxed: the way between two of HTTP/1 should not carry room for it.
+        (ClientSide::Http1(connection), seat) => {
+            let client = ClientSide::Http1(connection);
+            Box::pin(Bridge::run(client, request, snapshot, backend, seat, upload)).await
+        }
+        (ClientSide::Http2(stream), seat) => {
+            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, seat, upload).await
+        }
     }
 }
 
@@ -198,6 +210,12 @@ fn refuse(
 }
 
 fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
+    if let ClientSide::Http2(_) = client
+        && failed.reason == STREAM_RESET
+    {
+        // As the server has said it.
+        return After::Abort;
+    }
     match failed.status {
         503 => answer_busy(client, request, failed.reason, 1),
         status => answer_error(client, request, status, failed.reason),

@@ -1,91 +1,70 @@
-//! One request of an HTTP/2 stream to a server and its response back, both ways at once, with back-pressure.
+//! One request and its response between two sides of which at least one speaks HTTP/2, both ways at once, with
+//! back-pressure.
 //!
 //! What `transfer.rs` does with bytes is done here with messages: pieces of a body come from one side as its version of
 //! HTTP frames them and go to the other as its version does. A client may send as much as the server has taken, and the
-//! server is read no faster than the stream takes.
+//! server is read no faster than the client takes.
+
+mod downstream;
+mod upstream;
 
 use std::future::poll_fn;
-use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use h2::Reason;
 use propylon_config::BackendId;
 use propylon_policy::patience::Patience;
 
+use self::downstream::{Downstream, Piece};
+pub use self::upstream::Upstream;
 use crate::attempt::{Attempt, Repeatable};
-use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
 use crate::exchange::{Request, answer_error};
-use crate::http1::{self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, ResponseBody};
-use crate::http2::{Stream, translate};
-use crate::pool::ServerConnection;
-use crate::seat;
+use crate::http1::{Asked, RequestBody};
+use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, RESPONSE_LIMITS, Side, Stop, Upload, Waiting, progressed, server_fault,
-    wait_for, write_request_head,
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, progressed, server_fault, wait_for,
+    write_request_head,
 };
-
-/// How the request's body goes to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Framing {
-    /// There is none, or its length was announced.
-    Plain,
-    Chunked,
-    /// The bytes of a tunnel; their end closes the sending half.
-    Tunnel,
-}
 
 /// Where the request's body stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sending {
     Body,
-    /// All of its data has come: its trailers are next.
-    Trailers,
-    /// The last of it is in the outbox.
+    /// The last of it is staged.
     End,
 }
 
-/// The response body, from the server to the client.
-enum Download {
-    Length(u64),
-    Chunked(Box<Decoder>),
-    UntilClose,
-    Done,
-}
-
 pub struct Bridge<'a> {
-    stream: &'a mut Stream,
+    client: Downstream<'a>,
     request: &'a mut Request,
     upload: &'a mut Upload,
     core: Rc<Core>,
-    server: Box<ServerConnection>,
-    framing: Framing,
+    server: Upstream,
     sending: Sending,
-    /// Heads and framing on their way to the server; `piece` and then `after` follow it.
-    outbox: Buffer,
-    piece: Bytes,
-    after: &'static [u8],
+    tunnel: bool,
     /// Trailers of the request are passed on.
     takes_trailers: bool,
     /// The request has been sent whole.
     sent: bool,
     sent_any: bool,
-    /// What the server sent and nobody has taken yet.
-    answer: Buffer,
     answered: bool,
     server_spent: bool,
     informational: u32,
-    download: Download,
+    /// The response's body is with the client's side.
+    done: bool,
+    /// The end of a tunnel has been said to the client.
+    ended: bool,
     /// The response is long: it is moved in large pieces.
     long: bool,
-    /// Bytes of it that have been handed to the library.
+    /// Bytes of it that have been handed on.
     passed: u64,
     upload_wait: Option<Waiting>,
     download_wait: Option<Waiting>,
@@ -101,17 +80,19 @@ pub struct Bridge<'a> {
 impl<'a> Bridge<'a> {
     /// Sends the request and relays the response.
     pub async fn run(
-        stream: &'a mut Stream,
+        client: ClientSide<'a>,
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: Box<ServerConnection>,
+        seat: Seat,
         upload: &'a mut Upload,
     ) -> Ended {
-        let core = Rc::clone(&stream.link.core);
-        let last = snapshot.backends[backend.0].pool.is_last_request(&opened);
-        let mut bridge = Bridge::new(stream, request, snapshot, backend, opened, upload);
-        bridge.write_head(snapshot, last);
+        let core = Rc::clone(client.core());
+        let server = match open(&client, request, snapshot, backend, seat) {
+            Ok(server) => server,
+            Err(failed) => return Ended::Failed(failed, None),
+        };
+        let mut bridge = Bridge::new(client, request, snapshot, backend, server, upload);
         let head_began = Instant::now();
         let ended = match poll_fn(|context| bridge.poll_head(context)).await {
             Err(stop) => bridge.fail(stop),
@@ -126,41 +107,34 @@ impl<'a> Bridge<'a> {
     }
 
     fn new(
-        stream: &'a mut Stream,
+        client: ClientSide<'a>,
         request: &'a mut Request,
         snapshot: &CoreSnapshot,
         backend: BackendId,
-        opened: Box<ServerConnection>,
+        server: Upstream,
         upload: &'a mut Upload,
     ) -> Bridge<'a> {
-        let listener = snapshot.listener(stream.link.listener);
+        let listener = snapshot.listener(client.listener());
         let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let framing = match request.head.body {
-            RequestBody::Chunked => Framing::Chunked,
-            _ => Framing::Plain,
-        };
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
         Bridge {
-            core: Rc::clone(&stream.link.core),
-            stream,
+            core: Rc::clone(client.core()),
+            client: Downstream::new(client),
             request,
             upload,
-            server: opened,
-            framing,
+            server,
             sending: if empty { Sending::End } else { Sending::Body },
-            outbox: Buffer::default(),
-            piece: Bytes::new(),
-            after: b"",
+            tunnel: false,
             takes_trailers: listener.request_headers.is_empty(),
             sent: false,
             sent_any: false,
-            answer: Buffer::default(),
             answered: false,
             server_spent: false,
             informational: 0,
-            download: Download::Done,
+            done: false,
+            ended: false,
             long: false,
             passed: 0,
             upload_wait: None,
@@ -174,15 +148,6 @@ impl<'a> Bridge<'a> {
         }
     }
 
-    fn write_head(&mut self, snapshot: &CoreSnapshot, last: bool) {
-        let core = Rc::clone(&self.core);
-        let mut scratch = core.scratch.borrow_mut();
-        scratch.clear();
-        write_request_head(&ClientSide::Http2(self.stream), self.request, snapshot, last, &mut scratch);
-        core.stock.equip(&mut self.outbox);
-        self.outbox.extend(&scratch);
-    }
-
     /// Both directions until the response's head is complete.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         self.poll_gone(context)?;
@@ -193,9 +158,15 @@ impl<'a> Bridge<'a> {
         self.poll_limits(context)
     }
 
-    /// A client that has reset its stream ends the work at the server at once.
+    /// A client that has given up ends the work at the server at once. Over HTTP/1 that shows only while nothing is read.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
-        match self.stream.poll_gone(context) {
+        if let ClientSide::Http1(_) = self.client.client {
+            self.client.client.rest();
+            if !self.sent {
+                return Ok(());
+            }
+        }
+        match self.client.client.poll_gone(context) {
             Poll::Ready(()) => Err(Stop::Client("client-reset")),
             Poll::Pending => Ok(()),
         }
@@ -210,7 +181,7 @@ impl<'a> Bridge<'a> {
         match self.poll_request(context) {
             Poll::Pending => return Ok(()),
             Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(Stop::Server(_))) if self.sent_any && self.framing != Framing::Tunnel => {
+            Poll::Ready(Err(Stop::Server(_))) if self.sent_any && !self.tunnel => {
                 self.server_spent = true;
             }
             Poll::Ready(Err(stop)) => return Err(stop),
@@ -224,152 +195,79 @@ impl<'a> Bridge<'a> {
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            ready!(self.poll_outbox(context))?;
-            match self.sending {
-                Sending::Body => ready!(self.poll_body_piece(context))?,
-                Sending::Trailers => ready!(self.poll_body_end(context))?,
-                Sending::End if self.framing == Framing::Tunnel => {
-                    let closed = ready!(self.server.stream.poll_end(context, &self.core.stock));
-                    return Poll::Ready(closed.map_err(|_| server_fault(502, "write-failed")));
-                }
-                Sending::End => return Poll::Ready(Ok(())),
+            ready!(self.poll_server_send(context))?;
+            if self.sending == Sending::End {
+                return match self.tunnel {
+                    true => self.server.poll_end(context, &self.core),
+                    false => Poll::Ready(Ok(())),
+                };
             }
-        }
-    }
-
-    fn poll_body_piece(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let Poll::Ready(data) = self.stream.poll_data(context) else {
-            wait_for(&mut self.upload_wait, Side::Client, &self.core);
-            return Poll::Pending;
-        };
-        match data {
-            None => self.sending = Sending::Trailers,
-            Some(Err(error)) => return Poll::Ready(Err(Stop::Client(client_fault(&error)))),
-            Some(Ok(piece)) => {
-                progressed(&mut self.upload_wait, &mut self.upload_patience, piece.len(), &self.core);
-                self.request.note.bytes_received += piece.len() as u64;
-                self.request.body_begun = true;
-                if let Upload::Stream { begun, .. } = self.upload {
-                    *begun = true;
-                }
-                if self.framing == Framing::Chunked && !piece.is_empty() {
-                    self.core.stock.equip(&mut self.outbox);
-                    self.outbox.extend(ChunkHeader::new(piece.len()).as_bytes());
-                    self.after = b"\r\n";
-                }
-                self.piece = piece;
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_body_end(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let Poll::Ready(trailers) = self.stream.poll_trailers(context) else {
-            wait_for(&mut self.upload_wait, Side::Client, &self.core);
-            return Poll::Pending;
-        };
-        let trailers = trailers.map_err(|error| Stop::Client(client_fault(&error)))?;
-        if self.framing == Framing::Chunked {
-            let lines = match trailers {
-                Some(trailers) if self.takes_trailers => translate::trailer_lines(&trailers, Decoder::new()),
-                _ => Vec::new(),
-            };
-            let mut scratch = self.core.scratch.borrow_mut();
-            scratch.clear();
-            http1::write_last_chunk(&lines, &mut scratch);
-            self.core.stock.equip(&mut self.outbox);
-            self.outbox.extend(&scratch);
-        }
-        self.sending = Sending::End;
-        Poll::Ready(Ok(()))
-    }
-
-    /// Sends the outbox and the piece behind it; what the server has taken of the piece the client may send anew.
-    fn poll_outbox(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        loop {
-            let (head, body) = (self.outbox.len(), self.piece.len());
-            if head + body + self.after.len() == 0 {
-                self.core.stock.give_back(&mut self.outbox);
-                self.piece = Bytes::new();
-                return self.poll_server_flush(context);
-            }
-            let slices = [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.piece), IoSlice::new(self.after)];
-            let slices = match (head, body + self.after.len()) {
-                (0, _) => &slices[1..],
-                (_, 0) => &slices[..1],
-                _ => &slices[..],
-            };
-            let Poll::Ready(written) = self.server.stream.poll_write(context, &self.core.stock, slices) else {
-                wait_for(&mut self.upload_wait, Side::Server, &self.core);
+            let piece = self.client.poll_piece(context, self.upload, self.request, self.takes_trailers);
+            let Poll::Ready(piece) = piece else {
+                wait_for(&mut self.upload_wait, Side::Client, &self.core);
                 return Poll::Pending;
             };
-            let Some(count) = written.ok().filter(|count| *count > 0) else {
-                return Poll::Ready(Err(self.write_failed()));
-            };
-            self.upload_wait = None;
-            self.sent_any = true;
-            self.outbox.consume(count.min(head));
-            let of_body = (count - count.min(head)).min(body);
-            self.piece.advance(of_body);
-            self.after = &self.after[count - count.min(head) - of_body..];
-            if of_body > 0 {
-                self.stream.release(of_body);
+            match piece? {
+                Piece::Data(piece) => self.stage(piece),
+                Piece::End(trailers) => {
+                    self.server.stage_end(&self.core, &trailers)?;
+                    self.sending = Sending::End;
+                }
             }
         }
     }
 
-    /// Sends what the server's stream has taken.
-    fn poll_server_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.server.stream.poll_flush(context, &self.core.stock) {
-            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
-            Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
+    fn stage(&mut self, piece: Bytes) {
+        progressed(&mut self.upload_wait, &mut self.upload_patience, piece.len(), &self.core);
+        if let ClientSide::Http2(_) = self.client.client {
+            self.request.note.bytes_received += piece.len() as u64;
+        }
+        self.server.stage(&self.core, piece);
+    }
+
+    /// Sends what is staged; what the server has taken of the body the client may send anew.
+    fn poll_server_send(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let (taken, sent) = self.server.poll_send(context, &self.core);
+        if taken > 0 {
+            self.upload_wait = None;
+            self.sent_any = true;
+            self.client.release(taken);
+        }
+        match sent {
             Poll::Pending => {
                 wait_for(&mut self.upload_wait, Side::Server, &self.core);
                 Poll::Pending
             }
+            Poll::Ready(Ok(())) => {
+                self.sent_any = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(())) => {
+                let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
+                Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })))
+            }
         }
-    }
-
-    fn write_failed(&self) -> Stop {
-        let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-        Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })
     }
 
     fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let asked = Asked { method: self.request.head.method, upgrade: self.request.head.upgrade.is_some() };
         loop {
-            if !self.answer.is_empty() {
-                self.answered = true;
-                let response = &mut self.request.response;
-                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, response) {
-                    Ok(Parsed::Complete) if response.is_informational() => {
-                        self.pass_informational()?;
-                        continue;
-                    }
-                    Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
-                    Ok(Parsed::Partial) => {}
-                    Err(reject) => {
-                        let reason = match reject.reason {
-                            "head-too-long" | "too-many-fields" => "response-head-too-large",
-                            _ => "bad-response",
-                        };
-                        log::debug!("a server's response was refused: {reject}");
-                        return Poll::Ready(Err(server_fault(502, reason)));
-                    }
-                }
+            if self.informational > 0
+                && let Poll::Ready(Err(stop)) = self.client.poll_room(context)
+            {
+                return Poll::Ready(Err(stop));
             }
-            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
-                Poll::Pending => {
-                    wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return Poll::Pending;
-                }
-                Poll::Ready(Ok(count)) if count > 0 => {}
-                Poll::Ready(_) => {
-                    let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
-                    let reason = "closed-before-response";
-                    return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason, repeatable })));
-                }
+            let response = &mut self.request.response;
+            let head = self.server.poll_head(context, &self.core, asked, &mut self.answered, response);
+            let Poll::Ready(head) = head else {
+                wait_for(&mut self.download_wait, Side::Server, &self.core);
+                return Poll::Pending;
+            };
+            head?;
+            if !self.request.response.is_informational() {
+                return Poll::Ready(Ok(()));
             }
+            self.pass_informational()?;
         }
     }
 
@@ -380,9 +278,8 @@ impl<'a> Bridge<'a> {
             return Err(server_fault(502, "bad-response"));
         }
         let length = self.request.response.length;
-        self.stream.send_informational(&self.request.response, self.answer.readable());
-        self.request.note.bytes_sent += length as u64;
-        self.answer.consume(length);
+        self.client.send_informational(self.request, self.server.head_text());
+        self.server.skip_head(length);
         self.request.response.clear();
         Ok(())
     }
@@ -393,57 +290,45 @@ impl<'a> Bridge<'a> {
             return self.fail(stop);
         }
         match poll_fn(|context| self.poll_body(context)).await {
-            Ok(()) => Ended::Over(After::Next),
+            Ok(()) => Ended::Over(self.over()),
             Err(stop) => self.fail(stop),
         }
     }
 
     fn send_head(&mut self) -> Result<(), Stop> {
-        let tunnel = self.request.response.status == 101;
-        if tunnel {
-            self.begin_tunnel();
-        } else {
-            self.download = match self.request.response.body {
-                ResponseBody::None | ResponseBody::Length(0) => Download::Done,
-                ResponseBody::Length(length) => Download::Length(length),
-                ResponseBody::Chunked => Download::Chunked(Box::default()),
-                ResponseBody::UntilClose => Download::UntilClose,
-            };
-        }
-        self.long = matches!(self.download, Download::Length(length) if length >= LONG_BODY_BYTES);
-        let core = Rc::clone(&self.core);
-        let head = &self.request.response;
-        let response = core.with_date(|date| translate::response(head, self.answer.readable(), Some(date)));
-        let Some(mut response) = response else { return Err(server_fault(502, "bad-response")) };
-        if tunnel {
-            translate::accept_tunnel(&mut response);
-        }
-        let length = head.length;
-        self.request.note.status = response.status().as_u16();
-        self.request.note.bytes_sent += length as u64;
-        let end = matches!(self.download, Download::Done);
-        if !self.stream.send_head(response, end) {
-            return Err(Stop::Client("client-reset"));
-        }
-        self.answer.consume(length);
+        self.client.commit(self.upload, self.request);
+        let length = self.request.response.length;
+        let is_body = match self.request.response.status {
+            101 => {
+                self.begin_tunnel();
+                true
+            }
+            _ => self.server.begin_body(&self.request.response),
+        };
+        self.done = !is_body;
+        let body = self.request.response.body;
+        self.long = matches!(body, crate::http1::ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
+        // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
+        let body_in_doubt = self.request.head.expect_continue && !self.sent;
+        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.core.draining.get();
+        self.client.send_head(self.request, self.server.head_text(), is_body, keep_alive)?;
+        self.server.skip_head(length);
         Ok(())
     }
 
-    /// From here on DATA is what was switched to (RFC 8441 §5).
+    /// From here on the body is what was switched to (RFC 8441 §5).
     fn begin_tunnel(&mut self) {
-        self.core.metrics.increment(self.core.telemetry.listeners[self.stream.link.listener].tunnels);
-        self.framing = Framing::Tunnel;
-        self.download = Download::UntilClose;
-        self.server_spent = true;
-        (self.sending, self.sent) = (Sending::Body, false);
-        let patience = std::time::Duration::from_millis(self.tunnel_idle);
+        let listener = self.client.client.listener();
+        self.core.metrics.increment(self.core.telemetry.listeners[listener].tunnels);
+        self.server.begin_tunnel();
+        (self.tunnel, self.sending, self.sent) = (true, Sending::Body, false);
+        let patience = millis(self.tunnel_idle);
         (self.upload_patience, self.download_patience) = (Patience::new(patience, 0), Patience::new(patience, 0));
-        self.body = self.tunnel_idle;
     }
 
-    /// Both directions until the response is with the library.
+    /// Both directions until the response is with the client's side.
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        if matches!(self.download, Download::Done) && !self.is_tunnel_open() {
+        if self.done && !self.is_tunnel_open() {
             return Poll::Ready(Ok(()));
         }
         self.poll_gone(context)?;
@@ -459,57 +344,48 @@ impl<'a> Bridge<'a> {
 
     /// The server has ended and the client has not.
     fn is_tunnel_open(&self) -> bool {
-        self.framing == Framing::Tunnel && !self.sent
+        self.tunnel && !self.sent
     }
 
     fn poll_download(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            if matches!(self.download, Download::Done) {
-                return Poll::Ready(Ok(()));
-            }
             // A client that does not read must not fill our memory.
-            if self.stream.poll_room(context).is_pending() {
-                self.note_taken();
+            let room = match self.done {
+                true => Poll::Ready(Ok(())),
+                false => self.client.poll_room(context),
+            };
+            self.note_taken();
+            if room.is_pending() {
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 return Poll::Pending;
             }
-            self.note_taken();
-            if !self.answer.is_empty() {
-                self.pass()?;
-                continue;
+            ready!(room)?;
+            if self.done {
+                if self.tunnel && !self.ended {
+                    ready!(self.client.poll_end(context))?;
+                    self.ended = true;
+                }
+                return Poll::Ready(Ok(()));
             }
-            if self.long && self.passed > 0 && self.answer.capacity() < LARGE_BYTES {
-                if self.answer.capacity() == 0
-                    && let Poll::Pending = self.server.stream.poll_readable(context)
-                {
-                    wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return Poll::Pending;
-                }
-                self.core.stock.enlarge(&mut self.answer);
-            }
-            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
-                Poll::Pending => {
-                    wait_for(&mut self.download_wait, Side::Server, &self.core);
-                    return Poll::Pending;
-                }
-                Poll::Ready(Ok(0)) if matches!(self.download, Download::UntilClose) => {
-                    self.download = Download::Done;
-                    self.server_spent = true;
-                    self.hand_over(Buffer::default(), true)?;
-                }
-                Poll::Ready(Ok(count)) if count > 0 => {
-                    self.download_wait = None;
-                    // What fills a small buffer is not the last of it.
-                    self.long |= self.answer.len() == self.answer.capacity();
-                }
-                Poll::Ready(_) => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
-            }
+            let large = self.long && self.passed > 0;
+            let Poll::Ready(part) = self.server.poll_part(context, &self.core, large) else {
+                wait_for(&mut self.download_wait, Side::Server, &self.core);
+                return Poll::Pending;
+            };
+            let part = part?;
+            self.download_wait = None;
+            self.done = part.end.is_some();
+            let length = self.client.pass(self.request, part)?;
+            self.passed += length as u64;
+            self.outstanding = self.client.outstanding();
+            // What fills a small buffer is not the last of it.
+            self.long |= length >= crate::transfer::PIECE_BYTES;
         }
     }
 
     /// The client is given time for what it takes.
     fn note_taken(&mut self) {
-        let outstanding = self.stream.outstanding();
+        let outstanding = self.client.outstanding();
         if outstanding < self.outstanding {
             let taken = self.outstanding - outstanding;
             progressed(&mut self.download_wait, &mut self.download_patience, taken, &self.core);
@@ -517,175 +393,119 @@ impl<'a> Bridge<'a> {
         self.outstanding = outstanding;
     }
 
-    /// Passes on what the server has sent.
-    fn pass(&mut self) -> Result<(), Stop> {
-        match &mut self.download {
-            Download::Length(remaining) => {
-                let here = (self.answer.len() as u64).min(*remaining);
-                *remaining -= here;
-                let last = *remaining == 0;
-                // What comes after the body belongs to nobody.
-                self.server_spent |= here < self.answer.len() as u64;
-                self.answer.truncate(here as usize);
-                if last {
-                    self.download = Download::Done;
-                }
-                let piece = self.take_answer();
-                self.hand_over(piece, last)
-            }
-            Download::Chunked(_) => self.pass_chunked(),
-            Download::UntilClose | Download::Done => {
-                let piece = self.take_answer();
-                self.hand_over(piece, false)
-            }
-        }
-    }
-
-    /// Takes the framing out where the data lies.
-    fn pass_chunked(&mut self) -> Result<(), Stop> {
-        let Download::Chunked(decoder) = &mut self.download else { return Ok(()) };
-        let bytes = self.answer.readable_mut();
-        let (mut at, mut length, mut trailers) = (0, 0, None);
-        while at < bytes.len() {
-            match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
-                Event::NeedMore { consumed } => at += consumed,
-                Event::Data { start, end } => {
-                    bytes.copy_within(at + start..at + end, length);
-                    length += end - start;
-                    at += end;
-                }
-                Event::End { consumed } => {
-                    at += consumed;
-                    trailers = Some(translate::trailer_map(decoder.trailers()));
-                    break;
-                }
-            }
-        }
-        self.server_spent |= at < bytes.len();
-        self.answer.truncate(length);
-        let trailing = trailers.as_ref().is_some_and(|trailers| !trailers.is_empty());
-        let last = trailers.is_some() && !trailing;
-        if length > 0 || last {
-            let piece = self.take_answer();
-            self.hand_over(piece, last)?;
-        }
-        let Some(trailers) = trailers else { return Ok(()) };
-        self.download = Download::Done;
-        if trailing {
-            self.request.note.bytes_sent +=
-                trailers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>() as u64;
-            if !self.stream.send_trailers(trailers) {
-                return Err(Stop::Client("client-reset"));
-            }
-        }
-        Ok(())
-    }
-
-    /// What is readable of the answer; what is not stays.
-    fn take_answer(&mut self) -> Buffer {
-        if self.answer.sealed_len() == 0 {
-            return std::mem::take(&mut self.answer);
-        }
-        let mut piece = self.core.stock.small();
-        piece.extend(self.answer.readable());
-        self.answer.consume(self.answer.len());
-        piece
-    }
-
-    fn hand_over(&mut self, piece: Buffer, last: bool) -> Result<(), Stop> {
-        let length = piece.len();
-        self.request.note.bytes_sent += length as u64;
-        self.passed += length as u64;
-        self.outstanding += length;
-        match self.stream.send_piece(piece, last) {
-            true => Ok(()),
-            false => Err(Stop::Client("client-reset")),
-        }
-    }
-
     /// Sets the deadline to the nearest limit, or says which one was met.
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let head_is_awaited = self.request.note.first_byte_us.is_none();
         let now = self.core.timers.now();
         let mut due = u64::MAX;
-        let tunnel = self.framing == Framing::Tunnel;
-        let waits = [(self.upload_wait, true), (self.download_wait, false)];
-        for (waiting, is_upload) in waits.into_iter().filter_map(|(waiting, up)| Some((waiting?, up))) {
-            let (limit, wait, stop) = match (waiting.side, is_upload) {
-                // Either may be quiet for as long as the other talks.
-                _ if tunnel => continue,
-                (Side::Client, true) => {
-                    (self.upload_patience.remaining(), Wait::RequestBody, Stop::Client("client-body-timeout"))
-                }
-                (Side::Client, false) => {
-                    (self.download_patience.remaining(), Wait::ResponseBody, Stop::Client("client-read-timeout"))
-                }
-                // While the request is still on its way its own limits apply.
-                (Side::Server, false) if head_is_awaited && !self.sent => continue,
-                (Side::Server, false) if head_is_awaited => {
-                    (millis(self.first_byte), Wait::FirstByte, server_fault(504, "first-byte-timeout"))
-                }
-                (Side::Server, _) => (millis(self.body), Wait::ServerBody, server_fault(504, "body-timeout")),
-            };
-            let met = waiting.since + limit.as_millis() as u64;
-            if now >= met {
-                ClientSide::Http2(self.stream).count_timeout(wait);
-                return Poll::Ready(Err(stop));
-            }
-            due = due.min(met);
+        let met = match self.tunnel {
+            true => self.tunnel_limit(now, &mut due),
+            false => self.upload_limit(now, &mut due).or_else(|| self.download_limit(now, &mut due)),
+        };
+        if let Some((wait, stop)) = met {
+            self.client.client.count_timeout(wait);
+            return Poll::Ready(Err(stop));
         }
-        if tunnel && let Some(since) = self.quiet_since(now) {
-            if now >= since + self.tunnel_idle {
-                ClientSide::Http2(self.stream).count_timeout(Wait::TunnelIdle);
-                return Poll::Ready(Err(Stop::Client("tunnel-idle")));
-            }
-            due = due.min(since + self.tunnel_idle);
-        }
-        self.stream.deadline.set(due, context.waker());
+        self.client.client.deadline().set(due, context.waker());
         Poll::Pending
     }
 
-    /// Since when neither direction has moved.
-    fn quiet_since(&self, now: u64) -> Option<u64> {
-        let since = |waiting: Option<Waiting>| waiting.map_or(now, |waiting| waiting.since);
-        Some(since(self.upload_wait).max(since(self.download_wait)))
+    fn upload_limit(&self, now: u64, due: &mut u64) -> Option<(Wait, Stop)> {
+        let waiting = self.upload_wait?;
+        let (limit, wait, stop) = match waiting.side {
+            Side::Client => (self.upload_patience.remaining(), Wait::RequestBody, Stop::Client("client-body-timeout")),
+            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, "body-timeout")),
+        };
+        limit_met(waiting, limit, now, due).then_some((wait, stop))
+    }
+
+    fn download_limit(&self, now: u64, due: &mut u64) -> Option<(Wait, Stop)> {
+        let waiting = self.download_wait?;
+        let head_is_awaited = self.request.note.first_byte_us.is_none();
+        let (limit, wait, stop) = match waiting.side {
+            Side::Client => {
+                (self.download_patience.remaining(), Wait::ResponseBody, Stop::Client("client-read-timeout"))
+            }
+            // While the request is still on its way its own limits apply.
+            Side::Server if head_is_awaited && !self.sent => return None,
+            Side::Server if head_is_awaited => {
+                (millis(self.first_byte), Wait::FirstByte, server_fault(504, "first-byte-timeout"))
+            }
+            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, "body-timeout")),
+        };
+        limit_met(waiting, limit, now, due).then_some((wait, stop))
+    }
+
+    /// Either way may be quiet for as long as the other moves.
+    fn tunnel_limit(&self, now: u64, due: &mut u64) -> Option<(Wait, Stop)> {
+        let since = |waiting: Option<Waiting>| waiting.map_or(0, |waiting| waiting.since);
+        let since = since(self.upload_wait).max(since(self.download_wait));
+        let waiting = Waiting { side: Side::Client, since: if since == 0 { now } else { since } };
+        let met = limit_met(waiting, millis(self.tunnel_idle), now, due);
+        met.then_some((Wait::TunnelIdle, Stop::Client("tunnel-idle")))
+    }
+
+    /// The response is with the client's side: what becomes of its connection.
+    fn over(&mut self) -> After {
+        let ClientSide::Http1(_) = self.client.client else { return After::Next };
+        if self.tunnel {
+            return After::Close;
+        }
+        if !self.sent {
+            // What is left of the request cannot be told from the next one unless it is read.
+            return After::Linger;
+        }
+        let keeps = self.request.head.keep_alive && !self.client.ends_connection() && !self.core.draining.get();
+        if keeps { After::Next } else { After::Close }
     }
 
     fn fail(&mut self, stop: Stop) -> Ended {
         let begun = self.request.note.status != 0;
         match stop {
-            Stop::Server(attempt) if !begun => Ended::Failed(attempt, None),
             Stop::Server(attempt) => {
-                self.request.note.fault = Some(attempt.reason);
-                self.core.metrics.increment(
-                    self.core.telemetry.backends[self.request.note.backend.unwrap_or(0)].faults.of(attempt.reason),
-                );
-                Ended::Over(After::Abort)
-            }
-            Stop::Client(reason) => {
-                self.request.note.fault = Some(reason);
-                let metrics = &self.core.telemetry.listeners[self.stream.link.listener];
-                self.core.metrics.increment(metrics.faults.of(reason));
-                if reason == "client-body-timeout" && !begun {
-                    answer_error(&mut ClientSide::Http2(self.stream), self.request, 408, reason);
-                    return Ended::Over(After::Linger);
+                if let ClientSide::Http2(stream) = &mut self.client.client {
+                    stream.abort_reason = self.server.reset_reason().unwrap_or(Reason::INTERNAL_ERROR);
                 }
-                self.stream.abort_reason = Reason::CANCEL;
+                if !begun {
+                    return Ended::Failed(attempt, None);
+                }
+                self.request.note.fault = Some(attempt.reason);
+                let backend = self.request.note.backend.unwrap_or(0);
+                self.core.metrics.increment(self.core.telemetry.backends[backend].faults.of(attempt.reason));
                 Ended::Over(After::Abort)
             }
+            Stop::Client(reason) => self.fail_client(reason, begun),
         }
     }
 
+    /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
+    fn fail_client(&mut self, reason: &'static str, begun: bool) -> Ended {
+        self.request.note.fault = Some(reason);
+        self.core.metrics.increment(self.client.client.metrics().faults.of(reason));
+        let status = match reason {
+            "client-body-timeout" => 408,
+            // A stream is reset for it already.
+            "bad-body" if matches!(self.client.client, ClientSide::Http1(_)) => 400,
+            _ => 0,
+        };
+        if status > 0 && !begun {
+            answer_error(&mut self.client.client, self.request, status, reason);
+            return Ended::Over(After::Linger);
+        }
+        if let ClientSide::Http2(stream) = &mut self.client.client {
+            stream.abort_reason = Reason::CANCEL;
+        }
+        Ended::Over(After::Abort)
+    }
+
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
-    fn settle(mut self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
-        let clean = matches!(ended, Ended::Over(After::Next))
+    fn settle(self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
+        let Upstream::Http1(mut http1) = self.server else { return ended };
+        let clean = http1.settle(&self.core)
+            && matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent
             && !self.server_spent
-            && self.answer.is_idle()
             && self.request.response.keep_alive;
-        self.core.stock.give_back(&mut self.outbox);
-        self.core.stock.give_back(&mut self.answer);
-        let permit = seat::leave(&self.core, snapshot, backend, self.server, clean);
+        let permit = seat::leave(&self.core, snapshot, backend, http1.connection, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,
@@ -693,14 +513,48 @@ impl<'a> Bridge<'a> {
     }
 }
 
-fn millis(count: u64) -> std::time::Duration {
-    std::time::Duration::from_millis(count)
+/// Begins the request on its seat.
+fn open(
+    client: &ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    seat: Seat,
+) -> Result<Upstream, Attempt> {
+    let core = client.core();
+    let mut scratch = core.scratch.borrow_mut();
+    scratch.clear();
+    match seat {
+        Seat::Connection(connection) => {
+            let last = snapshot.backends[backend.0].pool.is_last_request(&connection);
+            write_request_head(client, request, snapshot, last, &mut scratch);
+            let mut server = Upstream::http1(connection);
+            server.begin(core, &request.head, &scratch);
+            Ok(server)
+        }
+        Seat::Stream(seat) => {
+            if !is_websocket(request) {
+                // HTTP/2 has a word for this protocol alone; a server may answer an Upgrade as if there were none.
+                request.head.upgrade = None;
+            }
+            write_request_head(client, request, snapshot, false, &mut scratch);
+            Upstream::open(seat, &request.head, &scratch)
+        }
+    }
 }
 
-/// What is wrong with a body that the library does not take: the client has reset it, or has broken a rule.
-fn client_fault(error: &h2::Error) -> &'static str {
-    match error.is_reset() && error.is_library() {
-        true => "bad-body",
-        false => "client-reset",
-    }
+fn is_websocket(request: &Request) -> bool {
+    let protocol = request.head.upgrade.map(|protocol| protocol.bytes(&request.text));
+    let has_key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").is_some();
+    has_key && protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+}
+
+fn limit_met(waiting: Waiting, limit: Duration, now: u64, due: &mut u64) -> bool {
+    let met = waiting.since + limit.as_millis() as u64;
+    *due = (*due).min(met);
+    now >= met
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
 }

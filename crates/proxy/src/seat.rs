@@ -18,6 +18,7 @@ use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
+use crate::http2::{self, ServerSeat};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
@@ -51,6 +52,12 @@ pub enum Refusal {
     Failed(Attempt),
 }
 
+/// What a request goes out on.
+pub enum Seat {
+    Connection(Box<ServerConnection>),
+    Stream(ServerSeat),
+}
+
 /// Which servers a request may go to, the most particular first.
 #[derive(Clone, Copy)]
 enum Choice {
@@ -70,12 +77,15 @@ enum Pick {
 pub async fn take(
     client: &mut ClientSide<'_>,
     request: &mut Request,
-    snapshot: &CoreSnapshot,
+    snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     repeatable: bool,
     experience: &mut Experience,
-) -> Result<Box<ServerConnection>, Refusal> {
+) -> Result<Seat, Refusal> {
     let core = Rc::clone(client.core());
+    if snapshot.backends[backend.0].pool.streams_max > 0 {
+        return Box::pin(take_stream(client, request, snapshot, backend, experience)).await;
+    }
     let level = level(snapshot.shared.config.backends[backend.0].reuse);
     let owner = (level == Level::Never).then(|| client.owner());
     let need = Need {
@@ -103,7 +113,7 @@ pub async fn take(
             found.requests = found.requests.saturating_add(1);
             core.metrics.increment(metrics.reused);
             request.note.reused = true;
-            return Ok(found);
+            return Ok(Seat::Connection(found));
         }
         Found::Permit(permit) => permit,
     };
@@ -116,7 +126,94 @@ pub async fn take(
     }
     let mut made = made.map_err(Refusal::Failed)?;
     made.requests = 1;
-    Ok(made)
+    Ok(Seat::Connection(made))
+}
+
+/// A stream on a connection that carries many. Connections are made as they are needed, and waited for.
+async fn take_stream(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    experience: &mut Experience,
+) -> Result<Seat, Refusal> {
+    let core = Rc::clone(client.core());
+    let pool = &snapshot.backends[backend.0].pool;
+    experience.kept = None;
+    request.note.reused = false;
+    let server = match pick(&core, snapshot, backend, &experience.tried) {
+        Pick::Server(server, _) => server,
+        Pick::None => return Err(Refusal::NoServer),
+        // As many connections as there may be: a stream of one of ours will end, or another core's permit comes back.
+        Pick::Full(wants) => match wants.iter().find(|server| pool.lanes[**server].is_alive()) {
+            Some(server) => *server,
+            None => {
+                let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
+                let (server, permit) = match wait(client, request, snapshot, backend, turnstile, wants).await? {
+                    Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
+                    Grant::Connection(server, connection) => (server, connection.permit),
+                };
+                http2::begin_server(&core, snapshot, backend, server, permit);
+                server
+            }
+        },
+    };
+    request.note.server = Some(server);
+    pool.recent[server].set(pool.recent[server].get().saturating_add(1));
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    core.metrics.increment(metrics.requests);
+    if let Some(seat) = pool.lanes[server].seat(&core, pool.streams_max) {
+        core.metrics.increment(metrics.reused);
+        request.note.reused = true;
+        return Ok(Seat::Stream(seat));
+    }
+    let started = Instant::now();
+    let seat = await_stream(client, snapshot, backend, server).await;
+    request.note.connect_us = Some(started.elapsed().as_micros() as u64);
+    seat.map(Seat::Stream)
+}
+
+async fn await_stream(
+    client: &mut ClientSide<'_>,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    server: usize,
+) -> Result<ServerSeat, Refusal> {
+    let core = Rc::clone(client.core());
+    let pool = &snapshot.backends[backend.0].pool;
+    let lane = &pool.lanes[server];
+    let config = &snapshot.shared.config.backends[backend.0];
+    let failures = lane.failures();
+    let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
+    client.rest();
+    poll_fn(|context| {
+        if let Some(seat) = lane.seat(&core, pool.streams_max) {
+            return Poll::Ready(Ok(seat));
+        }
+        if lane.failures() != failures {
+            return Poll::Ready(Err(Refusal::Failed(lane.failure())));
+        }
+        if client.poll_gone(context).is_ready() {
+            return Poll::Ready(Err(Refusal::ClientGone));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+        }
+        if lane.wants_connection(pool.streams_max) {
+            match &pool.turnstile {
+                None => http2::begin_server(&core, snapshot, backend, server, None),
+                Some(turnstile) if turnstile.try_take(server) => {
+                    let permit = Permit::taken(turnstile, server);
+                    http2::begin_server(&core, snapshot, backend, server, Some(permit));
+                }
+                Some(_) => {}
+            }
+        }
+        lane.wait(context);
+        client.deadline().set(due, context.waker());
+        Poll::Pending
+    })
+    .await
 }
 
 /// What a request asks of a connection.

@@ -938,7 +938,7 @@ fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usi
     Ok(at)
 }
 
-fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
+pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     http1::write_chunk_header(data.len(), out);
     out.extend_from_slice(data);
     out.extend_from_slice(b"\r\n");

@@ -5,7 +5,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
-use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -21,6 +21,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let report = context.report;
     let balance = balance(&mut section);
     let servers = servers(&mut section);
+    let protocol = protocol(&mut section);
+    let http2 = http2(&mut section);
     let reuse = reuse(&mut section);
     tls(context, &mut section);
     health(&mut section);
@@ -41,6 +43,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         name: name.to_string(),
         balance,
         servers,
+        protocol,
+        http2,
         reuse,
         queue,
         timeouts,
@@ -71,6 +75,32 @@ fn balance(section: &mut Section<'_, '_>) -> Balance {
         Some(Found { value: Ok(balance), .. }) => balance,
         None => Balance::RoundRobin,
     }
+}
+
+fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
+    let choices = [("http1", Ok(ServerProtocol::Http1)), ("h2", Ok(ServerProtocol::Http2)), ("auto", Err("auto"))];
+    match section.choice("protocol", &choices) {
+        Some(Found { value: Err(name), span }) => {
+            let key = format!("protocol = \"{name}\"");
+            section.report.unsupported(span, &key, "or use \"http1\" or \"h2\"");
+            ServerProtocol::Http1
+        }
+        Some(Found { value: Ok(protocol), .. }) => protocol,
+        None => ServerProtocol::Http1,
+    }
+}
+
+fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {
+    let mut http2 = ServerHttp2::default();
+    let Some(mut table) = section.table("http2") else { return http2 };
+    if let Some(found) = table.integer("max_streams", 1..=10_000) {
+        http2.max_streams = found.value;
+    }
+    if let Some(found) = table.duration("ping", up_to(HOUR)) {
+        http2.ping = found.value;
+    }
+    table.close();
+    http2
 }
 
 fn reuse(section: &mut Section<'_, '_>) -> Reuse {

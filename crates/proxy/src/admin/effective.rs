@@ -9,7 +9,7 @@ use std::time::Duration;
 use propylon_config::{
     AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
     ForwardIdentity, Forwarded, HostPattern, Http2, Leniency, Level, Listener, PathPattern, Piece, Protocol, Redirect,
-    Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    Reuse, Route, ServerProtocol, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -285,6 +285,11 @@ fn backend(backend: &Backend) -> Value {
     let mut value = json!({
         "balance": balance_name(backend.balance),
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "protocol": match backend.protocol {
+            ServerProtocol::Http1 => "http1",
+            ServerProtocol::Http2 => "h2",
+        },
+        "http2": { "max_streams": backend.http2.max_streams, "ping": duration(backend.http2.ping) },
         "reuse": match backend.reuse {
             Reuse::Never => "never",
             Reuse::Safe => "safe",

@@ -131,16 +131,16 @@ impl Stream {
     }
 
     /// Hands a piece of the body on. False where the client is gone.
-    pub fn send_piece(&mut self, buffer: Buffer, end: bool) -> bool {
+    pub fn send_piece(&mut self, chunk: Chunk, end: bool) -> bool {
         let Some(send) = &mut self.send else { return false };
-        let length = buffer.len();
+        let length = chunk.len();
         let meter = self.meter.get_or_insert_default();
         meter.outstanding.set(meter.outstanding.get() + length);
         if end {
             send.reserve_capacity(length);
             self.certain = meter.outstanding.get() == length && send.capacity() >= length;
         }
-        let piece = Piece { buffer, core: Rc::clone(&self.link.core), meter: Some(Rc::clone(meter)) };
+        let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: Some(Rc::clone(meter)) };
         send.send_data(piece, end).is_ok()
     }
 
@@ -170,7 +170,7 @@ impl Stream {
         request.note.bytes_sent += (translate::head_bytes(&response) + body.len()) as u64;
         log::trace!("{} {}", answer.status, reason_phrase(answer.status));
         if self.send_head(response, body.is_empty()) && !body.is_empty() {
-            self.send_piece(Buffer::exactly(body.as_bytes()), true);
+            self.send_piece(Chunk::Stock(Buffer::exactly(body.as_bytes())), true);
         }
     }
 
@@ -219,9 +219,38 @@ impl Drop for Stream {
     }
 }
 
-/// Bytes of a body on their way to the client. Their memory goes back to the core's stock.
+/// Bytes of a body, in a buffer of the core's or the library's.
+pub enum Chunk {
+    Stock(Buffer),
+    Shared(Bytes),
+}
+
+impl Default for Chunk {
+    fn default() -> Chunk {
+        Chunk::Shared(Bytes::new())
+    }
+}
+
+impl Chunk {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Stock(buffer) => buffer.readable(),
+            Chunk::Shared(bytes) => bytes,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+}
+
+/// Bytes of a body on their way to the client. Memory of the core's stock goes back there.
 pub struct Piece {
-    buffer: Buffer,
+    chunk: Chunk,
     core: Rc<Core>,
     meter: Option<Rc<Meter>>,
 }
@@ -257,15 +286,18 @@ impl Meter {
 
 impl Buf for Piece {
     fn remaining(&self) -> usize {
-        self.buffer.len()
+        self.chunk.len()
     }
 
     fn chunk(&self) -> &[u8] {
-        self.buffer.readable()
+        self.chunk.bytes()
     }
 
     fn advance(&mut self, count: usize) {
-        self.buffer.consume(count);
+        match &mut self.chunk {
+            Chunk::Stock(buffer) => buffer.consume(count),
+            Chunk::Shared(bytes) => bytes.advance(count),
+        }
         if let Some(meter) = &self.meter {
             meter.taken(count);
         }
@@ -275,10 +307,12 @@ impl Buf for Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         if let Some(meter) = &self.meter
-            && !self.buffer.is_empty()
+            && !self.chunk.is_empty()
         {
-            meter.taken(self.buffer.len());
+            meter.taken(self.chunk.len());
         }
-        self.core.stock.give_back(&mut self.buffer);
+        if let Chunk::Stock(buffer) = &mut self.chunk {
+            self.core.stock.give_back(buffer);
+        }
     }
 }

@@ -4,12 +4,14 @@
 //! that refuses is refused, whatever version it came by. So nothing may get into the text that would read as something
 //! else: what could (CR, LF, NUL, spaces, colons in names) is refused here.
 
+use base64ct::{Base64, Encoding};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, VIA};
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode};
 
 use crate::exchange::Answer;
 use crate::http1::{
-    Decoder, Event, Framing, Reject, ResponseHead, TARGET, TOKEN, Version, all, first_control, is_token,
+    Asked, Decoder, Event, Framing, Method, Reject, ResponseHead, TARGET, TOKEN, Version, all, first_control, is_token,
+    reason_phrase,
 };
 
 /// What the text has that the header list had not: the request line, line ends, the fields added.
@@ -215,6 +217,12 @@ pub fn websocket_key(random: &mut fastrand::Rng) -> WebSocketKey {
     WebSocketKey(key)
 }
 
+/// What proves that a server has understood a WebSocket's handshake (RFC 6455 §4.2.2).
+pub fn websocket_accept(key: &[u8]) -> String {
+    const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+    Base64::encode_string(&propylon_crypto::sha1(&[key, GUID]))
+}
+
 /// A response as a server of HTTP/1 has sent it, for a client of HTTP/2; `text` is what its head was parsed from. `date` is for
 /// a final response that has none. None for what HTTP/2 cannot say.
 pub fn response(head: &ResponseHead, text: &[u8], date: Option<&str>) -> Option<Response<()>> {
@@ -245,6 +253,74 @@ fn via(received: Version) -> HeaderValue {
         Version::Http11 => "1.1 propylon",
         Version::Http2 => "2 propylon",
     })
+}
+
+/// The request for a server of HTTP/2, of a head as `http1::write_request` writes it. None for what HTTP/2 cannot say.
+pub fn server_request(text: &[u8], tunnel: bool, tls: bool) -> Option<Request<()>> {
+    let mut lines = text.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let mut first = lines.next()?.split(|byte| *byte == b' ');
+    let (method, target) = (first.next()?, first.next()?);
+    let mut request = Request::new(());
+    *request.version_mut() = http::Version::HTTP_2;
+    *request.method_mut() = http::Method::from_bytes(if tunnel { b"CONNECT" } else { method }).ok()?;
+    let mut host: &[u8] = b"";
+    let fields = request.headers_mut();
+    for line in lines.filter(|line| !line.is_empty()) {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("host") {
+            host = value;
+        } else if is("connection") || is("transfer-encoding") || is("upgrade") || (tunnel && is("sec-websocket-key")) {
+            // Between neighbours, and said otherwise here.
+        } else {
+            fields.append(HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?);
+        }
+    }
+    let scheme = if tls { http::uri::Scheme::HTTPS } else { http::uri::Scheme::HTTP };
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = Some(scheme);
+    parts.authority = Some(http::uri::Authority::try_from(host).ok()?);
+    parts.path_and_query = Some(http::uri::PathAndQuery::try_from(target).ok()?);
+    *request.uri_mut() = http::Uri::from_parts(parts).ok()?;
+    if tunnel {
+        request.extensions_mut().insert(h2::ext::Protocol::from_static("websocket"));
+    }
+    Some(request)
+}
+
+/// The head of a response of HTTP/2 as a server of HTTP/1.1 would have sent it. `ended`: no body follows.
+pub fn write_response<T>(response: &Response<T>, asked: Asked, ended: bool, out: &mut Vec<u8>) -> Result<(), Reject> {
+    let status = response.status();
+    let switched = asked.upgrade && status == StatusCode::OK;
+    let shown = if switched { StatusCode::SWITCHING_PROTOCOLS } else { status };
+    for part in [b"HTTP/1.1 ", shown.as_str().as_bytes(), b" ", reason_phrase(shown.as_u16()).as_bytes(), b"\r\n"] {
+        out.extend_from_slice(part);
+    }
+    let mut has_length = false;
+    for (name, value) in response.headers() {
+        let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
+        check_field(name, value)?;
+        match name {
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
+                return Err(Reject::bad("connection-specific-field"));
+            }
+            b"content-length" => has_length = true,
+            _ => {}
+        }
+        for part in [name, b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    let bodiless = asked.method == Method::Head || status.is_informational() || matches!(status.as_u16(), 204 | 304);
+    if switched {
+        out.extend_from_slice(b"Connection: upgrade\r\nUpgrade: websocket\r\n");
+    } else if !has_length && !bodiless {
+        let framing: &[u8] = if ended { b"Content-Length: 0\r\n" } else { b"Transfer-Encoding: chunked\r\n" };
+        out.extend_from_slice(framing);
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(())
 }
 
 /// What was 101 over HTTP/1.1 is 200 here, without what only the handshake there needs (RFC 8441 §5).

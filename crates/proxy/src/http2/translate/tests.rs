@@ -125,6 +125,63 @@ fn a_websocket_by_extended_connect_becomes_an_upgrade() {
 }
 
 #[test]
+fn a_websockets_key_is_answered_as_the_rfc_has_it() {
+    assert_eq!(websocket_accept(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+}
+
+#[test]
+fn a_request_for_a_server_of_http2_has_what_http2_has() {
+    let head =
+        b"POST /a?b HTTP/1.1\r\nHost: shop.example:81\r\nX-A: 1\r\nTransfer-Encoding: chunked\r\nConnection: TE\r\n\
+                 TE: trailers\r\nVia: 1.1 propylon\r\n\r\n";
+    let request = server_request(head, false, true).unwrap();
+    assert_eq!((request.method().as_str(), request.uri().to_string()), ("POST", "https://shop.example:81/a?b".into()));
+    let names: Vec<&str> = request.headers().keys().map(HeaderName::as_str).collect();
+    assert_eq!(names, ["x-a", "te", "via"]);
+    let upgrade =
+        b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n";
+    let request = server_request(upgrade, true, false).unwrap();
+    assert_eq!(request.method(), http::Method::CONNECT);
+    assert_eq!(request.extensions().get::<h2::ext::Protocol>().unwrap().as_str(), "websocket");
+    assert!(request.headers().is_empty());
+}
+
+/// What a server's head comes to: its text, or the word that it is refused with.
+fn answer(status: u16, fields: Pairs<'_>, asked: Asked, ended: bool) -> Result<String, &'static str> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    for (name, value) in fields {
+        let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+        response.headers_mut().append(name, HeaderValue::from_bytes(value).unwrap());
+    }
+    let mut text = Vec::new();
+    write_response(&response, asked, ended, &mut text).map_err(|reject| reject.reason)?;
+    let mut head = ResponseHead::default();
+    match parse_response(&text, asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head) {
+        Ok(Parsed::Complete) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        other => panic!("{other:?}: {}", text.escape_ascii()),
+    }
+}
+
+#[test]
+fn a_response_of_http2_reads_as_if_a_server_of_http1_had_sent_it() {
+    let get = Asked { method: Method::Get, upgrade: false };
+    let head = Asked { method: Method::Head, upgrade: false };
+    let upgrade = Asked { method: Method::Get, upgrade: true };
+    assert_eq!(answer(200, &[], get, false).unwrap(), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    assert_eq!(answer(200, &[], get, true).unwrap(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(answer(200, &[], head, true).unwrap(), "HTTP/1.1 200 OK\r\n\r\n");
+    assert_eq!(answer(204, &[], get, true).unwrap(), "HTTP/1.1 204 No Content\r\n\r\n");
+    assert_eq!(
+        answer(200, &[("content-length", b"5")], get, false).unwrap(),
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
+    );
+    assert!(answer(200, &[], upgrade, false).unwrap().starts_with("HTTP/1.1 101 \r\nConnection: upgrade\r\n"));
+    assert_eq!(answer(200, &[("connection", b"close")], get, true), Err("connection-specific-field"));
+    assert_eq!(answer(200, &[("x", b" y")], get, true), Err("space-around-value"));
+}
+
+#[test]
 fn a_response_keeps_what_goes_on_and_loses_what_is_between_neighbours() {
     let bytes =
         b"HTTP/1.1 200 Fine\r\nServer: x\r\nConnection: close, x-hop\r\nX-Hop: 1\r\nTransfer-Encoding: chunked\r\n\
