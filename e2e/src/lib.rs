@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod client;
 pub mod distance;
 pub mod engine;
+pub mod external;
 pub mod frames;
 pub mod http;
 pub mod keyserver;

@@ -145,8 +145,7 @@ fn give_up(
         experience.fresh = true;
         experience.kept = permit.map(|permit| (server, permit));
     } else {
-        experience.failures += 1;
-        experience.tried.push(server);
+        experience.failed(server);
     }
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
@@ -186,24 +185,19 @@ fn refuse(
     backend: BackendId,
     refusal: &Refusal,
 ) -> After {
-    let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.backends[backend.0];
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
-            core.metrics.increment(metrics.unavailable);
             request.note.fault = Some("no-server");
             answer_error(client, request, 503, "no-server")
         }
         Refusal::Queue(reason) => {
-            core.metrics.increment(metrics.queue_refused.of(reason));
             request.note.fault = Some(reason);
             let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
             answer_busy(client, request, reason, wait.as_secs().max(1))
         }
         Refusal::ClientGone => {
-            core.metrics.increment(metrics.queue_refused.of("client-gone"));
             request.note.fault = Some("client-reset");
-            core.metrics.increment(client.metrics().faults.of("client-reset"));
+            client.core().metrics.increment(client.metrics().faults.of("client-reset"));
             After::Abort
         }
     }

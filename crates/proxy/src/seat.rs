@@ -1,4 +1,4 @@
-//! A place at a server for one request: which server, on which connection, and the wait while all of them are full.
+//! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -20,6 +20,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::http2::{self, ServerSeat};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
+use crate::proxied;
 use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
@@ -28,7 +29,9 @@ use crate::telemetry::Wait;
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
 
-/// What a request has learnt in its earlier attempts.
+pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+
+/// What a request or a relay has learnt in its earlier attempts.
 #[derive(Default)]
 pub struct Experience {
     /// Attempts that failed for another reason than a stale connection.
@@ -40,9 +43,19 @@ pub struct Experience {
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
+    /// Microseconds in the backend's line, if there was a wait.
+    pub queue_us: Option<u64>,
 }
 
-/// Why a request got no connection.
+impl Experience {
+    /// An attempt has failed, and the server is to blame.
+    pub fn failed(&mut self, server: usize) {
+        self.failures += 1;
+        self.tried.push(server);
+    }
+}
+
+/// Why there is no connection.
 pub enum Refusal {
     NoServer,
     /// One of `telemetry::QUEUE_REFUSALS`.
@@ -58,7 +71,7 @@ pub enum Seat {
     Stream(ServerSeat),
 }
 
-/// Which servers a request may go to, the most particular first.
+/// Which servers will do, the most particular first.
 #[derive(Clone, Copy)]
 enum Choice {
     Trusted,
@@ -71,6 +84,21 @@ enum Pick {
     /// Those that would do have as many connections as they may.
     Full(Box<[usize]>),
     None,
+}
+
+/// What is asked of a connection.
+pub struct Need {
+    pub fit: Fit,
+    /// The kernel is asked whether an idle connection is still open.
+    pub certain: bool,
+    /// The only client connection whose bytes it may carry.
+    pub owner: Option<NonZeroU64>,
+}
+
+pub enum Found {
+    Connection(Box<ServerConnection>),
+    /// The right to make one; none where there is no limit.
+    Permit(Option<Permit>),
 }
 
 /// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
@@ -86,40 +114,36 @@ pub async fn take(
     if snapshot.backends[backend.0].pool.streams_max > 0 {
         return Box::pin(take_stream(client, request, snapshot, backend, experience)).await;
     }
-    let level = level(snapshot.shared.config.backends[backend.0].reuse);
-    let owner = (level == Level::Never).then(|| client.owner());
+    let config = &snapshot.shared.config.backends[backend.0];
+    let level = level(config.reuse);
+    // What a server was told of a client at the start is not true of another.
+    let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
+    let owner = is_private.then(|| client.owner());
     let need = Need {
         fit: if experience.fresh { Fit::New } else { fit(level, client.ordinal() <= 1, repeatable) },
         certain: !request.head.method.is_idempotent(),
         owner,
     };
     request.note.reused = false;
-    let (server, found) = match experience.kept.take() {
-        Some((server, permit)) => (server, Found::Permit(Some(permit))),
-        None => match seek(&core, snapshot, backend, &need, experience) {
-            Ok(found) => found,
-            Err(None) => return Err(Refusal::NoServer),
-            // Boxed, as all that is rare: every request would carry room for it.
-            Err(Some(wants)) => Box::pin(queue(client, request, snapshot, backend, wants, &need)).await?,
-        },
-    };
+    let found = find(client, snapshot, backend, &need, experience).await;
+    request.note.queue_us = experience.queue_us;
+    let (server, found) = found?;
     request.note.server = Some(server);
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    core.metrics.increment(metrics.requests);
     let permit = match found {
         Found::Connection(mut found) => {
             found.requests = found.requests.saturating_add(1);
-            core.metrics.increment(metrics.reused);
+            core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
             request.note.reused = true;
             return Ok(Seat::Connection(found));
         }
         Found::Permit(permit) => permit,
     };
     let key = PoolKey { server, owner };
+    let preamble = preamble(client, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, client.deadline())).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, client.deadline())).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         client.count_timeout(Wait::Connect);
@@ -143,13 +167,18 @@ async fn take_stream(
     request.note.reused = false;
     let server = match pick(&core, snapshot, backend, &experience.tried) {
         Pick::Server(server, _) => server,
-        Pick::None => return Err(Refusal::NoServer),
+        Pick::None => {
+            core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
+            return Err(Refusal::NoServer);
+        }
         // As many connections as there may be: a stream of one of ours will end, or another core's permit comes back.
         Pick::Full(wants) => match wants.iter().find(|server| pool.lanes[**server].is_alive()) {
             Some(server) => *server,
             None => {
                 let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-                let (server, permit) = match wait(client, request, snapshot, backend, turnstile, wants).await? {
+                let waited = wait(client, snapshot, backend, turnstile, wants).await;
+                count_refused(&core, backend, &waited);
+                let (server, permit) = match waited? {
                     Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
                     Grant::Connection(server, connection) => (server, connection.permit),
                 };
@@ -169,6 +198,7 @@ async fn take_stream(
     }
     let started = Instant::now();
     let seat = await_stream(client, snapshot, backend, server).await;
+    count_refused(&core, backend, &seat);
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     seat.map(Seat::Stream)
 }
@@ -216,43 +246,81 @@ async fn await_stream(
     .await
 }
 
-/// What a request asks of a connection.
-struct Need {
-    fit: Fit,
-    /// The kernel is asked whether an idle connection is still open.
-    certain: bool,
-    owner: Option<NonZeroU64>,
+/// What connections of this client to this backend begin with.
+fn preamble(client: &ClientSide<'_>, config: &Backend) -> Result<Vec<u8>, Attempt> {
+    let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
+    let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
+    let header = match client {
+        ClientSide::Http1(connection) => proxied::header(connection, version, None),
+        ClientSide::Http2(stream) => stream.link.proxy_header(version),
+    };
+    header.map_err(|_| failed)
 }
 
-enum Found {
-    Connection(Box<ServerConnection>),
-    /// The right to make one; none where there is no limit.
-    Permit(Option<Permit>),
+/// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
+/// where every server that would do is full.
+pub async fn find(
+    client: &mut ClientSide<'_>,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    need: &Need,
+    experience: &mut Experience,
+) -> Result<(usize, Found), Refusal> {
+    let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.backends[backend.0];
+    let (server, found) = match experience.kept.take() {
+        Some((server, permit)) => (server, Found::Permit(Some(permit))),
+        None => match seek(&core, snapshot, backend, need, experience) {
+            Ok(found) => found,
+            Err(None) => {
+                core.metrics.increment(metrics.unavailable);
+                return Err(Refusal::NoServer);
+            }
+            // Boxed, as all that is rare: every request would carry room for it.
+            Err(Some(wants)) => Box::pin(queue(client, snapshot, backend, wants, need, experience)).await?,
+        },
+    };
+    core.metrics.increment(metrics.servers[server].requests);
+    Ok((server, found))
 }
 
-/// Makes a connection within the backend's patience, and keeps the account of it.
+/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
 pub async fn connect(
     core: &Core,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
+    preamble: &[u8],
     deadline: &Deadline,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let config = &snapshot.shared.config.backends[backend.0];
+    let address = snapshot.shared.servers[backend.0][key.server].address;
+    let started = Instant::now();
+    let reached = reach(core, address, config, preamble, deadline).await;
+    core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
+    settle(core, snapshot, backend, key, permit, reached.map(ServerStream::plain))
+}
+
+/// The account of an attempt to connect, and the connection if there is one.
+pub fn settle(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    made: Result<ServerStream, Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
     let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
-    let started = Instant::now();
-    let connected = reach(core, snapshot.shared.servers[backend.0][key.server].address, config, deadline).await;
-    core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
-    match connected {
-        Ok(socket) => {
+    match made {
+        Ok(stream) => {
             suspects.borrow_mut().succeeded(key.server);
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            let stream = ServerStream::plain(socket);
             Ok(Box::new(ServerConnection { stream, key, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
@@ -324,16 +392,34 @@ fn seek(
 
 async fn queue(
     client: &mut ClientSide<'_>,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     wants: Box<[usize]>,
     need: &Need,
+    experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
     let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
-    let grant = wait(client, request, snapshot, backend, turnstile, wants).await?;
-    Ok(granted(&core, snapshot, backend, turnstile, grant, need))
+    let began = Instant::now();
+    let waited = wait(client, snapshot, backend, turnstile, wants).await;
+    count_refused(&core, backend, &waited);
+    // Who found the line full has not waited.
+    if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
+        let micros = began.elapsed().as_micros() as u64;
+        experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
+        core.metrics.observe(metrics.queue_wait, micros);
+    }
+    Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
+}
+
+fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>) {
+    let metrics = &core.telemetry.backends[backend.0];
+    match waited {
+        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
+        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        _ => {}
+    }
 }
 
 fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
@@ -474,7 +560,6 @@ impl Drop for Place<'_> {
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it.
 async fn wait(
     client: &mut ClientSide<'_>,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
@@ -486,9 +571,9 @@ async fn wait(
     let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket };
-    let (started, due) = (Instant::now(), core.timers.now() + patience);
+    let due = core.timers.now() + patience;
     client.rest();
-    let outcome = poll_fn(|context| {
+    let granted = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
@@ -503,13 +588,16 @@ async fn wait(
     })
     .await;
     drop(place);
-    let micros = started.elapsed().as_micros() as u64;
-    request.note.queue_us = Some(request.note.queue_us.unwrap_or(0) + micros);
-    core.metrics.observe(metrics.queue_wait, micros);
-    outcome
+    granted
 }
 
-async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &Deadline) -> Result<Socket, Attempt> {
+async fn reach(
+    core: &Core,
+    address: SocketAddr,
+    config: &Backend,
+    preamble: &[u8],
+    deadline: &Deadline,
+) -> Result<Socket, Attempt> {
     let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
     let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     poll_fn(|context| {
@@ -517,17 +605,20 @@ async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &De
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
         }
         if core.timers.now() >= due {
-            let repeatable = Repeatable::Unsent;
-            return Poll::Ready(Err(Attempt { status: 504, reason: "connect-timeout", repeatable }));
+            return Poll::Ready(Err(CONNECT_TIMEOUT));
         }
         deadline.set(due, context.waker());
         Poll::Pending
     })
     .await?;
+    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
+        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+    }
     Ok(socket)
 }
 
-fn connect_failure(error: &std::io::Error) -> Attempt {
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         // Another server would fare no better.
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
-use propylon_config::{BackendId, Http2};
+use propylon_config::{BackendId, Http2, ProxyProtocol};
 use propylon_tls::{Facts, Introduction};
 use tokio::task::spawn_local;
 
@@ -20,6 +20,7 @@ use super::wire::Wire;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
+use crate::proxied;
 use crate::telemetry::Wait;
 
 /// What a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
@@ -80,7 +81,7 @@ impl Link {
             listener: connection.listener,
             peer: connection.peer,
             facts: connection.facts,
-            introduction: connection.stream.tls.as_mut().and_then(|session| session.take_introduction()),
+            introduction: connection.introduction().cloned().map(Box::new),
             handshake_us: Cell::new(connection.handshake_us.take()),
             connection: RefCell::new(connection),
             staged: RefCell::default(),
@@ -99,6 +100,11 @@ impl Link {
 
     pub fn owner(&self) -> NonZeroU64 {
         self.connection.borrow_mut().owner()
+    }
+
+    /// See `proxied::header`.
+    pub fn proxy_header(&self, version: ProxyProtocol) -> std::io::Result<Vec<u8>> {
+        proxied::header(&self.connection.borrow(), version, None)
     }
 
     pub fn note_backend(&self, backend: BackendId) {

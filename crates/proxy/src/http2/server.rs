@@ -209,7 +209,7 @@ async fn live(
 ) {
     let deadline = core.timers.deadline();
     let key = PoolKey { server, owner: None };
-    let made = match seat::connect(&core, &snapshot, backend, key, permit, &deadline).await {
+    let made = match seat::connect(&core, &snapshot, backend, key, permit, &[], &deadline).await {
         Ok(made) => made,
         Err(failed) => return lane.failed(failed),
     };
