@@ -198,7 +198,8 @@ pub struct Http2 {
     /// Bytes of a request body that may be on their way before the server has taken any: of a stream, at first. Default
     /// 64 KiB.
     pub initial_window: u32,
-    /// What a stream's window grows to when bodies turn out to be long; a connection's is four times that. Default 1 MiB.
+    /// What a stream's window grows to when bodies turn out to be long; a connection's is
+    /// `initial_window` for every stream that may be. Default 1 MiB.
     pub window_max: u32,
     /// WebSocket by extended CONNECT (RFC 8441). Default yes.
     pub extended_connect: bool,

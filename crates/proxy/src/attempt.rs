@@ -139,7 +139,8 @@ fn give_up(
     request.note.fault = Some(failed.reason);
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
-    let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
+    let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
     if stale {
         core.metrics.increment(metrics.servers[server].stale);
         experience.fresh = true;

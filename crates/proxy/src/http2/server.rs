@@ -28,9 +28,9 @@ use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
-/// Body bytes of a response that may be on their way before the client has taken any: of a stream, and of a connection.
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Body bytes of a response that may be on their way before the client has taken any. A connection has room for all its
+/// streams: clients that read slowly hold up no other.
+const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Body bytes of a request that the library may hold beyond the server's window.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of ours that a server may answer wrongly on one connection.
@@ -277,7 +277,7 @@ async fn greet(
         .enable_push(false)
         .initial_max_send_streams(config.max_streams as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
