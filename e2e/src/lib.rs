@@ -17,7 +17,9 @@ pub mod nginx;
 pub mod origin;
 pub mod program;
 pub mod scratch;
+pub mod secure;
 pub mod served;
+pub mod softhsm;
 pub mod wait;
 
 pub use certificates::Certificates;

@@ -9,11 +9,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use propylon_config::{Backend, BackendId, Reuse};
+use propylon_policy::balance::Draw;
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::turnstile::{Grant, Ticket};
+use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
+use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
@@ -21,7 +24,7 @@ use crate::exchange::Request;
 use crate::http2::{self, ServerSeat};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
-use crate::server::ServerStream;
+use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -43,6 +46,10 @@ pub struct Experience {
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
+    /// What it is balanced by.
+    pub wish: Wish,
+    /// Its time at the server that it is at.
+    pub turn: Option<Turn>,
     /// Microseconds in the backend's line, if there was a wait.
     pub queue_us: Option<u64>,
 }
@@ -69,14 +76,6 @@ pub enum Refusal {
 pub enum Seat {
     Connection(Box<ServerConnection>),
     Stream(ServerSeat),
-}
-
-/// Which servers will do, the most particular first.
-#[derive(Clone, Copy)]
-enum Choice {
-    Trusted,
-    Untried,
-    Any,
 }
 
 enum Pick {
@@ -129,6 +128,7 @@ pub async fn take(
     request.note.queue_us = experience.queue_us;
     let (server, found) = found?;
     request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
     let permit = match found {
@@ -165,7 +165,7 @@ async fn take_stream(
     let pool = &snapshot.backends[backend.0].pool;
     experience.kept = None;
     request.note.reused = false;
-    let server = match pick(&core, snapshot, backend, &experience.tried) {
+    let server = match pick(&core, snapshot, backend, experience) {
         Pick::Server(server, _) => server,
         Pick::None => {
             core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
@@ -188,6 +188,7 @@ async fn take_stream(
         },
     };
     request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
     pool.recent[server].set(pool.recent[server].get().saturating_add(1));
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     core.metrics.increment(metrics.requests);
@@ -296,10 +297,21 @@ pub async fn connect(
 ) -> Result<Box<ServerConnection>, Attempt> {
     let config = &snapshot.shared.config.backends[backend.0];
     let address = snapshot.shared.servers[backend.0][key.server].address;
+    // One patience for both: the server is there when it can be spoken to.
+    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let reached = reach(core, address, config, preamble, deadline).await;
+    let reached = reach(core, address, preamble, due, deadline).await;
     core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
-    settle(core, snapshot, backend, key, permit, reached.map(ServerStream::plain))
+    let made = match (reached, &snapshot.connectors[backend.0]) {
+        (Ok(socket), None) => Ok(ServerStream::plain(socket)),
+        (Ok(socket), Some(connector)) => {
+            let greeted = greet(core, socket, connector, key.server, due, deadline).await;
+            account_greeting(core, snapshot, backend, key.server, &greeted);
+            greeted.map(|(stream, _)| stream).map_err(|failure| failure.attempt())
+        }
+        (Err(failed), _) => Err(failed),
+    };
+    settle(core, snapshot, backend, key, permit, made)
 }
 
 /// The account of an attempt to connect, and the connection if there is one.
@@ -312,11 +324,11 @@ pub fn settle(
     made: Result<ServerStream, Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
-    let suspects = &snapshot.backends[backend.0].suspects;
+    let state = &snapshot.backends[backend.0];
     let config = &snapshot.shared.config.backends[backend.0];
     match made {
         Ok(stream) => {
-            suspects.borrow_mut().succeeded(key.server);
+            state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
@@ -326,7 +338,7 @@ pub fn settle(
         Err(failed) => {
             // What this machine is short of is no fault of the server.
             if failed.status != 503 {
-                suspects.borrow_mut().failed(key.server, core.timers.now());
+                state.suspects.borrow_mut().failed(key.server, core.timers.now());
             }
             core.metrics.increment(metrics.servers[key.server].connect_failures);
             Err(failed)
@@ -379,13 +391,18 @@ fn seek(
     need: &Need,
     experience: &Experience,
 ) -> Result<(usize, Found), Option<Box<[usize]>>> {
-    match pick(core, snapshot, backend, &experience.tried) {
+    match pick(core, snapshot, backend, experience) {
         Pick::None => Err(None),
         Pick::Full(wants) => Err(Some(wants)),
         Pick::Server(server, choice) => match at(core, snapshot, backend, server, need) {
             Some(found) => Ok((server, found)),
             // Another core was faster.
-            None => Err(Some(acceptable(core, snapshot, backend, &experience.tried, choice))),
+            None => {
+                let state = &snapshot.backends[backend.0];
+                let suspects = state.suspects.borrow();
+                let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, core.timers.now());
+                Err(Some(acceptable(&eligibility, choice, state.pool.servers())))
+            }
         },
     }
 }
@@ -422,25 +439,29 @@ fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>
     }
 }
 
-fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
+fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &Experience) -> Pick {
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
-    let random = core.random.borrow_mut().u64(..);
+    let draw = Draw { key: experience.wish.key, random: core.random.borrow_mut().u64(..), now };
+    let mut suspects = state.suspects.borrow_mut();
+    let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
-        let mut suspects = state.suspects.borrow_mut();
-        let fits = |server: usize| match choice {
-            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
-            Choice::Untried => !tried.contains(&server),
-            Choice::Any => true,
+        let fits = |server: usize| eligibility.fits(server, choice);
+        let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
+        let has_room = |server: usize| state.pool.has_room(server);
+        let picked = match wished {
+            // What a client has there is worth the wait.
+            Some(server) if !has_room(server) => return Pick::Full(Box::new([server])),
+            Some(server) => Some(server),
+            None => state.balancer.borrow_mut().pick(|server| fits(server) && has_room(server), draw),
         };
-        let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
         if let Some(server) = picked {
+            core.note_tier(backend.0, eligibility.tier());
             suspects.tried(server, now);
             return Pick::Server(server, choice);
         }
-        drop(suspects);
         let wants = match state.pool.turnstile {
-            Some(_) => acceptable(core, snapshot, backend, tried, choice),
+            Some(_) => acceptable(&eligibility, choice, state.pool.servers()),
             None => Box::default(),
         };
         // Waiting for a server that is trusted is better than failing at one that is not.
@@ -451,22 +472,9 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize
     Pick::None
 }
 
-fn acceptable(
-    core: &Core,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    tried: &[usize],
-    choice: Choice,
-) -> Box<[usize]> {
-    let state = &snapshot.backends[backend.0];
-    let suspects = state.suspects.borrow();
-    let now = core.timers.now();
-    let fits = |server: &usize| match choice {
-        Choice::Trusted => !tried.contains(server) && suspects.eligible(*server, now),
-        Choice::Untried => !tried.contains(server),
-        Choice::Any => true,
-    };
-    (0..state.pool.servers()).filter(fits).collect()
+/// Any of these will do.
+fn acceptable(eligibility: &Eligibility<'_>, choice: Choice, servers: usize) -> Box<[usize]> {
+    (0..servers).filter(|server| eligibility.fits(*server, choice)).collect()
 }
 
 /// An idle connection to this server, or the right to make one, without waiting.
@@ -594,12 +602,20 @@ async fn wait(
 async fn reach(
     core: &Core,
     address: SocketAddr,
-    config: &Backend,
     preamble: &[u8],
+    due: u64,
     deadline: &Deadline,
 ) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
-    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
+    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        core.make_room();
+    }
+    let mut socket = Socket::new(stream?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
@@ -618,10 +634,85 @@ async fn reach(
     Ok(socket)
 }
 
+/// A stream, and how long it took to agree on it, in microseconds.
+type Greeted = Result<(ServerStream, u64), Ungreeted>;
+
+/// Why TLS with a server came to nothing.
+enum Ungreeted {
+    Timeout,
+    Failed(UpstreamFailure),
+}
+
+impl Ungreeted {
+    fn attempt(&self) -> Attempt {
+        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
+        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Ungreeted::Timeout => "tls-timeout",
+            Ungreeted::Failed(failure) => failure.reason,
+        }
+    }
+}
+
+async fn greet(
+    core: &Core,
+    socket: Socket,
+    connector: &Connector,
+    server: usize,
+    due: u64,
+    deadline: &Deadline,
+) -> Greeted {
+    let began = Instant::now();
+    let session = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = Greeting::new(socket, session);
+    let stream = poll_fn(|context| {
+        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock) {
+            return Poll::Ready(greeted.map_err(Ungreeted::Failed));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Ungreeted::Timeout));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((stream, began.elapsed().as_micros() as u64))
+}
+
+fn account_greeting(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, greeted: &Greeted) {
+    let Some(metrics) = &core.telemetry.backends[backend.0].tls else { return };
+    match greeted {
+        Ok((stream, micros)) => {
+            let resumed = stream.facts().is_some_and(|facts| facts.resumed);
+            core.metrics.increment(if resumed { metrics.resumed } else { metrics.full });
+            core.metrics.observe(metrics.duration, *micros);
+        }
+        Err(why) => {
+            core.metrics.increment(metrics.failures.of(why.reason()));
+            if let Ungreeted::Failed(failure) = why {
+                complain(core, snapshot, backend, server, failure);
+            }
+        }
+    }
+}
+
+/// Says in the log which server TLS came to nothing with, and what to do.
+pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, failure: &UpstreamFailure) {
+    let Some(withheld) = core.server_failures_logged.borrow_mut().admit(core.timers.now()) else { return };
+    let label = &snapshot.shared.servers[backend.0][server].label;
+    let backend = &snapshot.shared.config.backends[backend.0].name;
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
+}
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
+
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        // Another server would fare no better.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),

@@ -13,6 +13,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 use crate::batches::BatchMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -80,6 +81,7 @@ pub struct Telemetry {
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -301,9 +303,51 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
+    /// Picks outside of the ordinary.
+    pub unusual_picks: ByReason,
+    /// What cookies were worth; none where the backend has none.
+    pub sticky: Option<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
+    /// None where servers are reached in plaintext.
+    pub tls: Option<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
+}
+
+/// TLS with a backend's servers.
+pub struct ServerTlsMetrics {
+    pub full: Counter,
+    pub resumed: Counter,
+    pub failures: ByReason,
+    pub duration: Histogram,
+}
+
+impl ServerTlsMetrics {
+    fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
+        let label = ("backend", backend);
+        let mut slot = |resumed: &str| {
+            let help = "TLS handshakes with servers finished, by whether a session was resumed.";
+            r.counter("propylon_server_tls_handshakes_total", help, &[label, ("resumed", resumed)])
+        };
+        ServerTlsMetrics {
+            full: slot("false"),
+            resumed: slot("true"),
+            failures: ByReason::new(
+                r,
+                "propylon_server_tls_handshake_failures_total",
+                "TLS handshakes with servers that failed.",
+                label,
+                &[propylon_tls::UpstreamFailure::REASONS, &["tls-timeout"]].concat(),
+            ),
+            duration: r.histogram(
+                "propylon_server_tls_handshake_duration_seconds",
+                "TLS handshakes with servers, once the connection was there.",
+                &[label],
+                DURATION_BOUNDS,
+                1e-6,
+            ),
+        }
+    }
 }
 
 pub struct ServerMetrics {
@@ -311,6 +355,7 @@ pub struct ServerMetrics {
     pub connections: Counter,
     pub open: Gauge,
     pub idle: Gauge,
+    pub in_flight: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -377,6 +422,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "tls-timeout",
     "closed-before-response",
     "first-byte-timeout",
     "body-timeout",
@@ -396,6 +442,12 @@ pub const SERVER_FAULTS: &[&str] = &[
 
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
+
+/// Why a server was picked that is not an ordinary one which is up.
+pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
+
+/// What a cookie of `sticky` was worth.
+pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
 
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
@@ -446,9 +498,10 @@ impl Telemetry {
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
     }
 }
 
@@ -668,13 +721,24 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             label,
             QUEUE_REFUSALS,
         ),
+        unusual_picks: ByReason::new(
+            r,
+            "propylon_unusual_picks_total",
+            "Picks of backups, of servers that are not up because too few are, and where none is up.",
+            label,
+            UNUSUAL_PICKS,
+        ),
+        sticky: backend.sticky.is_some().then(|| {
+            let help = "Requests by what their cookie was worth: it was followed, or why not.";
+            ByReason::new(r, "propylon_sticky_requests_total", help, label, STICKY_OUTCOMES)
+        }),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
             "propylon_server_faults_total",
             "Attempts that failed on the server's side.",
             label,
-            SERVER_FAULTS,
+            &[SERVER_FAULTS, propylon_tls::UpstreamFailure::REASONS].concat(),
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",
@@ -683,6 +747,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             DURATION_BOUNDS,
             1e-6,
         ),
+        tls: backend.tls.as_ref().map(|_| ServerTlsMetrics::new(r, &backend.name)),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",
@@ -703,6 +768,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        in_flight: r.gauge(
+            "propylon_server_requests_in_flight",
+            "Requests at a server, from their pick to their end.",
+            by,
+        ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
         reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
         stale: r.counter(

@@ -215,18 +215,21 @@ async fn live(
     };
     let config = &snapshot.shared.config.backends[backend.0];
     let ServerConnection { stream, permit, expires, .. } = *made;
+    let is_tls = stream.is_tls();
+    // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2).
+    let agreed = !is_tls || stream.facts().is_some_and(|facts| facts.alpn.is_some());
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     let begun = greet(&core, &wire, config.http2, patience, &deadline).await;
-    let Ok((send, connection)) = begun else {
+    let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         core.metrics.lower(metrics.open);
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
         return lane.failed(failed);
     };
     let link = Rc::new(ServerLink {
         send: RefCell::new(Some(send)),
-        is_tls: false,
+        is_tls,
         seats: Cell::new(0),
         requests: Cell::new(0),
         requests_max: config.max_requests.map_or(u32::MAX, u32::from),
