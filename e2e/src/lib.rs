@@ -10,6 +10,7 @@ pub mod client;
 pub mod distance;
 pub mod engine;
 pub mod external;
+pub mod frames;
 pub mod http;
 pub mod keyserver;
 pub mod nginx;

@@ -18,7 +18,8 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use propylon_config::{
-    At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
+    TlsProfile,
 };
 use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
@@ -40,16 +41,29 @@ use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 
+/// HTTP/2 over TLS (RFC 9113 §3.2).
+const ALPN_HTTP2: &[u8] = b"h2";
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
-const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
 /// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
-pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
+fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
+    match backend.protocol {
+        ServerProtocol::Http1 => &[b"http/1.1"],
+        ServerProtocol::Http2 => &[ALPN_HTTP2],
+        ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
+    }
+}
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
     ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
+
+/// Whether the protocol at that place is HTTP/2.
+pub fn is_http2(position: u8) -> bool {
+    ALPN.get(usize::from(position)) == Some(&ALPN_HTTP2)
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
@@ -90,6 +104,8 @@ struct Terms {
     prefer: Option<Vec<KeyType>>,
     /// In place of the engine's own protocols, where bytes are handed on.
     alpn: Option<Vec<String>>,
+    /// HTTP/2 is among the engine's own.
+    http2: bool,
     tickets: Arc<Tickets>,
     /// By worker: what its acceptor is made of.
     parts: Vec<OnceLock<AcceptorParts>>,
@@ -101,11 +117,13 @@ impl Terms {
             && Arc::ptr_eq(&self.tickets, &other.tickets)
             && self.prefer == other.prefer
             && self.alpn == other.alpn
+            && self.http2 == other.http2
     }
 
     fn parts(&self, worker: usize) -> &AcceptorParts {
         self.parts[worker].get_or_init(|| {
-            let parts = self.profile.acceptor_parts(self.prefer.as_deref(), &self.tickets);
+            let withheld: &[&[u8]] = if self.http2 { &[] } else { &[ALPN_HTTP2] };
+            let parts = self.profile.acceptor_parts(self.prefer.as_deref(), withheld, &self.tickets);
             match &self.alpn {
                 Some(alpn) => parts.with_alpn(alpn),
                 None => parts,
@@ -482,6 +500,7 @@ fn terms(
         profile: Arc::clone(&profiles[id]),
         prefer: listener.prefer.clone(),
         alpn: listener.protocol.is_relay().then(|| listener.alpn.clone()),
+        http2: listener.http2.enabled,
         tickets: Arc::clone(tickets.of(id)),
         parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
     };
@@ -552,7 +571,7 @@ pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>),
 /// None for plaintext.
 pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
     let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
-    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, server_alpn(backend))?;
     Ok((Some(upstream), findings))
 }
 

@@ -5,6 +5,7 @@ mod backend_tls;
 mod balance;
 mod client_auth;
 mod headers;
+mod http2;
 pub(crate) mod keyserver;
 mod listener;
 mod pkcs11;

@@ -12,6 +12,7 @@ use propylon_policy::reuse::Fit;
 use super::Note;
 use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Turn, Wish};
+use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
@@ -44,7 +45,7 @@ pub async fn dial(
     let wish = Wish::of_client(connection.peer.ip(), config);
     let mut experience = Experience { wish, ..Experience::default() };
     loop {
-        let found = seat::find(connection, snapshot, backend, &need, &mut experience).await;
+        let found = seat::find(&mut ClientSide::Http1(connection), snapshot, backend, &need, &mut experience).await;
         note.queue_us = experience.queue_us.map(narrow);
         let (server, found) = found.map_err(reason)?;
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
