@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use propylon_config::HandshakeLimits;
+use propylon_config::{HandshakeLimits, Listener};
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
@@ -186,6 +186,14 @@ impl Core {
             }
             backend.pool.settle(|server, closed| self.pool_closed(place, server, closed));
             self.report_all_idle(place, &backend.pool);
+        }
+        // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
+        let is_other = |(place, known): (usize, &Listener)| {
+            let listener = next.listener(place);
+            listener.retired.is_some() || listener.http2 != known.http2
+        };
+        if earlier.shared.config.live_listeners().any(is_other) {
+            self.timers.wake_all();
         }
     }
 

@@ -13,7 +13,8 @@ use propylon_config::{Backend, ServerProtocol};
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
-use crate::http2::Lane;
+use crate::core::Core;
+use crate::http2::{Lane, ServerSeat};
 use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
@@ -158,9 +159,14 @@ impl Pool {
         is_same: impl Fn(usize) -> bool,
     ) -> Pool {
         let mut pool = Pool::new(backend, earlier.core, turnstile);
-        for (server, (idle, known)) in pool.idle.iter_mut().zip(&earlier.idle).enumerate() {
-            if is_same(server) {
-                *idle = Rc::clone(known);
+        // What was made without a permit is nothing that permits are counted by: requests in progress finish on it.
+        if pool.turnstile.is_some() != earlier.turnstile.is_some() {
+            return pool;
+        }
+        for server in (0..pool.servers().min(earlier.servers())).filter(|server| is_same(*server)) {
+            pool.idle[server] = Rc::clone(&earlier.idle[server]);
+            if !earlier.lanes[server].is_abandoned() {
+                pool.lanes[server] = Rc::clone(&earlier.lanes[server]);
             }
         }
         pool
@@ -172,17 +178,23 @@ impl Pool {
             let is_shared = later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later));
             self.kept[server].set(is_shared && self.kept[server].get());
         }
+        for (server, lane) in self.lanes.iter().enumerate() {
+            if later.and_then(|later| later.lanes.get(server)).is_none_or(|later| !Rc::ptr_eq(lane, later)) {
+                lane.abandon();
+            }
+        }
         self.retain(|server, _| self.kept[server].get(), &mut closed);
     }
 
-    /// Closes what the limits of this pool know nothing of and what is of servers that are gone, and has the other cores know
-    /// of the rest.
+    /// Closes what is of servers that are gone and what is above the limits of this pool, and has the other cores know of the rest.
     pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
-        let counted = self.turnstile.is_some();
-        let kept =
-            |server: usize, idle: &mut Idle| self.kept[server].get() && (!counted || idle.connection.permit.is_some());
-        self.retain(kept, &mut closed);
+        self.retain(|server, _| self.kept[server].get(), &mut closed);
         for server in 0..self.servers() {
+            match self.kept[server].get() {
+                false => self.lanes[server].abandon(),
+                true if self.is_over(server) => self.lanes[server].shed_from_here_on(),
+                true => {}
+            }
             self.note(server);
             // Somebody may have joined the line before these could be seen.
             self.give_away(server);
@@ -193,9 +205,44 @@ impl Pool {
     pub fn has_room(&self, server: usize) -> bool {
         self.turnstile.as_ref().is_none_or(|turnstile| {
             turnstile.has_room(server)
-                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max))
+                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max, self.requests_max))
                 || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
+    }
+
+    /// A seat on a connection that carries many requests, if there is one.
+    pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<ServerSeat> {
+        let lane = &self.lanes[server];
+        if lane.is_shedding() {
+            lane.shed(self.is_over(server));
+        }
+        lane.seat(core, self.streams_max, self.requests_max)
+    }
+
+    fn is_over(&self, server: usize) -> bool {
+        self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_over(server))
+    }
+
+    /// Whether connections to this server are kept when their request is over.
+    pub fn keeps(&self, server: usize) -> bool {
+        self.kept[server].get()
+    }
+
+    /// Has a connection found by those who wait for one on this core, whatever the limits say of idle ones.
+    pub fn lend(&self, connection: Box<ServerConnection>, now: u64) {
+        let server = connection.key.server;
+        self.idle[server].borrow_mut().push(Idle { connection, since: now });
+        self.note(server);
+    }
+
+    /// Closes what was lent and not taken, where nothing is kept. Returns how many.
+    pub fn take_back(&self, server: usize) -> usize {
+        if self.keeps(server) {
+            return 0;
+        }
+        let idle = self.idle[server].take();
+        self.note(server);
+        idle.len()
     }
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.

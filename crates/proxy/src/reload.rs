@@ -415,7 +415,13 @@ impl Keeper {
         let is_still = |gauge| self.store.level(gauge) == 0;
         let mut free = FreePlaces::default();
         for (listener, metrics) in snapshot.config.listeners.iter().zip(self.telemetry.listeners.iter()) {
-            free.listeners.push(is_past(listener.retired) && is_still(metrics.open));
+            free.listeners.push(
+                is_past(listener.retired)
+                    && is_still(metrics.open)
+                    && is_still(metrics.in_progress)
+                    && is_still(metrics.http2.open)
+                    && is_still(metrics.http2.streams),
+            );
         }
         for (backend, metrics) in snapshot.config.backends.iter().zip(self.telemetry.backends.iter()) {
             let servers = backend.servers.iter().zip(metrics.servers.iter());

@@ -218,7 +218,7 @@ async fn take_stream(
 fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server: usize, certain: bool) -> Option<Seat> {
     let pool = &snapshot.backends[backend.0].pool;
     let lane = &pool.lanes[server];
-    if let Some(seat) = lane.seat(core, pool.streams_max) {
+    if let Some(seat) = pool.seat(core, server) {
         return Some(Seat::Stream(seat));
     }
     if !lane.speaks_http1() {

@@ -362,7 +362,7 @@ fn follow_upstreams(
     for (place, backend) in config.backends.iter().enumerate() {
         let known = earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.upstreams[place])));
         let known = known.filter(|(known, _)| known.name == backend.name);
-        let is_same = known.is_some_and(|(known, _)| is_same_tls(known, backend));
+        let is_same = known.is_some_and(|(known, _)| speaks_the_same(known, backend));
         if let Some((_, upstream)) = known
             && (backend.retired.is_some() || is_same && files == Files::AsTheyWere)
         {
@@ -383,8 +383,9 @@ fn follow_upstreams(
     upstreams
 }
 
-fn is_same_tls(one: &Backend, two: &Backend) -> bool {
-    effective::backend(one)["tls"] == effective::backend(two)["tls"]
+/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
+fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
+    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
 }
 
 /// What the links of signers that stay are made with, where that is to be read again.
@@ -800,10 +801,10 @@ impl CoreBackend {
     /// With what is known of those servers that stay, and the connections to them.
     fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize) -> CoreBackend {
         let backend = &later.config.backends[place];
-        // A connection in plaintext is no connection by TLS.
-        let same_tls = is_same_tls(&earlier.config.backends[place], backend);
+        // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
+        let same_speech = speaks_the_same(&earlier.config.backends[place], backend);
         let is_same =
-            |server: usize| same_tls && earlier.servers[place].get(server) == later.servers[place].get(server);
+            |server: usize| same_speech && earlier.servers[place].get(server) == later.servers[place].get(server);
         let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), is_same);
         let suspects = self.suspects.borrow().succeeded_by(backend.servers.len(), is_same);
         let budget = self.retry_budget.borrow().clone();
