@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use propylon_e2e::engine::simple;
+use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Response, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
@@ -655,6 +657,191 @@ fn the_file_is_watched_where_that_is_wanted() {
     engine.rewrite(&setup(&a));
     holds("and mended", || answered(engine.address("plain")) == "a");
     assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 1.0, "told once");
+}
+
+/// An origin that says half of its answer at once and the rest when the gate opens; what is posted it takes whole first.
+fn gated(gate: &Arc<AtomicBool>) -> Origin {
+    let gate = Arc::clone(gate);
+    Origin::scripted(move |peer| {
+        while let Some(request) = peer.read_request() {
+            if String::from_utf8_lossy(&request).starts_with("POST ") {
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntook");
+                continue;
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nold");
+            holds("the gate opens", || gate.load(Ordering::SeqCst));
+            peer.send("end");
+        }
+    })
+}
+
+#[test]
+fn streams_in_progress_finish_as_they_began_and_new_ones_of_their_connection_go_by_what_is_new() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let (old, new) = (gated(&gate), named("new"));
+    let setup = |origin| config(&Setup { backend: servers(&[origin]), ..Setup::default() });
+    let engine = Engine::start(&setup(&old));
+    let mut client = Http2::start(&engine);
+    client.get(1, "/");
+    assert_eq!(client.next_of(1).status(), Some(200));
+    assert_eq!(client.next_of(1).payload, b"old");
+    let mut upload = request("POST", "/up");
+    upload.push(("content-length", "6"));
+    client.headers(3, 0, &upload);
+    client.send(DATA, 0, 3, b"abc");
+    holds("half of it is with the server", || old.received_text().contains("abc"));
+    for (round, stream) in (5..25).step_by(2).enumerate() {
+        let extra = "[listener.extra]\nbind = \"127.0.0.1:0\"\n";
+        let rest = if round % 2 == 0 { extra } else { "" };
+        engine.rewrite(&config(&Setup { backend: servers(&[&new]), rest, ..Setup::default() }));
+        engine.reload();
+        client.get(stream, "/");
+        assert_eq!(client.response(stream).1, b"new");
+    }
+    assert!(engine.metric("propylon_config_old_snapshots", &[]) >= 1.0, "two streams are served by an earlier one");
+    client.send(DATA, END_STREAM, 3, b"def");
+    assert_eq!(client.response(3).1, b"took");
+    gate.store(true, Ordering::SeqCst);
+    let rest = client.next_of(1);
+    assert_eq!((rest.kind, rest.payload.as_slice()), (DATA, &b"end"[..]));
+    assert_eq!(engine.metric("propylon_http2_connections_total", &[]), 1.0);
+    holds("old snapshots are gone", || engine.metric("propylon_config_old_snapshots", &[]) == 0.0);
+    let label = old.address().to_string();
+    holds("its series end", || !engine.metrics().contains(&label));
+}
+
+#[test]
+fn a_listener_that_is_removed_or_speaks_otherwise_says_goaway_and_finishes_what_was_begun() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let app = gated(&gate);
+    let extra = "[listener.extra]\nbind = \"127.0.0.1:0\"\n";
+    let setup = |listener, rest| config(&Setup { listener, backend: servers(&[&app]), rest, ..Setup::default() });
+    let engine = Engine::start(&setup("", ""));
+    engine.rewrite(&setup("", extra));
+    engine.reload();
+    for (listener, after) in [("extra", setup("", "")), ("plain", setup("http2 = { max_concurrent_streams = 7 }", ""))]
+    {
+        gate.store(false, Ordering::SeqCst);
+        let (mut busy, mut quiet) = (Http2::start_at(&engine, listener), Http2::start_at(&engine, listener));
+        busy.get(1, "/");
+        assert_eq!(busy.next_of(1).status(), Some(200));
+        quiet.headers(1, END_STREAM, &request("POST", "/"));
+        assert_eq!(quiet.response(1).1, b"took");
+        assert_eq!(engine.metric("propylon_http2_connections", &[("listener", listener)]), 2.0);
+        engine.rewrite(&after);
+        engine.reload();
+        // Who has nothing open is told at once, without asking for anything.
+        assert_eq!(quiet.goaway().code(), NO_ERROR);
+        let mut said = false;
+        loop {
+            let frame = busy.next_frame();
+            match frame.kind {
+                PING if frame.flags & ACK == 0 => busy.send(PING, ACK, 0, &frame.payload),
+                GOAWAY => {
+                    assert_eq!(frame.code(), NO_ERROR);
+                    said = true;
+                    gate.store(true, Ordering::SeqCst);
+                }
+                DATA if frame.ends() => break,
+                DATA | HEADERS => assert_eq!(frame.stream, 1),
+                _ => {}
+            }
+        }
+        assert!(said);
+        drop((busy, quiet));
+    }
+    holds("its series end", || !engine.metrics().contains("listener=\"extra\""));
+    let mut again = Http2::start(&engine);
+    again.headers(1, END_STREAM, &request("POST", "/"));
+    assert_eq!(again.response(1).1, b"took");
+}
+
+#[test]
+fn connections_of_http2_to_servers_stay_with_those_that_stay_and_end_with_those_that_go() {
+    let gate = Arc::new(AtomicBool::new(false));
+    let (slow, new) = (gated(&gate), named("new"));
+    let [one, other] = [&slow, &new].map(|origin| Engine::start(&simple(&[origin.address()])));
+    let setup = |server: &Engine, more: &str| {
+        let backend = format!("servers = [\"{}\"]\n{more}", server.address("plain"));
+        config(&Setup { process: "", backend, ..Setup::default() }).replace("workers = 2", "workers = 1")
+    };
+    let engine = Engine::start(&setup(&one, "protocol = \"h2\""));
+    let mut client = engine.client("plain");
+    client.send(GET);
+    assert!(client.read_head().contains(" 200 "));
+    let post = "POST / HTTP/1.1\r\nHost: shop.test\r\nContent-Length: 0\r\n\r\n";
+    for round in 1..6 {
+        engine.rewrite(&setup(&one, &format!("protocol = \"h2\"\nretries = {round}")));
+        engine.reload();
+        assert_eq!(engine.client("plain").ask(post).text(), "took");
+    }
+    assert_eq!(one.metric("propylon_http2_connections_total", &[]), 1.0, "the server has stayed");
+    engine.rewrite(&setup(&other, "protocol = \"h2\""));
+    engine.reload();
+    assert_eq!(answered(engine.address("plain")), "new");
+    assert_eq!(one.metric("propylon_http2_connections", &[]), 1.0, "a stream is in progress on it");
+    gate.store(true, Ordering::SeqCst);
+    assert_eq!(client.read_exact(6), b"oldend");
+    holds("its connection ends", || one.metric("propylon_http2_connections", &[]) == 0.0);
+    let label = one.address("plain").to_string();
+    holds("its series end", || !engine.metrics().contains(&label));
+    // Another protocol is another connection, and back again.
+    for (protocol, open) in [("http1", 0.0), ("h2", 1.0), ("auto", 1.0), ("http1", 0.0)] {
+        engine.rewrite(&setup(&other, &format!("protocol = \"{protocol}\"")));
+        engine.reload();
+        assert_eq!(answered(engine.address("plain")), "new");
+        holds("as many connections of HTTP/2 as are used", || other.metric("propylon_http2_connections", &[]) == open);
+    }
+    assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
+}
+
+#[test]
+fn over_tls_another_protocol_is_agreed_on_anew() {
+    let origin = named("app");
+    let server = Engine::start(&simple(&[origin.address()]));
+    let ca = Certificates::shared().ca();
+    let setup = |protocol| {
+        let tls = format!("tls = {{ ca = {ca:?}, server_name = \"localhost\" }}");
+        let backend = format!("servers = [\"{}\"]\n{tls}\nprotocol = \"{protocol}\"", server.address("web"));
+        config(&Setup { backend, ..Setup::default() })
+    };
+    let engine = Engine::start(&setup("http1"));
+    let mut streams = 0.0;
+    for protocol in ["http1", "h2", "http1", "auto"] {
+        engine.rewrite(&setup(protocol));
+        engine.reload();
+        assert_eq!(answered(engine.address("plain")), "app");
+        streams += if protocol == "http1" { 0.0 } else { 1.0 };
+        assert_eq!(server.metric("propylon_http2_streams_total", &[]), streams, "{protocol}");
+    }
+}
+
+#[test]
+fn a_limit_of_connections_of_http2_comes_into_force_under_load() {
+    let origin = named("app");
+    let server = Engine::start(&simple(&[origin.address()]));
+    let setup = |limit: Option<u32>| {
+        let limit = limit.map_or_else(String::new, |limit| format!(", max_connections = {limit}"));
+        let server = format!("servers = [{{ address = \"{}\"{limit} }}]", server.address("plain"));
+        let queue = "queue = { limit = 100, timeout = \"20s\" }";
+        let backend = format!("{server}\nprotocol = \"h2\"\nhttp2 = {{ max_streams = 1 }}\n{queue}");
+        config(&Setup { backend, ..Setup::default() }).replace("workers = 2", "workers = 1")
+    };
+    let engine = Engine::start(&setup(None));
+    let load = Load::start(engine.address("plain"), 8);
+    load.goes_on();
+    for limit in [3, 6, 1, 4, 2] {
+        engine.rewrite(&setup(Some(limit)));
+        engine.reload();
+        load.goes_on();
+        holds("no more connections than there may be", || {
+            engine.metric("propylon_server_connections", &[]) <= f64::from(limit)
+        });
+        load.goes_on();
+    }
+    load.end();
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[]), 0.0);
+    assert_eq!(engine.metric("propylon_server_faults_total", &[]), 0.0);
 }
 
 /// 200 changes of all kinds, or 1,000 with `PROPYLON_LONG` in the environment.
