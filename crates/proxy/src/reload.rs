@@ -630,6 +630,17 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
         if !same && earlier.config.backends[place].name == backend.name {
             changes.push(json!({ "path": format!("backend.{}", backend.name), "addresses": "looked up" }));
         }
+        let Some(known) = earlier.config.backends.get(place).filter(|known| known.name == backend.name) else {
+            continue;
+        };
+        let same = match (&earlier.upstreams[place], &later.upstreams[place]) {
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+            (before, after) => before.is_none() == after.is_none(),
+        };
+        // A change that is written is told of by itself.
+        if !same && known.tls.is_some() && backend.tls.is_some() {
+            changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
+        }
     }
     changes
 }
