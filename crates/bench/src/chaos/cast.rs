@@ -78,6 +78,12 @@ impl Cast {
         Ok(Self { servers, places, timeline })
     }
 
+    /// Of the servers that can be asked at the moment.
+    pub fn pids(&self) -> Vec<u32> {
+        let servers = self.servers.iter().filter_map(|server| server.try_lock().ok());
+        servers.filter_map(|server| Some(server.process.as_ref()?.child.id())).collect()
+    }
+
     /// Begins a trouble; `done` is what makes it true, between two looks at the clock.
     fn begin(&self, server: ServerId, trouble: Trouble, done: impl FnOnce() -> Outcome<()>) -> Outcome<usize> {
         let episode = lock(&self.timeline).begins(server, trouble, now());

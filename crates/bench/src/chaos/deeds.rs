@@ -1,7 +1,7 @@
 //! Carrying out the plan: troubles each in a thread of their own, changes of the configuration one after the other.
 
 use super::cast::{Cast, SharedTimeline, lock};
-use super::clock::{Micros, micros, now};
+use super::clock::{micros, now};
 use super::engine::Engine;
 use super::operator::Operator;
 use super::origin::Manners;
@@ -175,39 +175,5 @@ impl Ring {
         let address = self.cast.places[usize::from(server.0)].http.to_string();
         let metrics = lock(&self.engine).metrics()?;
         Ok(metrics.count("propylon_server_requests_total", &[("backend", "app"), ("server", &address)]))
-    }
-}
-
-/// Notes when this machine does not get round to what is due: nobody can keep a promise about time then.
-pub struct StallWatch {
-    over: Interrupt,
-    thread: std::thread::JoinHandle<()>,
-}
-
-const STALL_LOOK: Duration = Duration::from_millis(20);
-/// Late by so much is a stall; and what was late was so before it showed.
-const STALL_MIN: Micros = 400_000;
-
-impl StallWatch {
-    pub fn start(timeline: SharedTimeline) -> Self {
-        let over = Interrupt::default();
-        let told = over.clone();
-        let thread = std::thread::spawn(move || {
-            let mut last = now();
-            while !told.is_raised() {
-                std::thread::sleep(STALL_LOOK);
-                let current = now();
-                if current - last > STALL_MIN {
-                    lock(&timeline).stalls.push(Window::new(last, current));
-                }
-                last = current;
-            }
-        });
-        Self { over, thread }
-    }
-
-    pub fn end(self) {
-        self.over.raise();
-        let _ = self.thread.join();
     }
 }

@@ -82,6 +82,10 @@ impl Engine {
         }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -100,7 +104,7 @@ impl Engine {
     /// What its access log has of a request, by the path that only this one has.
     pub fn logged(&self, id: u64) -> Vec<String> {
         let text = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
-        let marks = [format!("/{id}/"), format!("/{id}\"")];
+        let marks = [format!("\"/c/{id}/"), format!("\"/extra/{id}/"), format!("\"/ws/{id}\"")];
         text.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).map(str::to_owned).collect()
     }
 

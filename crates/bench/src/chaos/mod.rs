@@ -20,6 +20,7 @@ pub mod origin;
 mod plan;
 mod referee;
 mod settings;
+mod stalls;
 mod summary;
 mod timeline;
 
@@ -32,13 +33,14 @@ use crate::units::parse_duration;
 use cast::{Cast, lock};
 use certificates::Wardrobe;
 use clock::{micros, now};
-use deeds::{Ring, StallWatch};
+use deeds::Ring;
 use engine::{Engine, Metrics, write_aside};
 use load::{Gathered, Load};
 use model::Promises;
 use operator::Operator;
 use referee::{GAUGES, Referee};
 use settings::{RETRIES, Settings};
+use stalls::StallWatch;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -165,21 +167,25 @@ fn disturb(
     operator: Operator,
     interrupt: &Interrupt,
 ) -> Outcome<Ended> {
-    let (doors, ca, files_before) = {
+    let (doors, ca, files_before, engine_pid) = {
         let engine = lock(&ring.engine);
-        (engine.doors, engine.folder().join("ca.pem"), engine.files())
+        (engine.doors, engine.folder().join("ca.pem"), engine.files(), engine.pid())
     };
     lock(&ring.timeline).start = now();
-    let watch = StallWatch::start(Arc::clone(&ring.timeline));
+    let watched = Arc::clone(ring);
+    let watch = StallWatch::start(&ring.timeline, move || {
+        watched.cast.pids().into_iter().chain([engine_pid, std::process::id()]).collect()
+    });
     let sampler = Sampler::start(ring);
     let load = Load::start(doors, &ca, arguments.scale, seed)?;
     let steps = plan::draw(seed, arguments.duration);
-    let (done, operator) = deeds::carry_out(ring, &steps, operator, interrupt)?;
+    let (done, mut operator) = deeds::carry_out(ring, &steps, operator, interrupt)?;
     if let Some(failure) = lock(&ring.failures).pop() {
         let said = lock(&ring.engine).last_words();
         let complaints = operator.complaints.join("; ");
         return Err(Failure::new(format!("{failure}; {complaints}; the engine's last words: {said}")));
     }
+    operator.restore()?;
     let end = lock(&ring.timeline).start + micros(arguments.duration);
     interrupt.sleep(Duration::from_micros(end.saturating_sub(now())))?;
     if load.has_ended() {

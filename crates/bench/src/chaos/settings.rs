@@ -11,7 +11,7 @@ use std::path::Path;
 /// Attempts after the first.
 pub const RETRIES: usize = 2;
 /// Of the engine with a server that says nothing, in seconds.
-pub const FIRST_BYTE_SECONDS: u64 = 3;
+pub const FIRST_BYTE_SECONDS: u64 = 2;
 
 const BALANCES: [&str; 5] = ["round-robin", "random", "least-connections", "p2c-ewma", "consistent-hash"];
 const REUSES: [&str; 3] = ["safe", "aggressive", "safe"];
@@ -79,6 +79,11 @@ impl Settings {
         next.slow_start = random.bool();
         next.idle_parts = random.u8(..4);
         next
+    }
+
+    /// As it was at the start, so that the end can be compared with it.
+    pub fn as_at_first(&self) -> Self {
+        Self { serial: self.serial + 1, ..Self::first(self.workers) }
     }
 
     pub fn names(&self) -> BTreeSet<ServerId> {
@@ -195,7 +200,7 @@ backend = "echo"
                 good.replace("path = \"/ws/\"\nbackend = \"app\"", "path = \"/ws/\"\nbackend = \"ap\""),
                 "did you mean",
             ),
-            1 => (good.replace("retries = 2", "retries = 200"), "retries"),
+            1 => (good.replace("\nretries = ", "\nretries = 20"), "retries"),
             2 => (good.replace("[admin]", "[admin"), ""),
             3 => (good.replace("workers = ", "workers = 1"), "restart"),
             4 => (good.replace("site.pem", "nowhere.pem"), "nowhere.pem"),
