@@ -9,6 +9,7 @@ pub mod certificates;
 pub mod client;
 pub mod distance;
 pub mod engine;
+pub mod external;
 pub mod frames;
 pub mod http;
 pub mod keyserver;
@@ -16,7 +17,9 @@ pub mod nginx;
 pub mod origin;
 pub mod program;
 pub mod scratch;
+pub mod secure;
 pub mod served;
+pub mod softhsm;
 pub mod wait;
 
 pub use certificates::Certificates;

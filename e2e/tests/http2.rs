@@ -546,6 +546,30 @@ fn streams_begun_and_reset_in_a_row_end_the_connection() {
 }
 
 #[test]
+fn streams_that_a_client_makes_us_reset_end_the_connection() {
+    let origin = Origin::scripted(|peer| {
+        peer.read_head();
+        peer.await_close(Duration::from_secs(5));
+    });
+    let engine = Engine::start(&with(&[origin.address()], "http2 = { flood = { errors = 50 } }", ""));
+    let mut client = Http2::start(&engine);
+    let opening = block(&[&request("POST", "/")[..], &[("content-length", "5")]].concat());
+    for stream in (1..401).step_by(2) {
+        // Too long: the library answers with RST_STREAM (MadeYouReset).
+        let mut bytes = frame(HEADERS, END_HEADERS, stream, &opening);
+        bytes.extend(frame(DATA, END_STREAM, stream, b"hello!"));
+        if client.client.try_send(&bytes).is_err() {
+            break;
+        }
+    }
+    assert_eq!(client.goaway().code(), ENHANCE_YOUR_CALM);
+    assert_eq!(engine.metric("propylon_http2_floods_total", &[("reason", "library")]), 1.0);
+    holds("nothing is left", || {
+        engine.metric("propylon_http2_streams", &[]) + engine.metric("propylon_server_connections", &[]) == 0.0
+    });
+}
+
+#[test]
 fn a_header_list_that_is_too_long_is_refused_however_small_it_was_packed() {
     let origin = hello();
     let engine = Engine::start(&simple(&[origin.address()]));

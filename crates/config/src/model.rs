@@ -63,16 +63,31 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Client connections held at once of one IPv4 address or IPv6 /64, by all workers together. Absent: no limit.
+    pub connections_per_source: Option<u32>,
+    /// Memory that the process may use. Absent: no limit.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Whether other processes of the same user may listen on the same addresses. Default false.
+    pub share_address: bool,
     /// Whether private-key work is done in batches. Default auto.
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
 }
 
+/// How much memory the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Four fifths of what the control group allows, or of the machine's.
+    Auto,
+    /// So many bytes, resident.
+    Bytes(u64),
+}
+
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// At once. Default 4096.
+    /// At once, those included that wait for a key server. Default 8192.
     pub in_progress: usize,
     /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
     /// `in_progress` are, and as many as there may be otherwise.
@@ -88,7 +103,7 @@ impl HandshakeLimits {
 
 impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
-        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+        HandshakeLimits { in_progress: 8192, per_source: None, queue_wait: Duration::from_secs(2) }
     }
 }
 
@@ -165,6 +180,11 @@ pub struct Listener {
     pub protocol: Protocol,
     /// Absent: plaintext.
     pub tls: Option<TlsId>,
+    /// Application protocols that TLS may agree on here, the one liked best first. For `Tcp` only; none: whatever a
+    /// client offers is passed over.
+    pub alpn: Vec<String>,
+    /// Every connection begins with a header of the PROXY protocol, before TLS, and it is believed. Default no.
+    pub accept_proxy_protocol: bool,
     /// Key types in this listener's own order. Absent: its TLS profile's.
     pub prefer: Option<Vec<KeyType>>,
     /// Path that Propylon answers itself, with 200.
@@ -193,7 +213,8 @@ pub struct Http2 {
     /// Bytes of a request body that may be on their way before the server has taken any: of a stream, at first. Default
     /// 64 KiB.
     pub initial_window: u32,
-    /// What a stream's window grows to when bodies turn out to be long; a connection's is four times that. Default 1 MiB.
+    /// What a stream's window grows to when bodies turn out to be long; a connection's is
+    /// `initial_window` for every stream that may be. Default 1 MiB.
     pub window_max: u32,
     /// WebSocket by extended CONNECT (RFC 8441). Default yes.
     pub extended_connect: bool,
@@ -263,11 +284,40 @@ pub struct Bind {
     pub at: At,
 }
 
-/// Grows `Tcp` and `Passthrough`; until then the schema refuses them as "not supported yet".
+/// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1 and, where TLS agrees on it, HTTP/2.
     Http,
+    /// Bytes both ways, whatever they mean; TLS may end here.
+    Tcp,
+    /// TLS that ends at the servers: only the name that the client asks for is read.
+    Passthrough,
+}
+
+impl Protocol {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Tcp => "tcp",
+            Protocol::Passthrough => "passthrough",
+        }
+    }
+
+    /// Bytes are handed on and not understood.
+    pub fn is_relay(self) -> bool {
+        self != Protocol::Http
+    }
+}
+
+/// Which form of the PROXY protocol is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// A line of text with the addresses.
+    V1,
+    /// Binary: the addresses and, where TLS ended here, what is known of it.
+    V2,
 }
 
 /// What becomes of X-Forwarded-For/-Proto/-Host and Forwarded that a client sent.
@@ -359,7 +409,7 @@ pub struct ClientTimeouts {
     pub body: Duration,
     /// Keep-alive connection with nothing in progress. Default 75 s.
     pub idle: Duration,
-    /// Upgraded connection with no byte either way. Default 1 h.
+    /// Upgraded or relayed connection with no byte either way. Default 1 h.
     pub tunnel_idle: Duration,
 }
 
@@ -422,6 +472,10 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// How often names of servers are looked up. Default 30 s.
+    pub resolve_interval: Duration,
+    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    pub watch: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }
@@ -725,9 +779,12 @@ pub struct Backend {
     pub protocol: ServerProtocol,
     /// HTTP/2 with servers.
     pub http2: ServerHttp2,
-    /// Which requests may share a server connection. Default safe.
+    /// Which requests may share a server connection. Default safe. Where `send_proxy_protocol` is set, only those of one client
+    /// connection do, whatever this says.
     pub reuse: Reuse,
-    /// Requests that wait while every server has as many connections as it may.
+    /// Connections begin with a header that tells of the client. Default none.
+    pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Requests and relays that wait while every server has as many connections as it may.
     pub queue: Queue,
     /// Patience with servers.
     pub timeouts: ServerTimeouts,
@@ -741,6 +798,14 @@ pub struct Backend {
     pub max_requests: Option<NonZeroU32>,
     /// A server connection that is older gets no further request. Default: no limit.
     pub max_lifetime: Option<Duration>,
+    /// Absent: servers are reached in plaintext.
+    pub tls: Option<BackendTls>,
+    /// How long a server that comes back takes to get its share. Default: no time.
+    pub slow_start: Option<Duration>,
+    /// Percent of the servers that are no backups; with fewer up, all of these are used. Default 0: only when none is up.
+    pub min_healthy: u8,
+    /// Clients that come back to their server. Absent: none do.
+    pub sticky: Option<Sticky>,
     /// Where the name is written.
     pub at: At,
 }
@@ -770,13 +835,126 @@ impl Default for ServerHttp2 {
     }
 }
 
+/// TLS to the servers of a backend.
+#[derive(Clone, Debug)]
+pub struct BackendTls {
+    /// Authorities that may sign the servers' certificates. Empty: the system's.
+    pub ca: Vec<Trust>,
+    /// What certificates have to be for, and what is asked for by SNI. Absent: each server's own name, or its address.
+    pub server_name: Option<String>,
+    /// The name is sent. An address never is (RFC 6066 §3). Default yes.
+    pub sni: bool,
+    /// Certificates are verified. Default yes.
+    pub verify: bool,
+    /// Certificate and key to show to servers that ask for one.
+    pub certificate: Option<Trust>,
+    /// Modern or Intermediate. Default intermediate.
+    pub policy: TlsPolicy,
+    /// Sessions are resumed. Default yes.
+    pub resume: bool,
+    /// Where it is written.
+    pub at: At,
+}
+
 /// How requests are spread over the servers of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
     /// In turn, as often as the weights say.
     RoundRobin,
     /// By chance, as likely as the weights say.
     Random,
+    /// To the server with the fewest requests in flight for its weight.
+    LeastConnections,
+    /// To the one of two drawn by chance that would answer sooner.
+    P2cEwma {
+        /// In which an average falls to 1/e of its distance. Default 10 s.
+        decay: Duration,
+    },
+    /// The same key to the same server.
+    ConsistentHash(Hash),
+    /// To the first in the list that has room.
+    First,
+}
+
+impl Balance {
+    /// As it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Balance::RoundRobin => "round-robin",
+            Balance::Random => "random",
+            Balance::LeastConnections => "least-connections",
+            Balance::P2cEwma { .. } => "p2c-ewma",
+            Balance::ConsistentHash(_) => "consistent-hash",
+            Balance::First => "first",
+        }
+    }
+}
+
+/// What requests are told apart by, and how far that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hash {
+    /// Default the client's address.
+    pub key: HashKey,
+    /// What a server may have in flight at most, in percent of its share. Default 125.
+    pub bound_percent: u16,
+}
+
+/// What requests with the same server have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The client's address, without its port.
+    ClientIp,
+    /// The target's path, without its query.
+    Path,
+    /// The first field of this name, in lower case.
+    Header(String),
+    /// The first cookie of this name.
+    Cookie(String),
+}
+
+/// A cookie by which clients come back to their server.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Its name.
+    pub cookie: String,
+    /// What its values are made with; engines with the same file know each other's. Absent: chance, anew with every start.
+    pub key_file: Option<PathBuf>,
+    /// How long the client keeps it. Absent: until its browser ends.
+    pub ttl: Option<Duration>,
+    /// Sent back over TLS only. Default auto.
+    pub secure: CookieSecure,
+    /// Kept from scripts. Default yes.
+    pub http_only: bool,
+    /// Sent along with requests that come from other sites. Default lax.
+    pub same_site: SameSite,
+    /// Default `/`.
+    pub path: String,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Whether a cookie says Secure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CookieSecure {
+    /// To clients that came over TLS.
+    Auto,
+    /// To all.
+    Always,
+    /// To none.
+    Never,
+}
+
+/// The SameSite of a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameSite {
+    /// Only within the site.
+    Strict,
+    /// And where the user follows a link to it.
+    Lax,
+    /// Always; browsers want Secure with it.
+    None,
+    /// Nothing is said.
+    Unsaid,
 }
 
 /// One server of a backend.
@@ -788,6 +966,8 @@ pub struct Server {
     pub weight: NonZeroU16,
     /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
     pub max_connections: Option<NonZeroU32>,
+    /// Used only while no other server is up. Default no.
+    pub backup: bool,
     /// Where it is written.
     pub at: At,
 }

@@ -46,6 +46,11 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 #[rustfmt::skip] // one line per case
 fn limits_of_http2_are_checked() {
     expect_below_good(&[
+        ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\""),
+        ("[backend.b]\nservers=['a:2']\nprotocol='auto'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "is not supported yet"),
+        ("[backend.b]\nservers=['a:2']\nhttp2={max_streams=0}\n[[route]]\npath='/b'\nbackend='b'", 3, 20, "`max_streams` is too small"),
+        ("[backend.b]\nservers=['a:2']\nhttp2={ping=5}\n[[route]]\npath='/b'\nbackend='b'", 3, 13, "`ping` has no unit"),
+        ("[backend.b]\nservers=['a:2']\nprotocol='h2'\nsend_proxy_protocol='v2'\n[[route]]\npath='/b'\nbackend='b'", 4, 1, "connections of HTTP/2 are shared by many"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={enabled='no'}", 3, 16, "`enabled`: expected a boolean"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={max_concurrent_streams=0}", 3, 31, "`max_concurrent_streams` is too small"),
         ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1KiB'}", 3, 23, "`initial_window` is too small"),
@@ -118,6 +123,11 @@ fn wrong_units_and_ranges_are_refused() {
         ("[process]\nworkers=1025", 2, 9, "use 1024 or less"),
         ("[process]\nworkers=99999999999999999999999999999999999999999999", 2, 9, "use 1024 or less"),
         ("[process]\nmax_connections=-1", 2, 17, "use 1 or more"),
+        ("[process]\nconnections_per_source=0", 2, 24, "use 1 or more"),
+        ("[process]\nmemory_limit='2gb'", 2, 14, "`memory_limit`: \"2gb\" is not a size; write \"2GiB\" for 1024s or \"2GB\" for 1000s"),
+        ("[process]\nmemory_limit='16MiB'", 2, 14, "`memory_limit` is too small; use \"32MiB\" or more"),
+        ("[process]\nmemory_limit='automatic'", 2, 14, "is not a size; use \"auto\""),
+        ("[process]\nshare_address='true'", 2, 15, "write true without quotes"),
         (&listener("timeouts={idle='0s'}"), 3, 16, "`idle` is too small; use \"1ms\" or more"),
         (&listener("timeouts={handshake='61m'}"), 3, 21, "use \"1h\" or less"),
         (&listener("limits={head_bytes='1MiB'}"), 3, 20, "`head_bytes` is too large; use \"64KiB\" or less"),
@@ -178,22 +188,60 @@ fn backends_are_checked_server_by_server() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn balancing_is_checked_with_the_keys_that_go_with_it() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let hash = |text: &str| backend(&format!("balance='consistent-hash'\nhash={{{text}}}"));
+    let sticky = |text: &str| backend(&format!("sticky={{{text}}}"));
+    let many: Vec<String> = (0..6554).map(|server| format!("'10.0.{}.{}:1'", server / 256, server % 256)).collect();
+    let many = format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nbalance='consistent-hash'\nservers=[{}]", many.join(","));
+    expect_below_good(&[
+        (&backend("ewma_decay='5s'"), 6, 1, "warning: `ewma_decay` has no effect without balance = \"p2c-ewma\""),
+        (&backend("balance='p2c-ewma'\newma_decay='2h'"), 7, 12, "`ewma_decay` is too large; use \"1h\" or less"),
+        (&backend("hash={key='path'}"), 6, 1, "warning: `hash` has no effect without balance = \"consistent-hash\""),
+        (&hash("key='ip'"), 7, 11, "`key` cannot be \"ip\"; use \"client-ip\", \"path\", { header"),
+        (&hash("key=1"), 7, 11, "`key`: expected \"client-ip\""),
+        (&hash("key={}"), 7, 11, "`key` is one of `header` and `cookie`"),
+        (&hash("key={header='a',cookie='b'}"), 7, 11, "`key` is one of `header` and `cookie`"),
+        (&hash("key={heador='a'}"), 7, 12, "did you mean `header`?"),
+        (&hash("key={header='a b'}"), 7, 19, "\"a b\" cannot be the name of a header"),
+        (&hash("bound=1"), 7, 13, "`bound` is not between 1 and 100; use 1.25"),
+        (&hash("bound=0.5"), 7, 13, "`bound` is not between 1 and 100"),
+        (&hash("bound=nan"), 7, 13, "`bound` is not between 1 and 100"),
+        (&hash("bound='1.25'"), 7, 13, "`bound`: expected a number such as 1.25, found a string"),
+        (&many, 6, 1, "has no room for 6554 servers; use at most 6553"),
+        (&backend("min_healthy=101"), 6, 13, "`min_healthy` is too large; use 100 or less"),
+        (&backend("min_healthy='50%'"), 6, 13, "`min_healthy`: expected an integer"),
+        (&sticky(""), 6, 1, "`sticky` has no `cookie`"),
+        (&sticky("cookie='a;b'"), 6, 16, "\"a;b\" cannot be the name of a cookie"),
+        (&sticky("cookie='a',key_file=''"), 6, 29, "`key_file` is empty"),
+        (&sticky("cookie='a',ttl='9601h'"), 6, 24, "`ttl` is too large; use \"9600h\" or less"),
+        (&sticky("cookie='a',secure='yes'"), 6, 27, "`secure`: expected \"auto\", true or false"),
+        (&sticky("cookie='a',same_site='laxs'"), 6, 30, "did you mean \"lax\"?"),
+        (&sticky("cookie='a',secure=false,same_site='none'"), 6, 43, "browsers drop a cookie with same_site = \"none\""),
+        (&sticky("cookie='a',path='b'"), 6, 25, "\"b\" cannot be the path of a cookie"),
+        (&sticky("cookie='a',path='/b;Domain=c'"), 6, 25, "cannot be the path of a cookie"),
+        (&sticky("cookie='__Host-a',path='/b'"), 6, 1, "with a path other than \"/\""),
+        (&sticky("cookie='__Secure-a',secure=false"), 6, 1, "browsers drop a cookie named \"__Secure-a\" that is not secure"),
+        (&sticky("cookie='__Host-a'"), 6, 1, "warning: a cookie named \"__Host-a\" is dropped by clients that come without TLS"),
+        ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=[{address='a:1',backup=true}]", 5, 1, "warning: every server is a backup"),
+        ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=[{address='a:1',backup=1}]", 5, 32, "`backup`: expected a boolean"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
     let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
     let listener = |text: &str| format!("[listener.b]\nbind='[::]:1'\n{text}");
     let tls = |text: &str| format!("{}\n[tls.t]\ncertificates=['a']\n{text}", listener("tls='t'"));
     expect_below_good(&[
-        (&listener("protocol='tcp'"), 3, 10, "`protocol = \"tcp\"` is not supported yet; remove it, or use \"http\""),
-        (&listener("protocol='passthrough'"), 3, 10, "`protocol = \"passthrough\"` is not supported yet"),
         (&listener("protocol='htpp'"), 3, 10, "did you mean \"http\"?"),
-        (&listener("accept_proxy_protocol=true"), 3, 1, "`accept_proxy_protocol` is not supported yet"),
+        (&listener("accept_proxy_protocol='yes'"), 3, 23, "expected a boolean"),
         (&tls("signer='v'"), 6, 8, "no signer named \"v\""),
         (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
         (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
-        (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
         (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
-        (&backend("slow_start='1s'"), 6, 1, "`slow_start` is not supported yet; remove it"),
     ]);
     let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
@@ -201,7 +249,6 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         "the path \"x\" does not begin with `/`",
         "`interval`: \"2\" is not a duration",
         "unknown key `rize` in `health`",
-        "`tls` is not supported yet",
         "\"a b\" is not a host name",
         "`ca` is empty",
         "`limit` is too small",
@@ -216,6 +263,37 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn relays_are_checked() {
+    let relay = |protocol: &str, more: &str, route: &str| {
+        format!("[listener.r]\nbind='[::]:1'\nprotocol='{protocol}'\n{more}\n[[route]]\nlistener='r'\n{route}")
+    };
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let secure = "tls='t'\n[tls.t]\ncertificates=['a']";
+    for fine in [
+        relay("tcp", "accept_proxy_protocol=true", "backend='app'"),
+        relay("tcp", secure, "host='*.a.example'\nbackend='app'"),
+        relay("tcp", &format!("alpn=['imap','h2']\n{secure}"), "backend='app'"),
+        relay("passthrough", "", "host='a.example'\nbackend='app'"),
+        backend("send_proxy_protocol='v2'\nreuse='always'\nmin_idle=0"),
+    ] {
+        assert_eq!(all(&format!("{GOOD}{fine}")), Vec::<String>::new(), "{fine}");
+    }
+    expect_below_good(&[
+        ("[listener.r]\nbind='[::]:1'\nprotocol='tcp'", 1, 11, "no route is for [listener.r]: its connections have nowhere to go; add a [[route]] with listener = \"r\""),
+        (&relay("tcp", "", "backend='app'\npath='/x'"), 5, 1, "there are no paths; remove `path`"),
+        (&relay("tcp", "", "respond={}"), 5, 1, "nothing is answered here"),
+        (&relay("tcp", "", "host='a'\nbackend='app'"), 5, 1, "clients name no host; remove `host`, or add `tls`"),
+        (&relay("tcp", "monitor_path='/x'", "backend='app'"), 4, 1, "`monitor_path` is about HTTP"),
+        (&relay("passthrough", "limits={headers=3}", "backend='app'"), 4, 1, "which protocol = \"passthrough\" does not look into"),
+        (&relay("passthrough", secure, "backend='app'"), 4, 5, "TLS ends at the servers"),
+        (&relay("tcp", "alpn=['imap']", "backend='app'"), 4, 1, "`alpn` is for listeners with protocol = \"tcp\" and `tls`"),
+        (&relay("tcp", &format!("alpn=['']\n{secure}"), "backend='app'"), 4, 7, "not the name of a protocol"),
+        (&backend("send_proxy_protocol='v3'"), 6, 21, "did you mean \"v1\"?"),
+        (&backend("send_proxy_protocol='v1'\nmin_idle=2"), 7, 10, "`min_idle` has no use with `send_proxy_protocol`"),
+    ]);
+}
+
+#[test]
 fn signers_are_checked() {
     let used = "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nsigner='v'";
     let whole = |text: &str| format!("[signer.v]\n{text}\n{used}");
@@ -230,6 +308,10 @@ fn signers_are_checked() {
         (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
         (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
         (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
+        (&signer("resolve_interval='10ms'"), 5, 18, "`resolve_interval` is too small"),
+        (&signer("resolve_interval='2h'"), 5, 18, "`resolve_interval` is too large"),
+        (&signer("watch='1ms'"), 5, 7, "`watch` is too small"),
+        (&signer("watch=true"), 5, 7, "`watch`: expected a duration"),
         (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
         (&servers("[]"), 2, 9, "`servers` is empty"),
         (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),
@@ -238,6 +320,35 @@ fn signers_are_checked() {
         (&whole("identity='e'\nca='c'"), 1, 9, "[signer.v] has no `servers`"),
         ("[signer.v]\nservers=['a:1']\nidentity='e'\nca='c'", 1, 9, "no certificates use [signer.v]"),
     ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn tls_to_servers_is_checked() {
+    let tls = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={{{text}}}");
+    expect_below_good(&[
+        (&tls("ca=''"), 6, 9, "`ca` is empty"),
+        (&tls("ca=[]"), 6, 9, "`ca` is empty; add the PEM file of the authority"),
+        (&tls("ca=1"), 6, 9, "`ca`: expected a path or an array of paths"),
+        (&tls("certificate=''"), 6, 18, "`certificate` is empty"),
+        (&tls("server_name='a b'"), 6, 18, "\"a b\" is not a host name"),
+        (&tls("policy='old'"), 6, 13, "use \"modern\" or \"intermediate\""),
+        (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
+        (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
+        (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
+        (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
+    ]);
+    let relay = "[listener.r]\nbind='[::]:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={}";
+    expect_below_good(&[(relay, 4, 1, "a relay hands bytes on as they are, and this backend has `tls`")]);
+    let found = all(&format!("{GOOD}{}", tls("ca='a',verify=false")));
+    assert!(found.iter().any(|line| line.contains("warning: `ca` has no effect with `verify = false`")), "{found:#?}");
+    let source = source("f", &format!("{GOOD}{}", tls("ca=['a','/b'],server_name='App.Internal',certificate='c'")));
+    let (config, _) = parse(&source).expect("nothing is wrong");
+    let tls = config.backends[1].tls.as_ref().expect("it has it");
+    let paths: Vec<_> = tls.ca.iter().chain(&tls.certificate).map(|trust| trust.path.display().to_string()).collect();
+    assert_eq!(paths, ["/etc/propylon/a", "/b", "/etc/propylon/c"]);
+    assert_eq!(tls.server_name.as_deref(), Some("app.internal"));
+    assert_eq!((tls.sni, tls.verify, &tls.policy, tls.resume), (true, true, &TlsPolicy::Intermediate, true));
 }
 
 #[test]
@@ -431,7 +542,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts`, `limits` or `http2`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts`, `limits` or `http2`
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

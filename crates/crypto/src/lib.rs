@@ -17,6 +17,7 @@ pub mod keyless;
 mod locked;
 mod pair;
 mod scheme;
+mod tag;
 mod verify;
 
 /// SHA-1 of the parts in a row, for the handshake of WebSockets (RFC 6455 §4.2.2), which asks for no secrecy.
@@ -33,3 +34,4 @@ pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
 pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};
+pub use tag::{SecretFileError, Tag, TagKey};

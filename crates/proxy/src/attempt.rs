@@ -11,6 +11,7 @@ use std::task::Poll;
 
 use propylon_config::BackendId;
 
+use crate::balance::Wish;
 use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
@@ -19,6 +20,7 @@ use crate::http1::{Decoder, Event};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
+use crate::sticky::Lead;
 use crate::telemetry::Wait;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
@@ -67,20 +69,23 @@ pub async fn forward(
         ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
         ClientSide::Http2(_) => Upload::of_stream(&request.head),
     };
-    let mut experience = Experience::default();
+    let wish = wish(client, request, snapshot, backend);
+    let mut experience = Experience { wish, ..Experience::default() };
     loop {
         request.note.attempts += 1;
+        experience.turn = None;
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
         let taken = seat::take(client, request, snapshot, backend, repeatable, &mut experience).await;
+        note_cookie(client, request, backend);
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return refuse(client, request, snapshot, backend, &refusal),
-            Ok(opened) => match converse(client, request, snapshot, backend, opened, &mut upload).await {
+            Ok(seat) => match converse(client, request, snapshot, backend, seat, &mut upload, &experience).await {
                 Ended::Over(after) => {
                     if request.note.status != 0
                         && let Some(server) = request.note.server
                     {
-                        state.suspects.borrow_mut().succeeded(server);
+                        state.succeeded(server, client.core().timers.now());
                     }
                     return after;
                 }
@@ -105,19 +110,49 @@ async fn converse(
     backend: BackendId,
     seat: Seat,
     upload: &mut Upload,
+    experience: &Experience,
 ) -> Ended {
+    let turn = experience.turn.as_ref();
     match (client, seat) {
         (ClientSide::Http1(connection), Seat::Connection(opened)) => {
-            Transfer::run(connection, request, snapshot, backend, opened, upload).await
+            Transfer::run(connection, request, snapshot, backend, opened, upload, turn).await
         }
         // Boxed: the way between two of HTTP/1 should not carry room for it.
         (ClientSide::Http1(connection), seat) => {
             let client = ClientSide::Http1(connection);
-            Box::pin(Bridge::run(client, request, snapshot, backend, seat, upload)).await
+            Box::pin(Bridge::run(client, request, snapshot, backend, seat, upload, turn)).await
         }
         (ClientSide::Http2(stream), seat) => {
-            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, seat, upload).await
+            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, seat, upload, turn).await
         }
+    }
+}
+
+/// What a request is balanced by, and what is said of its cookie.
+fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
+    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref();
+    let config = &snapshot.shared.config.backends[backend.0];
+    let (wish, lead) = Wish::of(client, request, config, sticky);
+    request.note.cookie_server = wish.server;
+    if let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky {
+        let reason = match lead {
+            Lead::Nowhere => "none",
+            Lead::Server(_) => return wish,
+            Lead::Gone => "gone",
+            Lead::Forged => "forged",
+        };
+        client.core().metrics.increment(metrics.of(reason));
+    }
+    wish
+}
+
+/// Counts whether a cookie that leads to a server was followed, once for each request.
+fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
+    let note = &request.note;
+    if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
+        && let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky
+    {
+        client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
     }
 }
 
@@ -139,14 +174,22 @@ fn give_up(
     request.note.fault = Some(failed.reason);
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
-    let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
+    let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    if let Some(turn) = &experience.turn {
+        match stale {
+            true => turn.stale(),
+            // What this machine is short of is no fault of the server.
+            false if failed.status == 503 => {}
+            false => turn.failed(),
+        }
+    }
     if stale {
         core.metrics.increment(metrics.servers[server].stale);
         experience.fresh = true;
         experience.kept = permit.map(|permit| (server, permit));
     } else {
-        experience.failures += 1;
-        experience.tried.push(server);
+        experience.failed(server);
     }
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
@@ -186,24 +229,19 @@ fn refuse(
     backend: BackendId,
     refusal: &Refusal,
 ) -> After {
-    let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.backends[backend.0];
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
-            core.metrics.increment(metrics.unavailable);
             request.note.fault = Some("no-server");
             answer_error(client, request, 503, "no-server")
         }
         Refusal::Queue(reason) => {
-            core.metrics.increment(metrics.queue_refused.of(reason));
             request.note.fault = Some(reason);
             let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
             answer_busy(client, request, reason, wait.as_secs().max(1))
         }
         Refusal::ClientGone => {
-            core.metrics.increment(metrics.queue_refused.of("client-gone"));
             request.note.fault = Some("client-reset");
-            core.metrics.increment(client.metrics().faults.of("client-reset"));
+            client.core().metrics.increment(client.metrics().faults.of("client-reset"));
             After::Abort
         }
     }

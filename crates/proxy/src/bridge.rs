@@ -18,9 +18,10 @@ use h2::Reason;
 use propylon_config::BackendId;
 use propylon_policy::patience::Patience;
 
-use self::downstream::{Downstream, Piece};
+use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
 use crate::attempt::{Attempt, Repeatable};
+use crate::balance::Turn;
 use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
@@ -30,8 +31,8 @@ use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, progressed, server_fault, wait_for,
-    write_request_head,
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, cookie_line, progressed, server_fault,
+    wait_for, write_request_head,
 };
 
 /// Where the request's body stands.
@@ -75,6 +76,11 @@ pub struct Bridge<'a> {
     first_byte: u64,
     body: u64,
     tunnel_idle: u64,
+    turn: Option<&'a Turn>,
+    /// When a request was sent whole whose body had to be waited for.
+    sent_at: Option<Instant>,
+    /// A line for the client, which leads it back to the server.
+    cookie: Option<&'a [u8]>,
 }
 
 impl<'a> Bridge<'a> {
@@ -82,17 +88,18 @@ impl<'a> Bridge<'a> {
     pub async fn run(
         client: ClientSide<'a>,
         request: &'a mut Request,
-        snapshot: &CoreSnapshot,
+        snapshot: &'a CoreSnapshot,
         backend: BackendId,
         seat: Seat,
         upload: &'a mut Upload,
+        turn: Option<&'a Turn>,
     ) -> Ended {
         let core = Rc::clone(client.core());
         let server = match open(&client, request, snapshot, backend, seat) {
             Ok(server) => server,
             Err(failed) => return Ended::Failed(failed, None),
         };
-        let mut bridge = Bridge::new(client, request, snapshot, backend, server, upload);
+        let mut bridge = Bridge::new(client, request, snapshot, backend, server, upload, turn);
         let head_began = Instant::now();
         let ended = match poll_fn(|context| bridge.poll_head(context)).await {
             Err(stop) => bridge.fail(stop),
@@ -100,6 +107,11 @@ impl<'a> Bridge<'a> {
                 let micros = head_began.elapsed().as_micros() as u64;
                 bridge.request.note.first_byte_us = Some(micros);
                 core.metrics.observe(core.telemetry.backends[backend.0].first_byte_duration, micros);
+                // How long a client took to send its request is not the server's doing.
+                let since_sent = bridge.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
+                if let Some(turn) = turn {
+                    turn.answered(bridge.request.response.status, since_sent.unwrap_or(micros));
+                }
                 bridge.relay().await
             }
         };
@@ -109,15 +121,17 @@ impl<'a> Bridge<'a> {
     fn new(
         client: ClientSide<'a>,
         request: &'a mut Request,
-        snapshot: &CoreSnapshot,
+        snapshot: &'a CoreSnapshot,
         backend: BackendId,
         server: Upstream,
         upload: &'a mut Upload,
+        turn: Option<&'a Turn>,
     ) -> Bridge<'a> {
         let listener = snapshot.listener(client.listener());
         let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
+        let cookie = cookie_line(&client, request, snapshot, backend);
         let empty = matches!(request.head.body, RequestBody::None | RequestBody::Length(0));
         Bridge {
             core: Rc::clone(client.core()),
@@ -145,6 +159,9 @@ impl<'a> Bridge<'a> {
             first_byte: timeouts.first_byte.as_millis() as u64,
             body: timeouts.body.as_millis() as u64,
             tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
+            turn,
+            sent_at: None,
+            cookie,
         }
     }
 
@@ -187,6 +204,12 @@ impl<'a> Bridge<'a> {
             Poll::Ready(Err(stop)) => return Err(stop),
         }
         self.sent = true;
+        if !self.tunnel {
+            self.sent_at = (!self.upload.is_whole()).then(Instant::now);
+            if let Some(turn) = self.turn {
+                turn.sent();
+            }
+        }
         self.upload_wait = None;
         // The wait for the response's first byte begins now.
         self.download_wait = None;
@@ -311,7 +334,8 @@ impl<'a> Bridge<'a> {
         // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
         let body_in_doubt = self.request.head.expect_continue && !self.sent;
         let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.core.draining.get();
-        self.client.send_head(self.request, self.server.head_text(), is_body, keep_alive)?;
+        let head = Head { text: self.server.head_text(), is_body, keep_alive, cookie: self.cookie };
+        self.client.send_head(self.request, &head)?;
         self.server.skip_head(length);
         Ok(())
     }
@@ -505,6 +529,9 @@ impl<'a> Bridge<'a> {
             && self.sent
             && !self.server_spent
             && self.request.response.keep_alive;
+        if let Some(failure) = http1.connection.stream.failure() {
+            seat::complain(&self.core, snapshot, backend, http1.connection.key.server, failure);
+        }
         let permit = seat::leave(&self.core, snapshot, backend, http1.connection, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),

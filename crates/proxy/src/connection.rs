@@ -2,6 +2,7 @@
 //! quiet times between them, then an orderly end.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -22,6 +23,10 @@ use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
 use crate::http2::{self, PREFACE};
+use crate::proxied;
+use crate::proxy_protocol::Ends;
+use crate::relay;
+use crate::shortage::Reason;
 use crate::signer::Work;
 use crate::snapshot::is_http2;
 use crate::socket::Socket;
@@ -50,18 +55,29 @@ pub struct Connection {
     pub wire: Buffer,
     pub deadline: Deadline,
     /// Milliseconds on the core's clock.
-    accepted: u64,
+    pub accepted: u64,
     pub facts: Option<Facts>,
     /// Duration of the handshake in microseconds, until the first request has logged it.
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
-    /// By what server connections of its own are known; none while it has had none.
-    owner: Option<NonZeroU64>,
+    /// None for nearly all.
+    rare: Option<Box<Rare>>,
     /// Backends that its requests went to, a bit for each (from the 65th on they share them).
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
+}
+
+/// What few connections have, in a box of its own.
+#[derive(Default)]
+struct Rare {
+    /// What a header of the PROXY protocol has said; `peer` is its source then.
+    proxied: Option<Ends>,
+    /// By what server connections of its own are known.
+    owner: Option<NonZeroU64>,
+    /// Announced, it counts among those of its source.
+    counted: bool,
 }
 
 /// What becomes of a connection when a request is over.
@@ -105,7 +121,8 @@ impl Connection {
         core.metrics.raise(metrics.open);
         core.connections.set(core.connections.get() + 1);
         let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
-        let handshaking = tls.is_some();
+        // A client that a proxy will announce is not known yet.
+        let handshaking = tls.is_some() && !core.snapshot().listener(listener).accept_proxy_protocol;
         if handshaking {
             core.begin_handshake(peer.ip());
         }
@@ -123,8 +140,8 @@ impl Connection {
             facts: None,
             handshake_us: None,
             requests: 0,
+            rare: None,
             handshaking,
-            owner: None,
             backends: 0,
         }
     }
@@ -135,8 +152,47 @@ impl Connection {
         }
     }
 
+    /// The client is somebody else than it seemed to be.
+    pub fn stand_for(&mut self, ends: Ends) {
+        self.peer = ends.source;
+        self.rare.get_or_insert_default().proxied = Some(ends);
+    }
+
+    /// Who has connected to where: as a header of the PROXY protocol has said, or else as the socket says.
+    pub fn ends(&self) -> io::Result<Ends> {
+        match self.rare.as_ref().and_then(|rare| rare.proxied) {
+            Some(ends) => Ok(ends),
+            None => Ok(Ends { source: self.peer, destination: self.stream.socket.local_address()? }),
+        }
+    }
+
+    /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
+    /// many of this client's, or too many connections of its source.
+    pub fn admit_announced(&mut self) -> bool {
+        if let Some(sources) = self.core.shortage.sources() {
+            let counted = sources.take(self.peer.ip());
+            self.rare.get_or_insert_default().counted = counted;
+            if !counted {
+                self.core.metrics.increment(self.core.telemetry.shortage.refused(Reason::Source));
+                let _ = self.stream.socket.reset_on_close();
+                return false;
+            }
+        }
+        if self.stream.tls.is_none() {
+            return true;
+        }
+        if let Err(refusal) = self.core.check_handshake(self.peer.ip()) {
+            self.core.metrics.increment(self.core.telemetry.gate.refused.of(refusal));
+            let _ = self.stream.socket.reset_on_close();
+            return false;
+        }
+        self.core.begin_handshake(self.peer.ip());
+        self.handshaking = true;
+        true
+    }
+
     pub fn owner(&mut self) -> NonZeroU64 {
-        *self.owner.get_or_insert_with(|| self.core.next_owner())
+        *self.rare.get_or_insert_default().owner.get_or_insert_with(|| self.core.next_owner())
     }
 
     /// A request goes to this backend.
@@ -157,7 +213,14 @@ impl Connection {
     /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet. True when
     /// the client speaks HTTP/2, which is to be served elsewhere.
     async fn live(&mut self) -> bool {
+        if self.is_announced() && !Box::pin(proxied::read(self)).await {
+            return false;
+        }
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
+            return false;
+        }
+        if self.is_relayed() {
+            Box::pin(relay::run(self)).await;
             return false;
         }
         if self.facts.is_some_and(|facts| facts.alpn.is_some_and(is_http2)) {
@@ -184,6 +247,15 @@ impl Connection {
         }
     }
 
+    /// A proxy in front speaks first, and tells who the client is.
+    fn is_announced(&self) -> bool {
+        self.core.snapshot().listener(self.listener).accept_proxy_protocol
+    }
+
+    fn is_relayed(&self) -> bool {
+        self.core.snapshot().listener(self.listener).protocol.is_relay()
+    }
+
     /// Waits for the next request with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
@@ -195,14 +267,16 @@ impl Connection {
                 _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
             }
         };
+        self.deadline.rest();
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
             // not know whether it was carried out.
             if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
+                self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() {
+            if core.draining.get() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
@@ -459,8 +533,8 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field: of the server name there is only the log to be told.
-        if !self.core.log.borrow().is_on() {
+        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told.
+        if !self.is_relayed() && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
             self.forget_introduction(core.snapshot().listener(self.listener));
         }
@@ -527,7 +601,8 @@ impl Connection {
     }
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
-    async fn farewell(&mut self, after: After) {
+    pub async fn farewell(&mut self, after: After) {
+        self.deadline.work();
         let core = Rc::clone(&self.core);
         if self.facts.is_some() {
             self.stream.stage_close(&mut self.wire);
@@ -599,7 +674,7 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
-        if let Some(owner) = self.owner {
+        if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);
         }
         for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {
@@ -608,6 +683,12 @@ impl Drop for Connection {
             }
         }
         self.end_handshake();
+        // Where a proxy in front is to say who the client is, it may have ended before that was said.
+        if let Some(sources) = self.core.shortage.sources()
+            && (!self.is_announced() || self.rare.as_ref().is_some_and(|rare| rare.counted))
+        {
+            sources.give_back(self.peer.ip());
+        }
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
         // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.

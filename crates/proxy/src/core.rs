@@ -13,7 +13,9 @@ use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
+use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -23,17 +25,22 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::pool::Pool;
+use crate::relay::Pipes;
+use crate::shortage::{Reason, Room, Shared, Shortage};
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
 
+/// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
+const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 pub struct Core {
     pub stock: Stock,
+    pub pipes: Pipes,
     pub timers: Rc<Timers>,
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
@@ -46,6 +53,7 @@ pub struct Core {
     admission: RefCell<Admission>,
     /// By position in the configuration.
     pub signers: Vec<Rc<Signer>>,
+    pub shortage: Shortage,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     batches_seen: Cell<BatchCounts>,
@@ -53,6 +61,8 @@ pub struct Core {
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
     pub failures_logged: RefCell<Throttle>,
+    /// For servers that TLS comes to nothing with.
+    pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -67,6 +77,11 @@ pub struct Core {
     owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,
+}
+
+/// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
+fn first_owner(core: usize) -> NonZeroU64 {
+    NonZeroU64::MIN.saturating_add((core as u64) << 48)
 }
 
 fn limits(config: HandshakeLimits) -> Limits {
@@ -90,17 +105,22 @@ impl Core {
         metrics: Column,
         telemetry: Arc<Telemetry>,
         log: Sheet,
+        shared: Arc<Shared>,
         seed: u64,
     ) -> Rc<Core> {
         // Where RSA is done in batches it is worth while to let in as many as go together.
         let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         let profiles = &snapshot.shared.signers;
+        let jobs_max = snapshot.shared.config.process.handshakes.in_progress;
         let signers = telemetry.signers.iter().enumerate();
-        let signers =
-            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
+        let signers = signers
+            .map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, jobs_max, seed))
+            .collect();
+        let core = metrics.index();
         Rc::new(Core {
             stock: Stock::default(),
+            pipes: Pipes::default(),
             timers: Rc::new(Timers::new()),
             metrics,
             telemetry,
@@ -110,17 +130,19 @@ impl Core {
             gate: Gate::new(budget),
             admission: RefCell::new(admission),
             signers,
+            shortage: Shortage::new(shared),
             parking,
             parking_seen: Cell::default(),
             batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
+            server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
-            owners: Cell::new(NonZeroU64::MIN),
+            owners: Cell::new(first_owner(core)),
             snapshot: RefCell::new(snapshot),
             date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
         })
@@ -213,14 +235,76 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.report_balance();
+        self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
         if sweep {
             self.stock.trim();
+            self.pipes.trim();
             self.sweep_pools();
         }
+        self.relieve();
+    }
+
+    /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
+    fn relieve(&self) {
+        let duty = self.shortage.duty(self.connections.get());
+        if duty.close > 0 {
+            self.close_idle(part_of(self.timers.resting(), duty.close), Reason::Memory);
+        }
+        if duty.make_room > 0 {
+            self.close_idle(duty.make_room, Reason::Files);
+        }
+        if duty.close_pools {
+            self.clear_pools();
+        }
+        if duty.give_back {
+            // What nobody needed since the last trim, and what was needed then and is not now.
+            self.stock.trim();
+            self.stock.trim();
+            self.requests_kept.take();
+            self.timers.shrink();
+            propylon_sys::give_memory_back();
+        }
+    }
+
+    /// Closes idle client connections, the oldest first; returns how many.
+    fn close_idle(&self, count: usize, reason: Reason) -> usize {
+        let closed = self.timers.call_oldest(count);
+        self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
+        closed
+    }
+
+    /// Files have run out: closes a few idle client connections, if there are any.
+    pub fn make_room(&self) -> Room {
+        if self.timers.resting() == 0 {
+            self.shortage.call_others();
+            return Room::None;
+        }
+        match self.close_idle(self.shortage.take_room(), Reason::Files) {
+            0 => Room::Later,
+            _ => Room::Made,
+        }
+    }
+
+    /// Counts a pick that is not an ordinary one.
+    pub fn note_tier(&self, backend: usize, tier: Tier) {
+        let reason = match tier {
+            Tier::Ordinary => return,
+            Tier::Backup => "backup",
+            Tier::Panic => "panic",
+            Tier::All => "none-up",
+        };
+        self.metrics.increment(self.telemetry.backends[backend].unusual_picks.of(reason));
+    }
+
+    fn report_balance(&self) {
+        let now = self.timers.now();
+        let snapshot = self.snapshot();
+        snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
     }
 
     fn report_parking(&self) {
@@ -246,9 +330,9 @@ impl Core {
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
-            backend
-                .pool
-                .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
+                self.pool_closed(index, server, closed)
+            });
             self.report_all_idle(index, &backend.pool);
         }
     }
@@ -259,7 +343,7 @@ impl Core {
         self.metrics.set(metrics.idle, pool.idle(server) as i64);
     }
 
-    /// A number that no other client connection of this core has.
+    /// A number that no other client connection has, of this core or another.
     pub fn next_owner(&self) -> NonZeroU64 {
         let owner = self.owners.get();
         self.owners.set(owner.saturating_add(1));
@@ -291,5 +375,17 @@ impl Core {
         for _ in 0..closed {
             self.metrics.lower(metrics.open);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_cores_have_the_same_owners() {
+        let cores = [0, 1, 2, 1023].map(first_owner);
+        // A million client connections a second would take nine years.
+        assert!(cores.windows(2).all(|pair| pair[1].get() - pair[0].get() >= 1 << 48), "{cores:?}");
     }
 }

@@ -252,13 +252,19 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
-    /// Returns how many, by server.
-    pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
-        self.retain(
-            |idle| idle.since >= limit && idle.connection.stream.is_quiet() && !idle.connection.is_expired(),
-            closed,
-        );
+    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
+    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
+        let keep = |idle: &mut Idle| {
+            let connection = &mut idle.connection;
+            let is_kept = idle.since >= limit && connection.stream.is_quiet() && !connection.is_expired();
+            // After the look at what has come: there may be tickets in it.
+            if is_kept && idle.since < rested {
+                connection.stream.rest();
+            }
+            is_kept
+        };
+        self.retain(keep, closed);
     }
 
     /// Closes what belongs to a client that is gone.

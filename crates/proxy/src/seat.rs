@@ -1,4 +1,4 @@
-//! A place at a server for one request: which server, on which connection, and the wait while all of them are full.
+//! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -9,18 +9,22 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use propylon_config::{Backend, BackendId, Reuse};
+use propylon_policy::balance::Draw;
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::turnstile::{Grant, Ticket};
+use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
+use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::http2::{self, ServerSeat};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
-use crate::server::ServerStream;
+use crate::proxied;
+use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -28,7 +32,9 @@ use crate::telemetry::Wait;
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
 
-/// What a request has learnt in its earlier attempts.
+pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+
+/// What a request or a relay has learnt in its earlier attempts.
 #[derive(Default)]
 pub struct Experience {
     /// Attempts that failed for another reason than a stale connection.
@@ -40,9 +46,23 @@ pub struct Experience {
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
+    /// What it is balanced by.
+    pub wish: Wish,
+    /// Its time at the server that it is at.
+    pub turn: Option<Turn>,
+    /// Microseconds in the backend's line, if there was a wait.
+    pub queue_us: Option<u64>,
 }
 
-/// Why a request got no connection.
+impl Experience {
+    /// An attempt has failed, and the server is to blame.
+    pub fn failed(&mut self, server: usize) {
+        self.failures += 1;
+        self.tried.push(server);
+    }
+}
+
+/// Why there is no connection.
 pub enum Refusal {
     NoServer,
     /// One of `telemetry::QUEUE_REFUSALS`.
@@ -58,19 +78,26 @@ pub enum Seat {
     Stream(ServerSeat),
 }
 
-/// Which servers a request may go to, the most particular first.
-#[derive(Clone, Copy)]
-enum Choice {
-    Trusted,
-    Untried,
-    Any,
-}
-
 enum Pick {
     Server(usize, Choice),
     /// Those that would do have as many connections as they may.
     Full(Box<[usize]>),
     None,
+}
+
+/// What is asked of a connection.
+pub struct Need {
+    pub fit: Fit,
+    /// The kernel is asked whether an idle connection is still open.
+    pub certain: bool,
+    /// The only client connection whose bytes it may carry.
+    pub owner: Option<NonZeroU64>,
+}
+
+pub enum Found {
+    Connection(Box<ServerConnection>),
+    /// The right to make one; none where there is no limit.
+    Permit(Option<Permit>),
 }
 
 /// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
@@ -86,40 +113,37 @@ pub async fn take(
     if snapshot.backends[backend.0].pool.streams_max > 0 {
         return Box::pin(take_stream(client, request, snapshot, backend, experience)).await;
     }
-    let level = level(snapshot.shared.config.backends[backend.0].reuse);
-    let owner = (level == Level::Never).then(|| client.owner());
+    let config = &snapshot.shared.config.backends[backend.0];
+    let level = level(config.reuse);
+    // What a server was told of a client at the start is not true of another.
+    let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
+    let owner = is_private.then(|| client.owner());
     let need = Need {
         fit: if experience.fresh { Fit::New } else { fit(level, client.ordinal() <= 1, repeatable) },
         certain: !request.head.method.is_idempotent(),
         owner,
     };
     request.note.reused = false;
-    let (server, found) = match experience.kept.take() {
-        Some((server, permit)) => (server, Found::Permit(Some(permit))),
-        None => match seek(&core, snapshot, backend, &need, experience) {
-            Ok(found) => found,
-            Err(None) => return Err(Refusal::NoServer),
-            // Boxed, as all that is rare: every request would carry room for it.
-            Err(Some(wants)) => Box::pin(queue(client, request, snapshot, backend, wants, &need)).await?,
-        },
-    };
+    let found = find(client, snapshot, backend, &need, experience).await;
+    request.note.queue_us = experience.queue_us;
+    let (server, found) = found?;
     request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    core.metrics.increment(metrics.requests);
     let permit = match found {
         Found::Connection(mut found) => {
             found.requests = found.requests.saturating_add(1);
-            core.metrics.increment(metrics.reused);
+            core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
             request.note.reused = true;
             return Ok(Seat::Connection(found));
         }
         Found::Permit(permit) => permit,
     };
     let key = PoolKey { server, owner };
+    let preamble = preamble(client, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, client.deadline())).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, client.deadline())).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         client.count_timeout(Wait::Connect);
@@ -141,15 +165,20 @@ async fn take_stream(
     let pool = &snapshot.backends[backend.0].pool;
     experience.kept = None;
     request.note.reused = false;
-    let server = match pick(&core, snapshot, backend, &experience.tried) {
+    let server = match pick(&core, snapshot, backend, experience) {
         Pick::Server(server, _) => server,
-        Pick::None => return Err(Refusal::NoServer),
+        Pick::None => {
+            core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
+            return Err(Refusal::NoServer);
+        }
         // As many connections as there may be: a stream of one of ours will end, or another core's permit comes back.
         Pick::Full(wants) => match wants.iter().find(|server| pool.lanes[**server].is_alive()) {
             Some(server) => *server,
             None => {
                 let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-                let (server, permit) = match wait(client, request, snapshot, backend, turnstile, wants).await? {
+                let waited = wait(client, snapshot, backend, turnstile, wants).await;
+                count_refused(&core, backend, &waited);
+                let (server, permit) = match waited? {
                     Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
                     Grant::Connection(server, connection) => (server, connection.permit),
                 };
@@ -159,6 +188,7 @@ async fn take_stream(
         },
     };
     request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
     pool.recent[server].set(pool.recent[server].get().saturating_add(1));
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     core.metrics.increment(metrics.requests);
@@ -169,6 +199,7 @@ async fn take_stream(
     }
     let started = Instant::now();
     let seat = await_stream(client, snapshot, backend, server).await;
+    count_refused(&core, backend, &seat);
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     seat.map(Seat::Stream)
 }
@@ -216,49 +247,98 @@ async fn await_stream(
     .await
 }
 
-/// What a request asks of a connection.
-struct Need {
-    fit: Fit,
-    /// The kernel is asked whether an idle connection is still open.
-    certain: bool,
-    owner: Option<NonZeroU64>,
+/// What connections of this client to this backend begin with.
+fn preamble(client: &ClientSide<'_>, config: &Backend) -> Result<Vec<u8>, Attempt> {
+    let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
+    let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
+    let header = match client {
+        ClientSide::Http1(connection) => proxied::header(connection, version, None),
+        ClientSide::Http2(stream) => stream.link.proxy_header(version),
+    };
+    header.map_err(|_| failed)
 }
 
-enum Found {
-    Connection(Box<ServerConnection>),
-    /// The right to make one; none where there is no limit.
-    Permit(Option<Permit>),
+/// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
+/// where every server that would do is full.
+pub async fn find(
+    client: &mut ClientSide<'_>,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    need: &Need,
+    experience: &mut Experience,
+) -> Result<(usize, Found), Refusal> {
+    let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.backends[backend.0];
+    let (server, found) = match experience.kept.take() {
+        Some((server, permit)) => (server, Found::Permit(Some(permit))),
+        None => match seek(&core, snapshot, backend, need, experience) {
+            Ok(found) => found,
+            Err(None) => {
+                core.metrics.increment(metrics.unavailable);
+                return Err(Refusal::NoServer);
+            }
+            // Boxed, as all that is rare: every request would carry room for it.
+            Err(Some(wants)) => Box::pin(queue(client, snapshot, backend, wants, need, experience)).await?,
+        },
+    };
+    core.metrics.increment(metrics.servers[server].requests);
+    Ok((server, found))
 }
 
-/// Makes a connection within the backend's patience, and keeps the account of it.
+/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
 pub async fn connect(
     core: &Core,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
+    preamble: &[u8],
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
-    let metrics = &core.telemetry.backends[backend.0];
-    let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
+    let address = snapshot.shared.servers[backend.0][key.server].address;
+    // One patience for both: the server is there when it can be spoken to.
+    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let connected = reach(core, snapshot.shared.servers[backend.0][key.server].address, config, deadline).await;
-    core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
-    match connected {
-        Ok(socket) => {
-            suspects.borrow_mut().succeeded(key.server);
+    let reached = reach(core, address, preamble, due, deadline).await;
+    core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
+    let made = match (reached, &snapshot.connectors[backend.0]) {
+        (Ok(socket), None) => Ok(ServerStream::plain(socket)),
+        (Ok(socket), Some(connector)) => {
+            let greeted = greet(core, socket, connector, key.server, due, deadline).await;
+            account_greeting(core, snapshot, backend, key.server, &greeted);
+            greeted.map(|(stream, _)| stream).map_err(|failure| failure.attempt())
+        }
+        (Err(failed), _) => Err(failed),
+    };
+    settle(core, snapshot, backend, key, permit, made)
+}
+
+/// The account of an attempt to connect, and the connection if there is one.
+pub fn settle(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    made: Result<ServerStream, Attempt>,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let metrics = &core.telemetry.backends[backend.0];
+    let state = &snapshot.backends[backend.0];
+    let config = &snapshot.shared.config.backends[backend.0];
+    match made {
+        Ok(stream) => {
+            state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            let stream = ServerStream::plain(socket);
             Ok(Box::new(ServerConnection { stream, key, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
             if failed.status != 503 {
-                suspects.borrow_mut().failed(key.server, core.timers.now());
+                state.suspects.borrow_mut().failed(key.server, core.timers.now());
             }
             core.metrics.increment(metrics.servers[key.server].connect_failures);
             Err(failed)
@@ -311,50 +391,77 @@ fn seek(
     need: &Need,
     experience: &Experience,
 ) -> Result<(usize, Found), Option<Box<[usize]>>> {
-    match pick(core, snapshot, backend, &experience.tried) {
+    match pick(core, snapshot, backend, experience) {
         Pick::None => Err(None),
         Pick::Full(wants) => Err(Some(wants)),
         Pick::Server(server, choice) => match at(core, snapshot, backend, server, need) {
             Some(found) => Ok((server, found)),
             // Another core was faster.
-            None => Err(Some(acceptable(core, snapshot, backend, &experience.tried, choice))),
+            None => {
+                let state = &snapshot.backends[backend.0];
+                let suspects = state.suspects.borrow();
+                let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, core.timers.now());
+                Err(Some(acceptable(&eligibility, choice, state.pool.servers())))
+            }
         },
     }
 }
 
 async fn queue(
     client: &mut ClientSide<'_>,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     wants: Box<[usize]>,
     need: &Need,
+    experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
     let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
-    let grant = wait(client, request, snapshot, backend, turnstile, wants).await?;
-    Ok(granted(&core, snapshot, backend, turnstile, grant, need))
+    let began = Instant::now();
+    let waited = wait(client, snapshot, backend, turnstile, wants).await;
+    count_refused(&core, backend, &waited);
+    // Who found the line full has not waited.
+    if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
+        let micros = began.elapsed().as_micros() as u64;
+        experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
+        core.metrics.observe(metrics.queue_wait, micros);
+    }
+    Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
 }
 
-fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
+fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>) {
+    let metrics = &core.telemetry.backends[backend.0];
+    match waited {
+        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
+        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        _ => {}
+    }
+}
+
+fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &Experience) -> Pick {
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
-    let random = core.random.borrow_mut().u64(..);
+    let draw = Draw { key: experience.wish.key, random: core.random.borrow_mut().u64(..), now };
+    let mut suspects = state.suspects.borrow_mut();
+    let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
-        let mut suspects = state.suspects.borrow_mut();
-        let fits = |server: usize| match choice {
-            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
-            Choice::Untried => !tried.contains(&server),
-            Choice::Any => true,
+        let fits = |server: usize| eligibility.fits(server, choice);
+        let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
+        let has_room = |server: usize| state.pool.has_room(server);
+        let picked = match wished {
+            // What a client has there is worth the wait.
+            Some(server) if !has_room(server) => return Pick::Full(Box::new([server])),
+            Some(server) => Some(server),
+            None => state.balancer.borrow_mut().pick(|server| fits(server) && has_room(server), draw),
         };
-        let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
         if let Some(server) = picked {
+            core.note_tier(backend.0, eligibility.tier());
             suspects.tried(server, now);
             return Pick::Server(server, choice);
         }
-        drop(suspects);
         let wants = match state.pool.turnstile {
-            Some(_) => acceptable(core, snapshot, backend, tried, choice),
+            Some(_) => acceptable(&eligibility, choice, state.pool.servers()),
             None => Box::default(),
         };
         // Waiting for a server that is trusted is better than failing at one that is not.
@@ -365,22 +472,9 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize
     Pick::None
 }
 
-fn acceptable(
-    core: &Core,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    tried: &[usize],
-    choice: Choice,
-) -> Box<[usize]> {
-    let state = &snapshot.backends[backend.0];
-    let suspects = state.suspects.borrow();
-    let now = core.timers.now();
-    let fits = |server: &usize| match choice {
-        Choice::Trusted => !tried.contains(server) && suspects.eligible(*server, now),
-        Choice::Untried => !tried.contains(server),
-        Choice::Any => true,
-    };
-    (0..state.pool.servers()).filter(fits).collect()
+/// Any of these will do.
+fn acceptable(eligibility: &Eligibility<'_>, choice: Choice, servers: usize) -> Box<[usize]> {
+    (0..servers).filter(|server| eligibility.fits(*server, choice)).collect()
 }
 
 /// An idle connection to this server, or the right to make one, without waiting.
@@ -474,7 +568,6 @@ impl Drop for Place<'_> {
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it.
 async fn wait(
     client: &mut ClientSide<'_>,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
@@ -486,9 +579,9 @@ async fn wait(
     let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket };
-    let (started, due) = (Instant::now(), core.timers.now() + patience);
+    let due = core.timers.now() + patience;
     client.rest();
-    let outcome = poll_fn(|context| {
+    let granted = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
@@ -503,34 +596,123 @@ async fn wait(
     })
     .await;
     drop(place);
-    let micros = started.elapsed().as_micros() as u64;
-    request.note.queue_us = Some(request.note.queue_us.unwrap_or(0) + micros);
-    core.metrics.observe(metrics.queue_wait, micros);
-    outcome
+    granted
 }
 
-async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &Deadline) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
-    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
+async fn reach(
+    core: &Core,
+    address: SocketAddr,
+    preamble: &[u8],
+    due: u64,
+    deadline: &Deadline,
+) -> Result<Socket, Attempt> {
+    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        core.make_room();
+    }
+    let mut socket = Socket::new(stream?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
         }
         if core.timers.now() >= due {
-            let repeatable = Repeatable::Unsent;
-            return Poll::Ready(Err(Attempt { status: 504, reason: "connect-timeout", repeatable }));
+            return Poll::Ready(Err(CONNECT_TIMEOUT));
         }
         deadline.set(due, context.waker());
         Poll::Pending
     })
     .await?;
+    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
+        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+    }
     Ok(socket)
 }
 
-fn connect_failure(error: &std::io::Error) -> Attempt {
+/// A stream, and how long it took to agree on it, in microseconds.
+type Greeted = Result<(ServerStream, u64), Ungreeted>;
+
+/// Why TLS with a server came to nothing.
+enum Ungreeted {
+    Timeout,
+    Failed(UpstreamFailure),
+}
+
+impl Ungreeted {
+    fn attempt(&self) -> Attempt {
+        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
+        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Ungreeted::Timeout => "tls-timeout",
+            Ungreeted::Failed(failure) => failure.reason,
+        }
+    }
+}
+
+async fn greet(
+    core: &Core,
+    socket: Socket,
+    connector: &Connector,
+    server: usize,
+    due: u64,
+    deadline: &Deadline,
+) -> Greeted {
+    let began = Instant::now();
+    let session = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = Greeting::new(socket, session);
+    let stream = poll_fn(|context| {
+        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock) {
+            return Poll::Ready(greeted.map_err(Ungreeted::Failed));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Ungreeted::Timeout));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((stream, began.elapsed().as_micros() as u64))
+}
+
+fn account_greeting(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, greeted: &Greeted) {
+    let Some(metrics) = &core.telemetry.backends[backend.0].tls else { return };
+    match greeted {
+        Ok((stream, micros)) => {
+            let resumed = stream.facts().is_some_and(|facts| facts.resumed);
+            core.metrics.increment(if resumed { metrics.resumed } else { metrics.full });
+            core.metrics.observe(metrics.duration, *micros);
+        }
+        Err(why) => {
+            core.metrics.increment(metrics.failures.of(why.reason()));
+            if let Ungreeted::Failed(failure) = why {
+                complain(core, snapshot, backend, server, failure);
+            }
+        }
+    }
+}
+
+/// Says in the log which server TLS came to nothing with, and what to do.
+pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, failure: &UpstreamFailure) {
+    let Some(withheld) = core.server_failures_logged.borrow_mut().admit(core.timers.now()) else { return };
+    let label = &snapshot.shared.servers[backend.0][server].label;
+    let backend = &snapshot.shared.config.backends[backend.0].name;
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
+}
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
+
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        // Another server would fare no better.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),

@@ -10,17 +10,24 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use propylon_config::{
-    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer, TlsProfile,
 };
-use propylon_policy::balance::Balancer;
+use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
+use propylon_tls::{
+    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets,
+    UpstreamProfile,
+};
 
+use crate::balance::{self, SharedBalance};
 use crate::engine::worker_count;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
+use crate::signer::Places;
+use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
@@ -29,6 +36,14 @@ const ALPN_HTTP2: &[u8] = b"h2";
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
+
+/// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
+fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
+    match backend.protocol {
+        ServerProtocol::Http1 => &[b"http/1.1"],
+        ServerProtocol::Http2 => &[ALPN_HTTP2],
+    }
+}
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
@@ -45,14 +60,21 @@ pub fn is_http2(position: u8) -> bool {
 pub struct Snapshot {
     pub config: Arc<Config>,
     pub router: Arc<Router>,
+    relay_router: Arc<Router>,
+    /// The routes that `relay_router` knows.
+    relay_routes: Arc<[usize]>,
     /// By backend, then by server.
     pub servers: Arc<Vec<Vec<Server>>>,
     /// By `SignerId`.
     pub signers: Arc<[SignerProfile]>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
     turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    /// By backend: what its cores share to balance.
+    pub balance: Arc<[SharedBalance]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
+    /// By `BackendId`; none for plaintext.
+    pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
     tickets: Arc<TicketSets>,
 }
 
@@ -72,11 +94,14 @@ pub struct Server {
     pub label: String,
 }
 
-/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
+/// each new connection.
 pub struct SignerProfile {
     pub config: Signer,
-    pub link: LinkProfile,
-    pub servers: Vec<Server>,
+    pub link: ArcSwap<LinkProfile>,
+    pub places: Arc<Places>,
+    /// By server, as the user wrote them.
+    pub labels: Vec<String>,
 }
 
 /// What stands in the way of a configuration that was read without problems.
@@ -92,25 +117,57 @@ impl Snapshot {
         let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
         warnings.extend(more);
+        let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
         let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let servers: Arc<Vec<Vec<Server>>> = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let balance = share_balance(&config, &servers).map_err(CompileError::Certificates)?;
+        warnings.extend(sticky::check(&config.backends));
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        // A route for any listener is one for any http listener.
+        let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
+        let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
+        let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
+        let relay_router = Arc::new(Router::new(relay_rules));
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
-        Ok((Snapshot { config: Arc::new(config), router, servers, signers, turnstiles, profiles, tickets }, warnings))
+        let upstreams = upstreams.into_iter().map(|upstream| upstream.map(Arc::new)).collect();
+        let config = Arc::new(config);
+        let snapshot = Snapshot {
+            config,
+            router,
+            relay_router,
+            relay_routes,
+            servers,
+            signers,
+            turnstiles,
+            balance,
+            profiles,
+            upstreams,
+            tickets,
+        };
+        Ok((snapshot, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         Snapshot {
             config: Arc::clone(&self.config),
             router: Arc::clone(&self.router),
+            relay_router: Arc::clone(&self.relay_router),
+            relay_routes: Arc::clone(&self.relay_routes),
             servers: Arc::clone(&self.servers),
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
+            balance: Arc::clone(&self.balance),
             profiles,
+            upstreams,
             tickets: Arc::clone(&self.tickets),
         }
     }
@@ -145,6 +202,10 @@ pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Fin
     Profile::load(tls, ALPN)
 }
 
+fn is_relay_route(config: &Config, route: &Route) -> bool {
+    route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
+}
+
 /// Loads what every signer's files hold; as [`load_profiles`].
 pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding>), Vec<Finding>> {
     let (mut loaded, mut findings) = (Vec::new(), Vec::new());
@@ -160,10 +221,53 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
+/// What [`load_upstreams`] has loaded: by backend; none for plaintext.
+pub type Upstreams = Vec<Option<UpstreamProfile>>;
+
+/// Loads what every backend's `tls` names; as [`load_profiles`].
+pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for backend in backends {
+        match load_upstream(backend) {
+            Ok((upstream, warnings)) => {
+                loaded.push(upstream);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// None for plaintext.
+pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
+    let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, server_alpn(backend))?;
+    Ok((Some(upstream), findings))
+}
+
+/// Names are looked up now, and later again; whether anybody is there shows later.
 fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
-    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
-    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
+    let labels: Vec<String> = config.servers.iter().map(|server| address_label(&server.address)).collect();
+    let servers: Vec<&ServerAddress> = config.servers.iter().map(|server| &server.address).collect();
+    let places = Places::find(&servers, config.resolve_interval).map_err(|(server, error)| CompileError::Lookup {
+        at: config.servers[server].at,
+        what: format!("{}: {error}", labels[server]),
+    })?;
+    let link = ArcSwap::from_pointee(link);
+    Ok(SignerProfile { config: config.clone(), link, places: Arc::new(places), labels })
+}
+
+fn share_balance(config: &Config, servers: &[Vec<Server>]) -> Result<Arc<[SharedBalance]>, Vec<Finding>> {
+    let (mut all, mut findings) = (Vec::new(), Vec::new());
+    for (backend, servers) in config.backends.iter().zip(servers) {
+        let labels = || servers.iter().map(|server| server.label.as_str());
+        match Sticky::load(backend, labels()) {
+            Ok(sticky) => all.push(SharedBalance::new(backend, labels(), sticky, worker_count(config))),
+            Err((error, at)) => findings.push(sticky::finding(error, at)),
+        }
+    }
+    if findings.is_empty() { Ok(all.into()) } else { Err(findings) }
 }
 
 fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
@@ -232,7 +336,8 @@ impl Snapshot {
         let profile = listener.tls?.0;
         let withheld: &[&[u8]] = if listener.http2.enabled { &[] } else { &[ALPN_HTTP2] };
         let tickets = self.tickets.of(profile);
-        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets))
+        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets);
+        Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
     }
 }
 
@@ -242,6 +347,8 @@ pub struct CoreSnapshot {
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Acceptor>>,
     pub backends: Rc<[CoreBackend]>,
+    /// By backend; none for plaintext.
+    pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
@@ -250,6 +357,7 @@ pub struct CoreSnapshot {
 /// What one core knows of a backend.
 pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
+    pub tiers: Tiers,
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
@@ -263,11 +371,14 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
-        let backends =
-            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance);
+        let backends = backends
+            .map(|((backend, turnstile), balance)| CoreBackend::new(backend, worker, turnstile.clone(), balance));
+        let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
-        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+        let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
+        let connectors = shared.upstreams.iter().map(connector).collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
@@ -278,9 +389,24 @@ impl CoreSnapshot {
             shared: Arc::clone(&publication.snapshot),
             acceptors: publication.acceptors(worker, self.deferral, &self.parking),
             backends: Rc::clone(&self.backends),
+            connectors: self.connectors_for(&publication.snapshot),
             deferral: self.deferral,
             parking: Rc::clone(&self.parking),
         })
+    }
+
+    /// With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates is
+    /// forgotten.
+    fn connectors_for(&self, next: &Snapshot) -> Vec<Option<Rc<Connector>>> {
+        let connector = |(backend, upstream): (usize, &Option<Arc<UpstreamProfile>>)| {
+            let upstream = upstream.as_ref()?;
+            let same = self.shared.upstreams[backend].as_ref().is_some_and(|known| Arc::ptr_eq(known, upstream));
+            match same {
+                true => self.connectors[backend].clone(),
+                false => Some(Rc::new(upstream.connector())),
+            }
+        };
+        next.upstreams.iter().enumerate().map(connector).collect()
     }
 
     /// Whether RSA operations wait for each other's company.
@@ -297,18 +423,32 @@ impl CoreSnapshot {
         let index = self.shared.router.find(listener, host, path)?;
         Some(&self.shared.config.routes[index])
     }
+
+    /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
+    pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
+        let index = self.shared.relay_router.find(listener, name, b"/")?;
+        Some(&self.shared.config.routes[self.shared.relay_routes[index]])
+    }
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
-        let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
-        let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
-            propylon_config::Balance::Random => Balancer::random(&weights),
-        };
+    /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
+    pub fn succeeded(&self, server: usize, now: u64) {
+        if self.suspects.borrow_mut().succeeded(server) {
+            self.balancer.borrow_mut().joined(server, now);
+        }
+    }
+
+    fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        balance: &SharedBalance,
+    ) -> CoreBackend {
         CoreBackend {
-            balancer: RefCell::new(balancer),
-            suspects: RefCell::new(Suspects::new(weights.len())),
+            balancer: RefCell::new(balance.balancer(backend, core)),
+            tiers: balance::tiers(backend),
+            suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
             pool: Pool::new(backend, core, turnstile),
         }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use propylon_config::Config;
+use propylon_config::{Config, Listener};
 use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
@@ -12,6 +12,8 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::http2::{ERRORS, FLOODS};
+use crate::proxy_protocol::Malformed;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -75,9 +77,23 @@ pub struct Telemetry {
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
+    pub relay: PipeMetrics,
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
+}
+
+/// Pipes that relays splice through.
+pub struct PipeMetrics {
+    pub open: Gauge,
+    pub refused: Counter,
+}
+
+/// What is counted of connections whose bytes are handed on.
+pub struct RelayMetrics {
+    pub ended: ByReason,
+    pub duration: Histogram,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -161,6 +177,10 @@ pub struct ListenerMetrics {
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
     pub http2: Http2Metrics,
+    /// Where bytes are handed on.
+    pub relay: Option<RelayMetrics>,
+    /// Where the PROXY protocol is spoken.
+    pub proxy_refused: Option<ByReason>,
 }
 
 /// HTTP/2 with clients.
@@ -283,9 +303,51 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
+    /// Picks outside of the ordinary.
+    pub unusual_picks: ByReason,
+    /// What cookies were worth; none where the backend has none.
+    pub sticky: Option<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
+    /// None where servers are reached in plaintext.
+    pub tls: Option<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
+}
+
+/// TLS with a backend's servers.
+pub struct ServerTlsMetrics {
+    pub full: Counter,
+    pub resumed: Counter,
+    pub failures: ByReason,
+    pub duration: Histogram,
+}
+
+impl ServerTlsMetrics {
+    fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
+        let label = ("backend", backend);
+        let mut slot = |resumed: &str| {
+            let help = "TLS handshakes with servers finished, by whether a session was resumed.";
+            r.counter("propylon_server_tls_handshakes_total", help, &[label, ("resumed", resumed)])
+        };
+        ServerTlsMetrics {
+            full: slot("false"),
+            resumed: slot("true"),
+            failures: ByReason::new(
+                r,
+                "propylon_server_tls_handshake_failures_total",
+                "TLS handshakes with servers that failed.",
+                label,
+                &[propylon_tls::UpstreamFailure::REASONS, &["tls-timeout"]].concat(),
+            ),
+            duration: r.histogram(
+                "propylon_server_tls_handshake_duration_seconds",
+                "TLS handshakes with servers, once the connection was there.",
+                &[label],
+                DURATION_BOUNDS,
+                1e-6,
+            ),
+        }
+    }
 }
 
 pub struct ServerMetrics {
@@ -293,6 +355,7 @@ pub struct ServerMetrics {
     pub connections: Counter,
     pub open: Gauge,
     pub idle: Gauge,
+    pub in_flight: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -359,6 +422,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "tls-timeout",
     "closed-before-response",
     "first-byte-timeout",
     "body-timeout",
@@ -379,9 +443,38 @@ pub const SERVER_FAULTS: &[&str] = &[
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
 
+/// Why a server was picked that is not an ordinary one which is up.
+pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
+
+/// What a cookie of `sticky` was worth.
+pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
+
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
     &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
+
+/// How a relayed connection ended: both sides in order, or one of these.
+pub const RELAY_ENDS: &[&str] = &[
+    "closed",
+    "client-closed",
+    "client-reset",
+    "server-reset",
+    "idle",
+    "tls-failure",
+    "hello-timeout",
+    "not-tls",
+    "bad-hello",
+    "no-route",
+    "client-certificate-required",
+    "no-server",
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "queue-full",
+    "queue-timeout",
+    "out-of-files",
+    "out-of-ports",
+];
 
 impl Telemetry {
     /// Registers everything for `config`; `columns` writers will be needed.
@@ -390,16 +483,25 @@ impl Telemetry {
         let r = &mut registry;
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
-        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
+        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, listener)).collect();
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
+        let relay = PipeMetrics {
+            open: r.gauge("propylon_relay_pipes", "Pipes open for relays to splice through; two files each.", &[]),
+            refused: r.counter(
+                "propylon_relay_pipes_refused_total",
+                "Times that a relay went on copying because no pipe was to be had.",
+                &[],
+            ),
+        };
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
     }
 }
 
@@ -461,6 +563,24 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
     }
 }
 
+/// Upper bounds for whole connections, in milliseconds: 1 ms to a day.
+const RELAY_BOUNDS: &[u64] =
+    &[1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000];
+
+fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
+    let label = ("listener", name);
+    RelayMetrics {
+        ended: ByReason::new(r, "propylon_relays_total", "Relayed connections, by how they ended.", label, RELAY_ENDS),
+        duration: r.histogram(
+            "propylon_relay_duration_seconds",
+            "Relayed connections, from their accept to their end.",
+            &[label],
+            RELAY_BOUNDS,
+            1e-3,
+        ),
+    }
+}
+
 fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
     let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
     SignerMetrics::new(r, &signer.name, &servers)
@@ -486,7 +606,14 @@ fn gate_metrics(r: &mut Registry) -> GateMetrics {
     }
 }
 
-fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
+fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {
+    let help = "Connections closed for want of a good header of the PROXY protocol.";
+    let reasons = [Malformed::REASONS, &["closed", "timeout"]].concat();
+    ByReason::new(r, "propylon_proxy_protocol_refused_total", help, ("listener", name), &reasons)
+}
+
+fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
+    let name = listener.name.as_str();
     let label = ("listener", name);
     let by = &[label];
     let class = |r: &mut Registry, class: &str| {
@@ -546,6 +673,8 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
         http2: Http2Metrics::new(r, name),
+        relay: listener.protocol.is_relay().then(|| relay_metrics(r, name)),
+        proxy_refused: listener.accept_proxy_protocol.then(|| proxy_refused(r, name)),
     }
 }
 
@@ -592,13 +721,24 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             label,
             QUEUE_REFUSALS,
         ),
+        unusual_picks: ByReason::new(
+            r,
+            "propylon_unusual_picks_total",
+            "Picks of backups, of servers that are not up because too few are, and where none is up.",
+            label,
+            UNUSUAL_PICKS,
+        ),
+        sticky: backend.sticky.is_some().then(|| {
+            let help = "Requests by what their cookie was worth: it was followed, or why not.";
+            ByReason::new(r, "propylon_sticky_requests_total", help, label, STICKY_OUTCOMES)
+        }),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
             "propylon_server_faults_total",
             "Attempts that failed on the server's side.",
             label,
-            SERVER_FAULTS,
+            &[SERVER_FAULTS, propylon_tls::UpstreamFailure::REASONS].concat(),
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",
@@ -607,6 +747,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             DURATION_BOUNDS,
             1e-6,
         ),
+        tls: backend.tls.as_ref().map(|_| ServerTlsMetrics::new(r, &backend.name)),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",
@@ -627,6 +768,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        in_flight: r.gauge(
+            "propylon_server_requests_in_flight",
+            "Requests at a server, from their pick to their end.",
+            by,
+        ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
         reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
         stale: r.counter(

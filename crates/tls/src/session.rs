@@ -272,11 +272,6 @@ impl Session {
         self.introduction.as_deref()
     }
 
-    /// Moves it out, for a driver that keeps it elsewhere.
-    pub fn take_introduction(&mut self) -> Option<Box<Introduction>> {
-        self.introduction.take()
-    }
-
     /// Gives up what nobody will ask for again.
     pub fn forget_introduction(&mut self) {
         self.introduction = None;

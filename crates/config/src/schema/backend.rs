@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
-use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
-use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
+use super::backend_tls::backend_tls;
+use super::{Context, DAY, HOUR, balance, close, seconds, sticky, timeout, up_to};
+use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -19,23 +20,30 @@ const CHECKS: RangeInclusive<i128> = 1..=1000;
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
     let Named { name, span, mut section } = named;
     let report = context.report;
-    let balance = balance(&mut section);
+    let balance = balance::balance(&mut section);
     let servers = servers(&mut section);
     let protocol = protocol(&mut section);
     let http2 = http2(&mut section);
+    balance::check(&mut section, &balance, &servers);
+    let sticky = sticky::sticky(context, &mut section);
+    let send_proxy_protocol = send_proxy_protocol(&mut section);
+    if protocol != ServerProtocol::Http1
+        && send_proxy_protocol.is_some()
+        && let Some(entry) = section.entry("send_proxy_protocol")
+    {
+        let what = "`send_proxy_protocol` tells of one client, and connections of HTTP/2 are shared by many";
+        report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
+    }
     let reuse = reuse(&mut section);
-    tls(context, &mut section);
+    let tls = backend_tls(context, &mut section);
     health(&mut section);
     let queue = queue(&mut section);
-    if let Some(entry) = section.entry("slow_start")
-        && section.duration("slow_start", up_to(HOUR)).is_some()
-    {
-        report.unsupported(entry.key_span, "slow_start", "");
-    }
+    let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
+    let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
-    let min_idle = min_idle(&mut section, max_idle, reuse);
+    let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
     let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
     section.close();
@@ -46,6 +54,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         protocol,
         http2,
         reuse,
+        send_proxy_protocol,
         queue,
         timeouts,
         retries,
@@ -53,28 +62,17 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
+        tls,
+        slow_start,
+        min_healthy,
+        sticky,
         at: report.at(span),
     }
 }
 
-fn balance(section: &mut Section<'_, '_>) -> Balance {
-    let choices = [
-        ("round-robin", Ok(Balance::RoundRobin)),
-        ("random", Ok(Balance::Random)),
-        ("least-connections", Err("least-connections")),
-        ("p2c-ewma", Err("p2c-ewma")),
-        ("consistent-hash", Err("consistent-hash")),
-        ("first", Err("first")),
-    ];
-    match section.choice("balance", &choices) {
-        Some(Found { value: Err(name), span }) => {
-            let key = format!("balance = \"{name}\"");
-            section.report.unsupported(span, &key, "or use \"round-robin\" or \"random\"");
-            Balance::RoundRobin
-        }
-        Some(Found { value: Ok(balance), .. }) => balance,
-        None => Balance::RoundRobin,
-    }
+fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
+    let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
+    section.choice("send_proxy_protocol", &choices).map(|found| found.value)
 }
 
 fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
@@ -109,7 +107,7 @@ fn reuse(section: &mut Section<'_, '_>) -> Reuse {
     section.choice("reuse", &choices).map_or(Reuse::Safe, |found| found.value)
 }
 
-fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usize {
+fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announces: bool) -> usize {
     let Some(Found { value, span }) = section.integer("min_idle", 0..=65_536) else { return 0 };
     if value > max_idle {
         let what = format!("`min_idle` is above `max_idle`, which is {max_idle}");
@@ -117,6 +115,10 @@ fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usi
     }
     if value > 0 && reuse == Reuse::Never {
         section.report.error(span, "`min_idle` has no use with reuse = \"never\"", "remove it, or allow reuse");
+    }
+    if value > 0 && announces {
+        let what = "`min_idle` has no use with `send_proxy_protocol`: connections begin with a client's address";
+        section.report.error(span, what, "remove one of the two");
     }
     value
 }
@@ -149,15 +151,15 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 }
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
-    let (address, weight, max_connections) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None),
+    let (address, weight, max_connections, backup) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, false),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
     match address::server(address.value) {
-        Ok(value) => Some(Server { address: value, weight, max_connections, at: report.at(address.span) }),
+        Ok(value) => Some(Server { address: value, weight, max_connections, backup, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -165,7 +167,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>);
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, bool);
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
@@ -176,13 +178,9 @@ fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<Server
     let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
     let max_connections =
         section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
-    if let Some(entry) = section.entry("backup")
-        && section.boolean("backup").is_some_and(|found| found.value)
-    {
-        report.unsupported(entry.key_span, "backup", "or set it to false");
-    }
+    let backup = section.boolean("backup").is_some_and(|found| found.value);
     section.close();
-    Some((address?, weight, max_connections))
+    Some((address?, weight, max_connections, backup))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {
@@ -204,23 +202,6 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
-}
-
-fn tls(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("tls") else {
-        return;
-    };
-    let report = context.report;
-    report.unsupported(table.span, "tls", "and reach the servers in plaintext");
-    if let Some(ca) = table.string("ca") {
-        super::file(report, "ca", ca, context.base);
-    }
-    if let Some(name) = table.string("server_name")
-        && let Err((what, fix)) = address::host(name.value)
-    {
-        report.error(name.span, what, fix);
-    }
-    table.close();
 }
 
 fn health(section: &mut Section<'_, '_>) {

@@ -1,14 +1,18 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod backend_tls;
+mod balance;
 mod client_auth;
 mod headers;
 mod http2;
 pub(crate) mod keyserver;
 mod listener;
+mod pkcs11;
 mod process;
 mod route;
 mod signer;
+mod sticky;
 mod suites;
 mod tls;
 

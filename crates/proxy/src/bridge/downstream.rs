@@ -20,6 +20,18 @@ pub enum Piece {
     End(Vec<u8>),
 }
 
+/// A response's head, to be said to the client.
+pub struct Head<'a> {
+    /// What it was parsed from.
+    pub text: &'a [u8],
+    /// A body follows.
+    pub is_body: bool,
+    /// Of a client of HTTP/1: another request may come.
+    pub keep_alive: bool,
+    /// A line of ours.
+    pub cookie: Option<&'a [u8]>,
+}
+
 /// How the response's body goes to a client of HTTP/1, and where the request's stands.
 pub struct Downstream<'a> {
     pub client: ClientSide<'a>,
@@ -86,8 +98,8 @@ impl<'a> Downstream<'a> {
         }
     }
 
-    /// Says the head. `body`: one follows. `keep_alive`: of a client of HTTP/1, another request may come.
-    pub fn send_head(&mut self, request: &mut Request, text: &[u8], body: bool, keep_alive: bool) -> Result<(), Stop> {
+    pub fn send_head(&mut self, request: &mut Request, said: &Head<'_>) -> Result<(), Stop> {
+        let Head { text, keep_alive, .. } = *said;
         let core = std::rc::Rc::clone(self.client.core());
         self.tunnel = request.response.status == 101;
         request.note.status = request.response.status;
@@ -102,8 +114,11 @@ impl<'a> Downstream<'a> {
                     translate::accept_tunnel(&mut response);
                     request.note.status = response.status().as_u16();
                 }
+                if let Some(line) = said.cookie {
+                    translate::add_line(line, &mut response);
+                }
                 request.note.bytes_sent += head.length as u64;
-                match stream.send_head(response, !body) {
+                match stream.send_head(response, !said.is_body) {
                     true => Ok(()),
                     false => Err(Stop::Client("client-reset")),
                 }
@@ -118,6 +133,9 @@ impl<'a> Downstream<'a> {
                     let context = AnswerContext { client: version, framing, keep_alive, date: date.as_bytes() };
                     http1::write_response(&request.response, text, &context, &mut scratch);
                 });
+                if let Some(line) = said.cookie {
+                    http1::add_lines(&mut scratch, |out| out.extend_from_slice(line));
+                }
                 if self.tunnel && request.response.version == Version::Http2 {
                     // The server has not seen the key: over HTTP/2 there is none (RFC 8441 §5).
                     let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();

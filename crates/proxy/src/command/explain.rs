@@ -8,14 +8,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{
-    Action, At, Backend, BackendId, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Route, Severity,
-    Source,
+    Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
+    Route, Server, Severity, Source,
 };
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
-use crate::admin::balance_name;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
 use crate::snapshot::{load_profiles, rule};
@@ -190,7 +189,12 @@ fn listeners(config: &Config, asked: &Asked, arguments: &Arguments) -> Result<Ve
 }
 
 fn addresses(listener: &Listener) -> String {
-    let scheme = if listener.tls.is_some() { "https" } else { "http" };
+    let scheme = match (listener.protocol, listener.tls) {
+        (Protocol::Http, None) => "http",
+        (Protocol::Http, Some(_)) => "https",
+        (Protocol::Tcp, None) => "tcp",
+        (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
+    };
     listener.bind.iter().map(|bind| format!("{scheme}://{}", bind.address)).collect::<Vec<String>>().join(", ")
 }
 
@@ -212,6 +216,10 @@ fn routes(config: &Config, listener: usize, asked: &Asked) -> Vec<usize> {
     let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
     let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, &asked.host, &asked.path).is_some();
     left.retain(|(_, rule)| matches(rule));
+    if config.listeners[listener].protocol.is_relay() {
+        // A route for any listener is one for any http listener.
+        left.retain(|(index, _)| config.routes[*index].listener.is_some());
+    }
     let mut order = Vec::new();
     while !left.is_empty() {
         let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
@@ -239,6 +247,7 @@ impl Explanation<'_> {
             Some(Err(what)) => line("certificate", &format!("cannot be told: {what}")),
         }
         match self.routes.first() {
+            None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
             None => line("route", "none matches: 404 (no-route)"),
             Some(&taken) => {
                 let route = &self.config.routes[taken];
@@ -260,11 +269,11 @@ impl Explanation<'_> {
         match action {
             Action::Backend(id) => {
                 let backend = &self.config.backends[id.0];
-                let text = format!("{}, {} ({})", backend.name, balance_name(backend.balance), self.place(backend.at));
+                let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
                 line("backend", &text);
                 for (position, server) in backend.servers.iter().enumerate() {
                     let what = if position == 0 { "servers" } else { "" };
-                    let share = share(backend, server.weight.get());
+                    let share = share(backend, server);
                     line(what, &format!("{}, {share} ({})", server_label(server), self.place(server.at)));
                 }
             }
@@ -320,11 +329,16 @@ impl Explanation<'_> {
             Action::Backend(BackendId(id)) => {
                 let backend = &self.config.backends[*id];
                 let servers = backend.servers.iter().map(|server| {
-                    json!({ "address": server_label(server), "weight": server.weight, "at": place(server.at) })
+                    json!({
+                        "address": server_label(server),
+                        "weight": server.weight,
+                        "backup": server.backup,
+                        "at": place(server.at),
+                    })
                 });
                 value["backend"] = json!({
                     "name": backend.name,
-                    "balance": balance_name(backend.balance),
+                    "balance": backend.balance.name(),
                     "servers": servers.collect::<Vec<Value>>(),
                     "at": place(backend.at),
                 });
@@ -337,9 +351,16 @@ impl Explanation<'_> {
 }
 
 /// What part of the requests a server's weight gives it.
-fn share(backend: &Backend, weight: u16) -> String {
-    let total: u32 = backend.servers.iter().map(|server| u32::from(server.weight.get())).sum();
-    format!("weight {weight} of {total}")
+fn share(backend: &Backend, server: &Server) -> String {
+    if server.backup {
+        return "a backup".into();
+    }
+    let ordinary = backend.servers.iter().filter(|server| !server.backup);
+    let total: u32 = ordinary.map(|server| u32::from(server.weight.get())).sum();
+    match backend.balance {
+        Balance::First => "in this order".into(),
+        _ => format!("weight {} of {total}", server.weight),
+    }
 }
 
 impl Certificates {
@@ -412,5 +433,17 @@ mod tests {
         assert!(Asked::read("https:///x").is_err());
         let error = Asked::read("https://shop..example/").err().unwrap();
         assert!(error.contains("400") && error.contains("bad-host"), "{error}");
+    }
+
+    #[test]
+    fn a_relay_has_no_routes_but_those_that_name_it() {
+        let text = "[listener.web]\nbind='[::]:1'\n[listener.mail]\nbind='[::]:2'\nprotocol='tcp'\n\
+                    [backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\n\
+                    [[route]]\nlistener='mail'\nbackend='app'\n";
+        let (config, _) =
+            propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
+        let asked = Asked::read("http://a.example/").unwrap();
+        assert_eq!((routes(&config, 0, &asked), routes(&config, 1, &asked)), (vec![0], vec![1]));
+        assert!(addresses(&config.listeners[1]).starts_with("tcp://"));
     }
 }

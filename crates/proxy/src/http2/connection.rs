@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use h2::Reason;
 use h2::server::{Builder, SendResponse};
-use propylon_config::{BackendId, Http2};
+use propylon_config::{BackendId, Http2, ProxyProtocol};
 use propylon_tls::{Facts, Introduction};
 use tokio::task::spawn_local;
 
@@ -20,6 +20,7 @@ use super::wire::Wire;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
+use crate::proxied;
 use crate::telemetry::Wait;
 
 /// What a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
@@ -40,8 +41,10 @@ const PENDING_RESETS_MAX: usize = 32;
 const RESET_STREAMS_MAX: usize = 64;
 /// Body bytes that the library may hold of one response before it says that there is no room.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// A connection's window, in windows of a stream.
-const STREAM_WINDOWS: u32 = 4;
+/// Windows' worth of bodies that have gone on to servers before wider ones are opened.
+const WINDOWS_PER_WIDENING: u32 = 4;
+/// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
+const DRAIN_MILLIS: u64 = 1_000;
 
 /// What a connection and its streams share.
 pub struct Link {
@@ -80,7 +83,7 @@ impl Link {
             listener: connection.listener,
             peer: connection.peer,
             facts: connection.facts,
-            introduction: connection.stream.tls.as_mut().and_then(|session| session.take_introduction()),
+            introduction: connection.introduction().cloned().map(Box::new),
             handshake_us: Cell::new(connection.handshake_us.take()),
             connection: RefCell::new(connection),
             staged: RefCell::default(),
@@ -99,6 +102,11 @@ impl Link {
 
     pub fn owner(&self) -> NonZeroU64 {
         self.connection.borrow_mut().owner()
+    }
+
+    /// See `proxied::header`.
+    pub fn proxy_header(&self, version: ProxyProtocol) -> std::io::Result<Vec<u8>> {
+        proxied::header(&self.connection.borrow(), version, None)
     }
 
     pub fn note_backend(&self, backend: BackendId) {
@@ -179,7 +187,7 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
     builder
         .max_concurrent_streams(limits.max_concurrent_streams)
         .initial_window_size(limits.initial_window)
-        .initial_connection_window_size(limits.initial_window.saturating_mul(STREAM_WINDOWS))
+        .initial_connection_window_size(connection_window(limits))
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
@@ -189,6 +197,12 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
         builder.enable_connect_protocol();
     }
     builder
+}
+
+/// Room for all streams: uploads that their servers do not take hold up no other.
+fn connection_window(limits: &Http2) -> u32 {
+    const MAX: u32 = i32::MAX as u32;
+    limits.initial_window.saturating_mul(limits.max_concurrent_streams).clamp(limits.initial_window, MAX)
 }
 
 type Library = h2::server::Connection<Wire, Piece>;
@@ -227,14 +241,15 @@ struct Driver {
     stalled: Option<u64>,
     /// The last GOAWAY is on its way: by then it is to be over.
     closing: Option<u64>,
-    draining: bool,
+    /// The first GOAWAY of the drain was said, in milliseconds on the core's clock.
+    draining: Option<u64>,
     rested: bool,
 }
 
 impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
         let window = link.limits.initial_window;
-        Driver { link, library, window, stalled: None, closing: None, draining: false, rested: false }
+        Driver { link, library, window, stalled: None, closing: None, draining: None, rested: false }
     }
 
     async fn run(mut self) -> End {
@@ -321,8 +336,8 @@ impl Driver {
             self.say_goodbye(Reason::ENHANCE_YOUR_CALM, now);
             return Limit::SaysGoodbye;
         }
-        if core.draining.get() && !self.draining {
-            self.draining = true;
+        if core.draining.get() && self.draining.is_none() {
+            self.draining = Some(now);
             self.library.graceful_shutdown();
             return Limit::SaysGoodbye;
         }
@@ -349,10 +364,13 @@ impl Driver {
             }
             due = due.min(closing);
         } else if link.streams.get() == 0 {
-            let limit = if self.draining { FAREWELL_MILLIS.min(idle) } else { idle };
-            let quiet_due = link.active.get() + limit;
+            let quiet_due = match self.draining {
+                // A request may be on its way that was sent before the client could know.
+                Some(since) => link.active.get().max(since) + DRAIN_MILLIS,
+                None => link.active.get() + idle,
+            };
             if now >= quiet_due {
-                if !self.draining {
+                if self.draining.is_none() {
                     link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
                 }
                 self.say_goodbye(Reason::NO_ERROR, now);
@@ -394,7 +412,9 @@ impl Driver {
     /// to be told.
     fn widen(&mut self) -> bool {
         let uploaded = self.link.uploaded.get();
-        if self.window >= self.link.limits.window_max || uploaded < u64::from(self.window) * u64::from(STREAM_WINDOWS) {
+        if self.window >= self.link.limits.window_max
+            || uploaded < u64::from(self.window) * u64::from(WINDOWS_PER_WIDENING)
+        {
             return false;
         }
         let wider = self.window.saturating_mul(2).min(self.link.limits.window_max);
@@ -403,7 +423,8 @@ impl Driver {
             return false;
         }
         self.window = wider;
-        self.library.set_target_window_size(wider.saturating_mul(STREAM_WINDOWS));
+        let together = wider.saturating_mul(WINDOWS_PER_WIDENING).max(connection_window(&self.link.limits));
+        self.library.set_target_window_size(together);
         true
     }
 }

@@ -28,9 +28,9 @@ use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
-/// Body bytes of a response that may be on their way before the client has taken any: of a stream, and of a connection.
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Body bytes of a response that may be on their way before the client has taken any. A connection has room for all its
+/// streams: clients that read slowly hold up no other.
+const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Body bytes of a request that the library may hold beyond the server's window.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of ours that a server may answer wrongly on one connection.
@@ -209,24 +209,27 @@ async fn live(
 ) {
     let deadline = core.timers.deadline();
     let key = PoolKey { server, owner: None };
-    let made = match seat::connect(&core, &snapshot, backend, key, permit, &deadline).await {
+    let made = match seat::connect(&core, &snapshot, backend, key, permit, &[], &deadline).await {
         Ok(made) => made,
         Err(failed) => return lane.failed(failed),
     };
     let config = &snapshot.shared.config.backends[backend.0];
     let ServerConnection { stream, permit, expires, .. } = *made;
+    let is_tls = stream.is_tls();
+    // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2).
+    let agreed = !is_tls || stream.facts().is_some_and(|facts| facts.alpn.is_some());
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     let begun = greet(&core, &wire, config.http2, patience, &deadline).await;
-    let Ok((send, connection)) = begun else {
+    let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         core.metrics.lower(metrics.open);
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
         return lane.failed(failed);
     };
     let link = Rc::new(ServerLink {
         send: RefCell::new(Some(send)),
-        is_tls: false,
+        is_tls,
         seats: Cell::new(0),
         requests: Cell::new(0),
         requests_max: config.max_requests.map_or(u32::MAX, u32::from),
@@ -277,7 +280,7 @@ async fn greet(
         .enable_push(false)
         .initial_max_send_streams(config.max_streams as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));

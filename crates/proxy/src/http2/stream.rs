@@ -316,3 +316,18 @@ impl Drop for Piece {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of_future<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_in_progress_is_a_small_future() {
+        let size = bytes_of_future(serve);
+        assert!(size <= 1500, "{size} bytes");
+    }
+}

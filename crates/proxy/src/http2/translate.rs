@@ -323,6 +323,13 @@ pub fn write_response<T>(response: &Response<T>, asked: Asked, ended: bool, out:
     Ok(())
 }
 
+/// Adds a field as HTTP/1.1 writes it, such as a cookie of ours.
+pub fn add_line(line: &[u8], response: &mut Response<()>) {
+    for (name, value) in &trailer_map(line) {
+        response.headers_mut().append(name.clone(), value.clone());
+    }
+}
+
 /// What was 101 over HTTP/1.1 is 200 here, without what only the handshake there needs (RFC 8441 §5).
 pub fn accept_tunnel(response: &mut Response<()>) {
     *response.status_mut() = StatusCode::OK;
