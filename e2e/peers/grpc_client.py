@@ -101,7 +101,7 @@ def fail_late(peer):
 
 
 def metadata(peer):
-    told = [("x-text", "a, b;c"), ("x-twice", "1"), ("x-twice", "2"), ("x-all-bin", bytes(range(256))), ("x-none-bin", b"")]
+    told = [("told-text", "a, b;c"), ("told-twice", "1"), ("told-twice", "2"), ("told-all-bin", bytes(range(256))), ("told-none-bin", b"")]
     answer, call = peer.tell.with_call(b"x", metadata=told, timeout=PATIENCE)
     check(answer, b"x")
     for prefix, heard in [("before-", call.initial_metadata()), ("after-", call.trailing_metadata())]:

@@ -49,7 +49,7 @@ def fail_late(request, context):
 
 def tell(request, context):
     """Gives the client's metadata back, before and after the answer."""
-    told = [(key, value) for key, value in context.invocation_metadata() if key.startswith("x-")]
+    told = [(key, value) for key, value in context.invocation_metadata() if key.startswith("told-")]
     context.send_initial_metadata([("before-" + key, value) for key, value in told])
     context.set_trailing_metadata([("after-" + key, value) for key, value in told])
     return request

@@ -9,8 +9,8 @@ use std::time::Duration;
 use propylon_e2e::engine::with;
 use propylon_e2e::frames::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR, GOAWAY, HEADERS, Http2,
-    PING, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, SETTINGS, STREAM_CLOSED, WINDOW_UPDATE, block, frame,
-    literal, request,
+    PING, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame, literal,
+    request,
 };
 use propylon_e2e::{Engine, Origin, holds};
 
@@ -18,7 +18,7 @@ const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// What an attack may make the engine grow by, the allocator's habits included.
 const GROWTH_MAX: u64 = 24 << 20;
 /// Requests by which an honest one's price is measured.
-const HONEST: u32 = 400;
+const HONEST: u32 = 2_000;
 
 const ENABLE_PUSH: u16 = 2;
 const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -66,21 +66,25 @@ impl Siege {
         Siege { engine, origin, request }
     }
 
-    fn floods(&self, reasons: &[&str]) -> f64 {
-        let all = self.engine.metrics();
-        let count = |reason: &&str| all.contains(&format!("reason=\"{reason}\""));
-        reasons
-            .iter()
-            .filter(|reason| count(reason))
-            .map(|reason| self.engine.metric("propylon_http2_floods_total", &[("reason", reason)]))
-            .sum()
+    /// How many connections were ended for one of these reasons.
+    fn ended(&self, reasons: &[&str]) -> f64 {
+        let count = |reason: &&str| match reason.strip_prefix("error ") {
+            Some(error) => self.engine.metric("propylon_http2_errors_total", &[("reason", error)]),
+            None => self.engine.metric("propylon_http2_floods_total", &[("reason", reason)]),
+        };
+        reasons.iter().map(count).sum()
     }
 
-    /// Lives through an attack that is counted under one of `reasons`, once for each of its connections (or not at all, if
-    /// there are none).
+    /// What the attackers' requests have come to at the origin.
+    fn attacks_at_the_origin(&self) -> usize {
+        self.origin.received_text().matches(" /attack HTTP").count()
+    }
+
+    /// Lives through an attack that is counted under one of `reasons` (of a flood, or "error" and that of an error), once for
+    /// each of its connections; or not at all, if there are none.
     #[track_caller]
     fn endures(&self, what: &str, reasons: &[&str], attack: impl FnOnce(&Engine) -> Spent) {
-        let (floods, rss, cpu) = (self.floods(reasons), self.engine.rss(), self.engine.cpu());
+        let (ended, rss, cpu) = (self.ended(reasons), self.engine.rss(), self.engine.cpu());
         let over = AtomicBool::new(false);
         let (spent, served, most) = std::thread::scope(|scope| {
             let bystander = scope.spawn(|| {
@@ -100,7 +104,7 @@ impl Siege {
         });
         holds("nothing is left of it", || self.engine.metric("propylon_http2_streams", &[]) == 0.0);
         let cost = self.engine.cpu() - cpu;
-        let (grown, allowed) = (most.saturating_sub(rss), self.request * (spent.frames + 2 * served));
+        let (grown, allowed) = (most.saturating_sub(rss), self.request * (spent.frames + 3 * served));
         println!(
             "{what}: {} frames on {} connections, {cost:?} where requests would cost {allowed:?}, {served} bystanders, {} KiB",
             spent.frames,
@@ -108,7 +112,7 @@ impl Siege {
             grown / 1024
         );
         if !reasons.is_empty() {
-            holds(what, || self.floods(reasons) == floods + f64::from(spent.connections));
+            holds(what, || self.ended(reasons) == ended + f64::from(spent.connections));
         }
         assert!(grown < GROWTH_MAX, "{what}: {grown} bytes");
         assert!(cost <= allowed, "{what}: {cost:?} for {} frames, where requests would cost {allowed:?}", spent.frames);
@@ -146,11 +150,11 @@ fn nth(index: u32) -> u32 {
 }
 
 fn get(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&request("GET", "/honest")))
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&request("GET", "/attack")))
 }
 
 fn open_post(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_HEADERS, stream, &block(&request("POST", "/honest")))
+    frame(HEADERS, END_HEADERS, stream, &block(&request("POST", "/attack")))
 }
 
 fn reset(stream: u32) -> Vec<u8> {
@@ -192,48 +196,38 @@ fn rapid_resets() {
 /// CVE-2025-8671: the engine itself is made to reset. What that comes to at the origin is bounded as well.
 #[test]
 fn resets_that_the_engine_is_made_to_say() {
-    let provocations: &[(&str, u32, fn(u32) -> Vec<u8>)] = &[
-        ("a window beyond its end", FLOW_CONTROL_ERROR, |stream| {
+    type Provocation = fn(u32) -> Vec<u8>;
+    // What is counted when it goes on. Where the library takes a stream's error for the connection's the first one is the last.
+    let provocations: &[(&str, &str, u32, &str, Provocation)] = &[
+        ("a window beyond its end", "stream", FLOW_CONTROL_ERROR, "window-update", |stream| {
             frame(WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes())
         }),
-        ("a window update of nothing", PROTOCOL_ERROR, |stream| frame(WINDOW_UPDATE, 0, stream, &[0; 4])),
-        ("data after the end", STREAM_CLOSED, |stream| frame(DATA, 0, stream, b"more")),
-        ("a head after the end", STREAM_CLOSED, get),
-        ("a stream that depends on itself", PROTOCOL_ERROR, |stream| {
+        ("a window update of nothing", "connection", PROTOCOL_ERROR, "error protocol-error", |stream| {
+            frame(WINDOW_UPDATE, 0, stream, &[0; 4])
+        }),
+        ("data after the end", "connection", PROTOCOL_ERROR, "error protocol-error", |stream| {
+            frame(DATA, 0, stream, b"more")
+        }),
+        ("a head after the end", "connection", PROTOCOL_ERROR, "error protocol-error", get),
+        ("a stream that depends on itself", "stream", PROTOCOL_ERROR, "library", |stream| {
             frame(PRIORITY, 0, stream, &[&stream.to_be_bytes()[..], &[1]].concat())
         }),
     ];
     let siege = Siege::new();
-    for (what, code, provocation) in provocations {
+    for (what, whose, code, counted, provocation) in provocations {
         let mut client = Http2::start(&siege.engine);
         client.client.send([get(1), provocation(1)].concat());
-        let heard = loop {
-            let heard = client.next_of(1);
-            if matches!(heard.kind, RST_STREAM | GOAWAY) {
-                break heard;
-            }
-        };
-        println!("{what}: {heard:?}, {code}");
-    }
-    for (what, _, provocation) in provocations {
-        let ended = siege.engine.metric("propylon_http2_connections", &[]);
-        siege.endures(what, &[], |engine| {
+        let heard = client.next_of(1);
+        assert_eq!(heard.kind, if *whose == "stream" { RST_STREAM } else { GOAWAY }, "{what}: {heard:?}");
+        assert_eq!(heard.code(), *code, "{what}");
+        drop(client);
+        let before = siege.attacks_at_the_origin();
+        siege.endures(what, &[counted], |engine| {
             assail(engine, 3, (4_000, 2), &[], |index| [get(nth(index)), provocation(nth(index))].concat())
         });
-        holds("its connections are ended", || siege.engine.metric("propylon_http2_connections", &[]) <= ended);
-        println!(
-            "{what}: {}",
-            siege
-                .engine
-                .metrics()
-                .lines()
-                .filter(|l| l.starts_with("propylon_http2_floods")
-                    || l.starts_with("propylon_http2_errors")
-                    || l.starts_with("propylon_server_requests_total"))
-                .filter(|l| !l.ends_with(" 0"))
-                .collect::<Vec<_>>()
-                .join(" ; ")
-        );
+        // A thousand of a connection's are let pass, and most of these are over before they are begun.
+        let came = siege.attacks_at_the_origin() - before;
+        assert!(came <= 3 * 1_100, "{what}: {came} requests");
     }
 }
 
@@ -313,7 +307,6 @@ fn empty_frames() {
         ("empty DATA", &["empty-data", "library"], frame(DATA, 0, 1, &[])),
         ("DATA of padding alone", &["empty-data", "library"], frame(DATA, PADDED, 1, &[0])),
         ("DATA of much padding", &["empty-data", "library"], frame(DATA, PADDED, 1, &[&[255][..], &[0; 255]].concat())),
-        ("DATA of a byte", &["empty-data", "library"], frame(DATA, 0, 1, b"x")),
     ];
     for (what, reasons, bytes) in attacks {
         siege.endures(what, reasons, |engine| assail(engine, 4, (8_000, 1), &open_post(1), |_| bytes.clone()));
@@ -369,7 +362,6 @@ fn header_bombs() {
         ("a field named 10,000 times", 40, vec![0xbe; 10_000]),
         ("2,000 fields without a value", 40, literal(b"x-bomb", b"").repeat(1_700)),
         ("crumbs of cookies", 40, literal(b"cookie", b"a=b; x-bomb").repeat(800)),
-        ("a field of 16 KB", 200, literal(b"x-bomb", &[b'y'; 16_000])),
     ];
     for (what, count, bomb) in bombs {
         siege.endures(what, &[], |engine| {
