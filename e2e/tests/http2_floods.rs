@@ -316,6 +316,27 @@ fn empty_frames() {
     });
 }
 
+/// What is taken as it comes is no flood: it costs what it weighs, and the upload is finished.
+#[test]
+fn uploads_of_a_byte_a_frame() {
+    const BYTES: u32 = 20_000;
+    let siege = Siege::new();
+    siege.endures("DATA of a byte", &[], |engine| {
+        let mut client = Http2::start(engine);
+        client.client.send(open_post(1));
+        for _ in 0..BYTES / 500 {
+            client.client.send(frame(DATA, 0, 1, b"x").repeat(500));
+            // More than some thousands that nobody has looked at yet would be too many.
+            client.send(PING, 0, 0, b"are you?");
+            while client.next_frame().kind != PING {}
+        }
+        client.send(DATA, END_STREAM, 1, &[]);
+        assert_eq!(client.response(1).1, b"hello\n");
+        Spent { frames: BYTES, connections: 1 }
+    });
+    assert_eq!(siege.attacks_at_the_origin(), 1);
+}
+
 /// CVE-2019-9517 and -9511: big answers are asked for, and nothing of them is taken.
 #[test]
 fn answers_that_nobody_takes() {

@@ -10,6 +10,8 @@ use propylon_e2e::{Engine, Origin, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 
+type Fields<'a> = &'a [(&'a str, &'a str)];
+
 /// What became of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -270,7 +272,7 @@ fn content_length_is_what_the_data_come_to() {
 #[test]
 fn trailers_are_fields_at_the_end_and_nothing_else() {
     let gate = Gate::new();
-    let cases: &[(&str, u8, &[(&str, &str)])] = &[
+    let cases: &[(&str, u8, Fields)] = &[
         ("a late pseudo-header field", END_STREAM, &[("x-sum", "1"), (":path", "/admin")]),
         ("an upper-case name", END_STREAM, &[("X-Sum", "1")]),
         ("a line end", END_STREAM, &[("x-sum", "1\r\nx-more: 2")]),
@@ -321,7 +323,7 @@ fn what_the_library_drops_reaches_nobody() {
 /// The other way round: what is odd and allowed arrives as it was said, as one request.
 #[test]
 fn what_is_allowed_is_one_request_of_http_1() {
-    let cases: &[(&str, &[(&str, &str)])] = &[
+    let cases: &[(&str, Fields)] = &[
         ("GET", &[("te", "trailers"), ("x-empty", ""), ("x-colon", "a:b")]),
         ("GET", &[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2")]),
         ("GET", &[("host", "localhost")]),
