@@ -430,6 +430,9 @@ fn a_name_that_the_certificate_does_not_speak_for_is_misdirected() {
     assert_eq!(code("a.shop.test"), "200");
     assert_eq!(code("a.b.shop.test"), "421");
     assert_eq!(code("elsewhere.example"), "421");
+    let silent = Engine::start(&format!("[log]\naccess = \"off\"\n{}", simple(&[origin.address()])));
+    let said = curl(&["--http2", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: x.example", &silent.url("web")]);
+    assert_eq!(said.ok().text(), "421", "whether or not there is a log to be told of the server's name");
     // Over HTTP/1.1 nobody shares connections among names.
     let said = curl(&["--http1.1", "-o", "/dev/null", "-w", "%{http_code}", "-H", "Host: elsewhere.example", &url]);
     assert_eq!(said.ok().text(), "200");

@@ -311,6 +311,32 @@ fn a_server_that_speaks_something_else_is_said_to_be_so() {
 }
 
 #[test]
+fn over_tls_a_server_says_what_it_speaks() {
+    let origin = Origin::always(HELLO);
+    let tls =
+        format!("tls = {{ ca = {:?}, server_name = \"localhost\" }}\n", propylon_e2e::Certificates::shared().ca());
+    for (protocol, listener, streams, status) in [
+        ("h2", "", 40.0, "200"),
+        ("auto", "", 40.0, "200"),
+        ("auto", "http2 = { enabled = false }", 0.0, "200"),
+        ("h2", "http2 = { enabled = false }", 0.0, "502"),
+    ] {
+        let back = Engine::start(&with(&[origin.address()], listener, ""));
+        let backend = format!("protocol = \"{protocol}\"\n{tls}");
+        let engine = Engine::start(&with(&[back.address("web")], "", &backend));
+        for version in ["--http2", "--http1.1"] {
+            let url = format!("{}/[1-20]", engine.url("web"));
+            let said = curl(&[version, "-o", "/dev/null", "-w", "%{http_code} ", &url]).ok().text();
+            assert_eq!(said, format!("{status} ").repeat(20), "{protocol} {listener} {version}");
+        }
+        assert_eq!(back.metric("propylon_http2_streams_total", &[]), streams, "{protocol} {listener}");
+        if status == "200" {
+            assert!(engine.metric("propylon_server_connections_total", &[]) <= 2.0);
+        }
+    }
+}
+
+#[test]
 fn a_limit_of_connections_holds_and_requests_wait_for_streams() {
     let origin = Origin::always(HELLO);
     let back = Engine::start(&simple(&[origin.address()]));

@@ -817,6 +817,8 @@ pub enum ServerProtocol {
     Http1,
     /// HTTP/2, without asking: many requests at a time.
     Http2,
+    /// What a server agrees on by ALPN; there is `tls`.
+    Auto,
 }
 
 /// HTTP/2 with servers.

@@ -533,8 +533,10 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told.
-        if !self.is_relayed() && !self.core.log.borrow().is_on() {
+        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told. Over HTTP/2 it
+        // says as well for which names the connection was made.
+        let is_http2 = facts.alpn.is_some_and(is_http2);
+        if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
             self.forget_introduction(core.snapshot().listener(self.listener));
         }

@@ -132,7 +132,7 @@ impl Pool {
             lanes: (0..servers).map(|_| Rc::default()).collect(),
             streams_max: match backend.protocol {
                 ServerProtocol::Http1 => 0,
-                ServerProtocol::Http2 => backend.http2.max_streams as usize,
+                ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
             },
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],

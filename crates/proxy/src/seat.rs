@@ -180,7 +180,11 @@ async fn take_stream(
                 count_refused(&core, backend, &waited);
                 let (server, permit) = match waited? {
                     Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
-                    Grant::Connection(server, connection) => (server, connection.permit),
+                    // Of another core, perhaps, whose event loop knows it: its permit will do.
+                    Grant::Connection(server, connection) => {
+                        core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+                        (server, connection.permit)
+                    }
                 };
                 http2::begin_server(&core, snapshot, backend, server, permit);
                 server
@@ -192,24 +196,53 @@ async fn take_stream(
     pool.recent[server].set(pool.recent[server].get().saturating_add(1));
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     core.metrics.increment(metrics.requests);
-    if let Some(seat) = pool.lanes[server].seat(&core, pool.streams_max) {
-        core.metrics.increment(metrics.reused);
-        request.note.reused = true;
-        return Ok(Seat::Stream(seat));
+    let certain = !request.head.method.is_idempotent();
+    if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
+        request.note.reused = match &seat {
+            Seat::Stream(_) => true,
+            Seat::Connection(connection) => connection.requests > 1,
+        };
+        if request.note.reused {
+            core.metrics.increment(metrics.reused);
+        }
+        return Ok(seat);
     }
     let started = Instant::now();
-    let seat = await_stream(client, snapshot, backend, server).await;
+    let seat = await_seat(client, snapshot, backend, server, certain).await;
     count_refused(&core, backend, &seat);
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
-    seat.map(Seat::Stream)
+    seat
 }
 
-async fn await_stream(
+/// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
+fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server: usize, certain: bool) -> Option<Seat> {
+    let pool = &snapshot.backends[backend.0].pool;
+    let lane = &pool.lanes[server];
+    if let Some(seat) = lane.seat(core, pool.streams_max) {
+        return Some(Seat::Stream(seat));
+    }
+    if !lane.speaks_http1() {
+        return None;
+    }
+    let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    for _ in 0..stale {
+        core.metrics.increment(metrics.stale);
+        core.metrics.lower(metrics.open);
+    }
+    core.report_idle(backend.0, pool, server);
+    let mut found = found?;
+    found.requests = found.requests.saturating_add(1);
+    Some(Seat::Connection(found))
+}
+
+async fn await_seat(
     client: &mut ClientSide<'_>,
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     server: usize,
-) -> Result<ServerSeat, Refusal> {
+    certain: bool,
+) -> Result<Seat, Refusal> {
     let core = Rc::clone(client.core());
     let pool = &snapshot.backends[backend.0].pool;
     let lane = &pool.lanes[server];
@@ -218,7 +251,7 @@ async fn await_stream(
     let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
     client.rest();
     poll_fn(|context| {
-        if let Some(seat) = lane.seat(&core, pool.streams_max) {
+        if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
             return Poll::Ready(Ok(seat));
         }
         if lane.failures() != failures {

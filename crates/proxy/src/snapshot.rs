@@ -42,6 +42,7 @@ fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
     match backend.protocol {
         ServerProtocol::Http1 => &[b"http/1.1"],
         ServerProtocol::Http2 => &[ALPN_HTTP2],
+        ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
     }
 }
 

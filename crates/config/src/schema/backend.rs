@@ -76,16 +76,13 @@ fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
 }
 
 fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
-    let choices = [("http1", Ok(ServerProtocol::Http1)), ("h2", Ok(ServerProtocol::Http2)), ("auto", Err("auto"))];
-    match section.choice("protocol", &choices) {
-        Some(Found { value: Err(name), span }) => {
-            let key = format!("protocol = \"{name}\"");
-            section.report.unsupported(span, &key, "or use \"http1\" or \"h2\"");
-            ServerProtocol::Http1
-        }
-        Some(Found { value: Ok(protocol), .. }) => protocol,
-        None => ServerProtocol::Http1,
+    let choices = [("http1", ServerProtocol::Http1), ("h2", ServerProtocol::Http2), ("auto", ServerProtocol::Auto)];
+    let Some(Found { value, span }) = section.choice("protocol", &choices) else { return ServerProtocol::Http1 };
+    if value == ServerProtocol::Auto && section.entry("tls").is_none() {
+        let what = "`protocol` \"auto\" is agreed on by ALPN, which comes with `tls`";
+        section.report.error(span, what, "add `tls`, or write \"http1\" or \"h2\"");
     }
+    value
 }
 
 fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {

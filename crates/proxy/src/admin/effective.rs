@@ -320,6 +320,7 @@ fn backend(backend: &Backend) -> Value {
         "protocol": match backend.protocol {
             ServerProtocol::Http1 => "http1",
             ServerProtocol::Http2 => "h2",
+            ServerProtocol::Auto => "auto",
         },
         "http2": { "max_streams": backend.http2.max_streams, "ping": duration(backend.http2.ping) },
         "reuse": match backend.reuse {

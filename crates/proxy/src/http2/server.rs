@@ -14,14 +14,14 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
-use propylon_config::{BackendId, ServerHttp2};
+use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::attempt::{Attempt, Repeatable};
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
-use crate::pool::{Permit, PoolKey, ServerConnection};
+use crate::pool::{Permit, PoolKey, Returned, ServerConnection};
 use crate::seat;
 use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
@@ -49,6 +49,8 @@ pub struct Lane {
     /// Connections that came to nothing, and the last one's failure.
     failures: Cell<u64>,
     failure: Cell<Option<Attempt>>,
+    /// The server has agreed on HTTP/1.1 the last time.
+    speaks_http1: Cell<bool>,
 }
 
 /// A connection to a server.
@@ -154,7 +156,28 @@ impl Lane {
     /// Whether those who wait are more than those being made will seat.
     pub fn wants_connection(&self, streams_max: usize) -> bool {
         let connecting = self.connecting.get();
+        if self.speaks_http1.get() {
+            return self.waiting.borrow().len() >= connecting;
+        }
         connecting < CONNECTING_MAX && self.waiting.borrow().len() >= connecting * streams_max
+    }
+
+    /// Connections that carry one request at a time may be idle in the pool.
+    pub fn speaks_http1(&self) -> bool {
+        self.speaks_http1.get()
+    }
+
+    /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
+    fn keep(&self, core: &Core, snapshot: &CoreSnapshot, backend: BackendId, made: Box<ServerConnection>) {
+        let (pool, server) = (&snapshot.backends[backend.0].pool, made.key.server);
+        self.speaks_http1.set(true);
+        if pool.check_in(made, core.timers.now()) == Returned::Closed {
+            core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+            return self.failed(Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent });
+        }
+        core.report_idle(backend.0, pool, server);
+        self.connecting.set(self.connecting.get() - 1);
+        self.wake();
     }
 
     pub fn failures(&self) -> u64 {
@@ -214,10 +237,13 @@ async fn live(
         Err(failed) => return lane.failed(failed),
     };
     let config = &snapshot.shared.config.backends[backend.0];
+    let is_tls = made.stream.is_tls();
+    // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
+    let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
+    if config.protocol == ServerProtocol::Auto && !agreed {
+        return lane.keep(&core, &snapshot, backend, made);
+    }
     let ServerConnection { stream, permit, expires, .. } = *made;
-    let is_tls = stream.is_tls();
-    // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2).
-    let agreed = !is_tls || stream.facts().is_some_and(|facts| facts.alpn.is_some());
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
@@ -237,6 +263,7 @@ async fn live(
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });
+    lane.speaks_http1.set(false);
     lane.connecting.set(lane.connecting.get() - 1);
     lane.links.borrow_mut().push(Rc::clone(&link));
     lane.wake();
