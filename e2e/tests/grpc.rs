@@ -125,6 +125,20 @@ fn a_stream_that_nobody_reads_holds_back_no_other() {
     service.nothing_is_left();
 }
 
+#[test]
+fn a_server_behind_tls_of_its_own_is_spoken_to_like_any_other() {
+    let certificates = Certificates::shared();
+    // Chain and key are in one file here.
+    let pem = certificates.ec().display().to_string();
+    let server = PythonServer::start("grpc_server.py", &[&pem, &pem]);
+    let tls = format!("tls = {{ ca = \"{}\", server_name = \"localhost\" }}", certificates.ca().display());
+    let engine = Engine::start(&with(&[server.address()], "", &format!("protocol = \"h2\"\n{tls}")));
+    let service = Service { server, engine };
+    for story in ["unary", "converse", "fail", "metadata"] {
+        service.tells_at("web", story);
+    }
+}
+
 /// gRPC reads a 502 or a 503 as "unavailable", which is what its clients may repeat.
 #[test]
 fn a_server_that_is_gone_is_unavailable() {
