@@ -97,7 +97,7 @@ fn a_deadline_is_heard_by_the_server_and_its_passing_ends_the_work() {
     for (times, listener) in ["plain", "web"].into_iter().enumerate() {
         service.tells_at(listener, "deadline");
         service.server.says("hanging deadline deadline");
-        holds("the server hears of it", || heard(&service, "cancelled deadline") == times + 1);
+        holds("the server hears of it", || heard(&service, "ended deadline") == times + 1);
     }
     service.nothing_is_left();
 }
@@ -107,7 +107,7 @@ fn a_cancelled_call_is_cancelled_at_the_server() {
     let service = Service::new();
     for (times, listener) in ["plain", "web"].into_iter().enumerate() {
         service.tells_at(listener, "cancel");
-        holds("the server hears of it", || heard(&service, "cancelled cancel") == times + 1);
+        holds("the server hears of it", || heard(&service, "ended cancel") == times + 1);
     }
     service.nothing_is_left();
     // The connection to the server outlived the calls.

@@ -4,10 +4,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use propylon_e2e::engine::simple;
-use propylon_e2e::frames::Http2;
+use propylon_e2e::frames::{DATA, END_STREAM, Http2, request};
 use propylon_e2e::program::run;
 use propylon_e2e::served::BenchOrigin;
-use propylon_e2e::{Engine, Scratch, binaries, holds};
+use propylon_e2e::{Engine, Scratch, holds};
 
 const LIMIT: Duration = Duration::from_secs(180);
 const BODY: usize = 100_000;
@@ -40,17 +40,16 @@ fn uploads_are_taken_and_a_slow_stream_holds_back_none() {
     let engine = Engine::start(&simple(&[origin.address()]));
     let scratch = Scratch::new();
     let body = scratch.write("body", vec![b'x'; BODY]).display().to_string();
-    let requests = if binaries::are_unoptimised() { 2_000 } else { 10_000 };
     let mut slow = Http2::start_with(&engine, &[(4, 1_000)]);
     slow.get(1, "/bytes/30000000");
     assert_eq!(slow.next_of(1).status(), Some(200));
-    let mut uploads_of_a_byte = Http2::start(&engine);
-    let post = [&propylon_e2e::frames::request("POST", "/up")[..], &[("content-length", "2")]].concat();
-    uploads_of_a_byte.headers(1, 0, &post);
-    uploads_of_a_byte.send(propylon_e2e::frames::DATA, 0, 1, b"x");
-    load(requests, &["-d", &body], &format!("{}/up", engine.url("web")));
+    let mut upload = Http2::start(&engine);
+    let post = [&request("POST", "/up")[..], &[("content-length", "2")]].concat();
+    upload.headers(1, 0, &post);
+    upload.send(DATA, 0, 1, b"x");
+    load(10_000, &["-d", &body], &format!("{}/up", engine.url("web")));
     assert_eq!(engine.metric("propylon_http2_streams", &[]), 2.0, "the slow ones are still there");
-    uploads_of_a_byte.send(propylon_e2e::frames::DATA, propylon_e2e::frames::END_STREAM, 1, b"y");
-    let (head, data) = uploads_of_a_byte.response(1);
+    upload.send(DATA, END_STREAM, 1, b"y");
+    let (head, data) = upload.response(1);
     assert_eq!((head.status(), &data[..1]), (Some(200), &b"2"[..]));
 }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
-use propylon_e2e::frames::{ACK, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, SETTINGS};
+use propylon_e2e::frames::{ACK, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, SETTINGS, WINDOW_UPDATE};
 use propylon_e2e::python::{PythonServer, python};
-use propylon_e2e::{Certificates, Engine, holds};
+use propylon_e2e::{Certificates, Engine, Origin, holds};
 
 const ENABLE_CONNECT_PROTOCOL: u16 = 8;
-const BODY_LIMIT: usize = 16_384;
+/// What a frame may have in it, unless settings say more (RFC 9113 §4.2).
+const FRAME_BYTES_MAX: usize = 16_384;
 
 struct Chat {
     server: PythonServer,
@@ -131,7 +132,7 @@ impl OverHttp2 {
 
     #[track_caller]
     fn say(&mut self, opcode: u8, payload: &[u8]) {
-        for piece in masked(opcode, payload).chunks(BODY_LIMIT) {
+        for piece in masked(opcode, payload).chunks(FRAME_BYTES_MAX) {
             self.http2.send(DATA, 0, 1, piece);
         }
     }
@@ -155,7 +156,7 @@ impl OverHttp2 {
             self.inbox.extend(&frame.payload);
             for stream in [0, 1] {
                 let count = (frame.payload.len() as u32).max(1);
-                self.http2.send(propylon_e2e::frames::WINDOW_UPDATE, 0, stream, &count.to_be_bytes());
+                self.http2.send(WINDOW_UPDATE, 0, stream, &count.to_be_bytes());
             }
         }
     }
@@ -227,7 +228,7 @@ fn over_http_2_a_stream_in_which_nothing_moves_is_ended_and_its_connection_is_no
 
 #[test]
 fn a_server_that_is_none_of_websocket_refuses_it_like_any_request() {
-    let origin = propylon_e2e::Origin::always("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
+    let origin = Origin::always("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
     let engine = Engine::start(&simple(&[origin.address()]));
     let ca = Certificates::shared().ca().display().to_string();
     let url = format!("wss://localhost:{}", engine.address("web").port());
