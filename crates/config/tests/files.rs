@@ -32,7 +32,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
         [
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
             "design.toml:32:1: `tls` is not supported yet; remove it, and reach the servers in plaintext",
-            "design.toml:33:1: `health` is not supported yet; remove it",
             "design.toml:35:1: `slow_start` is not supported yet; remove it",
         ]
     );

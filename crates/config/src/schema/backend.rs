@@ -4,17 +4,16 @@ use std::collections::HashMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
-use super::{Context, DAY, HOUR, close, seconds, timeout, up_to};
+use super::{Context, DAY, HOUR, close, health, seconds, timeout, up_to};
 use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
-use crate::{address, path};
+use crate::address;
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
 const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
-const CHECKS: RangeInclusive<i128> = 1..=1000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
     let Named { name, span, mut section } = named;
@@ -23,7 +22,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let servers = servers(&mut section);
     let reuse = reuse(&mut section);
     tls(context, &mut section);
-    health(&mut section);
+    let health = health::health(&mut section);
+    let outlier = health::outlier(&mut section);
+    let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
     if let Some(entry) = section.entry("slow_start")
         && section.duration("slow_start", up_to(HOUR)).is_some()
@@ -49,6 +50,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
+        health,
+        outlier,
+        circuit,
         at: report.at(span),
     }
 }
@@ -126,7 +130,11 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
-    match address::server(address.value) {
+    let parsed = match address.value.strip_prefix("srv+") {
+        Some(name) => address::service(name),
+        None => address::server(address.value),
+    };
+    match parsed {
         Ok(value) => Some(Server { address: value, weight, max_connections, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
@@ -190,24 +198,6 @@ fn tls(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
     {
         report.error(name.span, what, fix);
     }
-    table.close();
-}
-
-fn health(section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("health") else {
-        return;
-    };
-    let report = section.report;
-    report.unsupported(table.span, "health", "");
-    if let Some(found) = table.string("path")
-        && let Err((what, fix)) = path::check_target(found.value)
-    {
-        report.error(found.span, what, fix);
-    }
-    table.duration("interval", up_to(HOUR));
-    table.duration("timeout", up_to(HOUR));
-    table.integer::<i128>("rise", CHECKS);
-    table.integer::<i128>("fall", CHECKS);
     table.close();
 }
 

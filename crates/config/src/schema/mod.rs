@@ -3,6 +3,7 @@
 mod backend;
 mod client_auth;
 mod headers;
+mod health;
 pub(crate) mod keyserver;
 mod listener;
 mod process;

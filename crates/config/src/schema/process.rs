@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Workers};
+use super::health::resolver;
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Resolver, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -28,6 +29,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         max_connections: None,
         batch: Batch::Auto,
         handshakes: HandshakeLimits::default(),
+        resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -45,6 +47,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.batch = batch.value;
     }
     process.handshakes = handshakes(section.table("handshakes"));
+    process.resolver = resolver(&mut section);
     section.close();
     process
 }
