@@ -1,10 +1,11 @@
 //! Forwarding: attempts at servers, and what to do when one fails.
 //!
 //! An attempt may be repeated when nothing of the request was sent, or when the request may be sent twice
-//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats after sending are
-//! limited by the backend's retry budget, but for a first one after a connection that had been idle: that it was closed
-//! is no sign of trouble.
+//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats are limited by the
+//! backend's retry budget, but for a first one after a connection that had been idle: that it was closed is no sign of
+//! trouble. So an outage is not met with more attempts than it has requests and a fifth.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -17,7 +18,7 @@ use crate::http1::{Decoder, Event};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal};
 use crate::snapshot::CoreSnapshot;
-use crate::telemetry::Wait;
+use crate::telemetry::{SERVER_FAULTS, Wait};
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
 
@@ -52,6 +53,9 @@ pub async fn forward(
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
     connection.note_backend(backend);
+    let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
+        return refuse(connection, request, snapshot, backend, &Refusal::Queue("circuit-open"));
+    };
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(connection.listener);
     if !listener.request_headers.is_empty() {
@@ -74,9 +78,11 @@ pub async fn forward(
                     {
                         state.suspects.borrow_mut().succeeded(server);
                     }
+                    note_outcome(connection, request, backend);
                     return after;
                 }
                 Ended::Switched(switched) => {
+                    note_outcome(connection, request, backend);
                     return tunnel::run(connection, request, snapshot, backend, switched).await;
                 }
                 Ended::Failed(failed, permit) => (failed, permit),
@@ -87,6 +93,38 @@ pub async fn forward(
             return after;
         }
     }
+}
+
+/// One of the requests that a core has at a backend.
+struct InProgress<'a>(&'a Cell<u32>);
+
+impl InProgress<'_> {
+    /// None if there are as many as may be.
+    fn begin(count: &Cell<u32>, max: u32) -> Option<InProgress<'_>> {
+        (count.get() < max).then(|| {
+            count.set(count.get() + 1);
+            InProgress(count)
+        })
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
+/// nothing about the server.
+fn note_outcome(connection: &Connection, request: &Request, backend: BackendId) {
+    let Some(server) = request.note.server else { return };
+    let metrics = &connection.core.telemetry.backends[backend.0].servers[server];
+    let failed = match request.note.fault {
+        Some(fault) if SERVER_FAULTS.contains(&fault) => true,
+        Some(_) => return,
+        None => request.response.status >= 500,
+    };
+    connection.core.metrics.increment(if failed { metrics.failures } else { metrics.successes });
 }
 
 /// The account of a failed attempt; how the request ends if there is to be no other.
@@ -115,6 +153,10 @@ fn give_up(
     } else {
         experience.failures += 1;
         experience.tried.push(server);
+        // What this machine is short of is no fault of the server.
+        if failed.status != 503 {
+            core.metrics.increment(metrics.servers[server].failures);
+        }
     }
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
@@ -126,9 +168,7 @@ fn give_up(
     }
     if stale {
         core.metrics.increment(metrics.stale_retries);
-    } else if failed.repeatable == Repeatable::Unanswered
-        && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
-    {
+    } else if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
         core.metrics.increment(metrics.retries_refused);
         return Some(answer_failure(connection, request, &failed));
     }
@@ -158,14 +198,20 @@ fn refuse(
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
             core.metrics.increment(metrics.unavailable);
-            request.note.fault = Some("no-server");
-            answer_error(connection, request, 503, "no-server")
+            // All of them are known to be down, or drained: nobody was asked.
+            let reason = if snapshot.backends[backend.0].open() == 0 { "no-healthy-server" } else { "no-server" };
+            core.metrics.increment(metrics.faults.of(reason));
+            request.note.fault = Some(reason);
+            answer_busy(connection, request, reason, 1)
         }
         Refusal::Queue(reason) => {
             core.metrics.increment(metrics.queue_refused.of(reason));
             request.note.fault = Some(reason);
-            let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
-            answer_busy(connection, request, reason, wait.as_secs().max(1))
+            let wait = match *reason {
+                "circuit-open" => 1,
+                _ => snapshot.shared.config.backends[backend.0].queue.timeout.as_secs().max(1),
+            };
+            answer_busy(connection, request, reason, wait)
         }
         Refusal::ClientGone => {
             core.metrics.increment(metrics.queue_refused.of("client-gone"));

@@ -21,14 +21,15 @@ use crate::access_log::Writer;
 use crate::admin;
 use crate::batches;
 use crate::certificates::{Certificates, Reloaded};
+use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
 /// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
 const DEFER_ACCEPT: Duration = Duration::from_secs(2);
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address.
-const FILES_RESERVED: u64 = 64;
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
+const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
@@ -224,11 +225,13 @@ impl Main {
     ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let health = Health::start(&self.snapshot, &self.store, &self.telemetry);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 snapshot: Arc::clone(&self.snapshot),
                 certificates: self.certificates.shown(),
+                health,
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
                 started: Instant::now(),

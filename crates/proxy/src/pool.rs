@@ -16,6 +16,7 @@ use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
 use crate::buffer::{Buffer, Stock};
 use crate::client::SEAL_BYTES_MAX;
+use crate::notice::{Notice, Way};
 use crate::socket::Socket;
 
 /// The least room to read into.
@@ -57,6 +58,8 @@ pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub socket: Socket,
     pub key: PoolKey,
+    /// Where it leads.
+    pub way: Way,
     /// The core whose event loop knows the socket.
     pub home: usize,
     /// Requests begun on it.
@@ -135,6 +138,8 @@ pub struct Pool {
     idle_max: usize,
     requests_max: u32,
     core: usize,
+    /// By server.
+    pub notices: Box<[Arc<Notice>]>,
     /// None where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
     /// By server: connections being made ahead.
@@ -152,13 +157,19 @@ pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>
 }
 
 impl Pool {
-    pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
+    pub fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+    ) -> Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| RefCell::default()).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
+            notices,
             turnstile,
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
@@ -191,8 +202,9 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
+            let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let socket = &mut idle.connection.socket;
-            if socket.is_quiet() && !(certain && socket.has_news()) && !idle.connection.is_expired() {
+            if current && socket.is_quiet() && !(certain && socket.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -223,6 +235,11 @@ impl Pool {
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
         if !connection.socket.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+            return Returned::Closed;
+        }
+        // Nobody asks a closed server, and it may want to see the end of its connections.
+        let notice = &self.notices[server];
+        if !notice.is_open() || !notice.is_current(&mut connection.way) {
             return Returned::Closed;
         }
         if let Some(turnstile) = &self.turnstile
@@ -276,11 +293,19 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time.
+    /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
+    /// leads to a server that is closed or elsewhere by now.
     /// Returns how many, by server.
     pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
         self.retain(
-            |idle| idle.since >= limit && idle.connection.socket.is_quiet() && !idle.connection.is_expired(),
+            |idle| {
+                let notice = &self.notices[idle.connection.key.server];
+                idle.since >= limit
+                    && notice.is_open()
+                    && notice.is_current(&mut idle.connection.way)
+                    && idle.connection.socket.is_quiet()
+                    && !idle.connection.is_expired()
+            },
             closed,
         );
     }

@@ -1,7 +1,6 @@
 //! A place at a server for one request: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use propylon_config::{Backend, BackendId, Reuse};
 use propylon_policy::reuse::{Fit, Level, fit};
+use propylon_policy::suspect::Suspects;
 use propylon_policy::turnstile::{Grant, Ticket};
 use rustix::io::Errno;
 
@@ -18,6 +18,7 @@ use crate::connection::Connection;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
+use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
@@ -56,6 +57,16 @@ enum Choice {
     Trusted,
     Untried,
     Any,
+}
+
+impl Choice {
+    fn fits(self, server: usize, tried: &[usize], suspects: &Suspects, now: u64) -> bool {
+        match self {
+            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
+            Choice::Untried => !tried.contains(&server),
+            Choice::Any => true,
+        }
+    }
 }
 
 enum Pick {
@@ -145,16 +156,16 @@ pub async fn connect(
     let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
     let started = Instant::now();
-    let connected = reach(core, snapshot.shared.servers[backend.0][key.server].address, config, deadline).await;
+    let connected = reach(core, &snapshot.shared.servers[backend.0][key.server].notice, config, deadline).await;
     core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
     match connected {
-        Ok(socket) => {
+        Ok((socket, way)) => {
             suspects.borrow_mut().succeeded(key.server);
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(Box::new(ServerConnection { socket, key, home, requests: 0, expires, permit }))
+            Ok(Box::new(ServerConnection { socket, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -220,11 +231,7 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize
     let random = core.random.borrow_mut().u64(..);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
         let mut suspects = state.suspects.borrow_mut();
-        let fits = |server: usize| match choice {
-            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
-            Choice::Untried => !tried.contains(&server),
-            Choice::Any => true,
-        };
+        let fits = |server: usize| state.is_open(server) && choice.fits(server, tried, &suspects, now);
         let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
         if let Some(server) = picked {
             suspects.tried(server, now);
@@ -253,11 +260,7 @@ fn acceptable(
     let state = &snapshot.backends[backend.0];
     let suspects = state.suspects.borrow();
     let now = core.timers.now();
-    let fits = |server: &usize| match choice {
-        Choice::Trusted => !tried.contains(server) && suspects.eligible(*server, now),
-        Choice::Untried => !tried.contains(server),
-        Choice::Any => true,
-    };
+    let fits = |server: &usize| state.is_open(*server) && choice.fits(*server, tried, &suspects, now);
     (0..state.pool.servers()).filter(fits).collect()
 }
 
@@ -389,9 +392,29 @@ async fn wait(
     outcome
 }
 
-async fn reach(core: &Core, address: SocketAddr, config: &Backend, deadline: &Deadline) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(address).map_err(|error| connect_failure(&error))?);
-    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
+/// A connection to the server, by the address whose turn it is; by another where that fails.
+async fn reach(core: &Core, notice: &Notice, config: &Backend, deadline: &Deadline) -> Result<(Socket, Way), Attempt> {
+    let mut ways = notice.ways();
+    let patience = config.timeouts.connect.as_millis() as u64;
+    let due = core.timers.now() + patience;
+    let share = patience / ways.len().max(1) as u64;
+    let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    while let Some(way) = ways.next() {
+        // One that does not answer leaves time for the others.
+        let due = if ways.len() == 0 { due } else { (core.timers.now() + share).min(due) };
+        match reach_by(core, way, due, deadline).await {
+            Ok(socket) => return Ok((socket, way)),
+            Err(other) => failed = other,
+        }
+        if failed.repeatable == Repeatable::No {
+            break;
+        }
+    }
+    Err(failed)
+}
+
+async fn reach_by(core: &Core, way: Way, due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
+    let mut socket = Socket::new(propylon_sys::connect(way.address).map_err(|error| connect_failure(&error))?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));

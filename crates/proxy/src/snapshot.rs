@@ -4,8 +4,8 @@
 //! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
 //! it began with.
 
-use std::cell::RefCell;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -20,6 +20,8 @@ use propylon_policy::suspect::Suspects;
 use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
 
 use crate::engine::worker_count;
+use crate::names::{Found, Names};
+use crate::notice::Notice;
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
@@ -59,7 +61,16 @@ pub struct Publication {
 /// One core's, by listener; none for plaintext.
 type Parts = Arc<[Option<AcceptorParts>]>;
 
+/// One server of a backend.
 pub struct Server {
+    /// As the user wrote it.
+    pub label: String,
+    /// Where it is and whether it is open, by the main thread.
+    pub notice: Arc<Notice>,
+}
+
+/// One key server of a signer.
+pub struct KeyServer {
     pub address: SocketAddr,
     /// As the user wrote it.
     pub label: String,
@@ -69,7 +80,7 @@ pub struct Server {
 pub struct SignerProfile {
     pub config: Signer,
     pub link: LinkProfile,
-    pub servers: Vec<Server>,
+    pub servers: Vec<KeyServer>,
 }
 
 /// What stands in the way of a configuration that was read without problems.
@@ -85,9 +96,10 @@ impl Snapshot {
         let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
         warnings.extend(more);
-        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
+        let mut found = look_up(&config)?.into_iter();
+        let signers = config.signers.iter().zip(links).map(|(config, link)| signer(config, link, &mut found)).collect();
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let servers = Arc::new(config.backends.iter().map(|backend| servers(backend, &mut found)).collect());
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
@@ -153,29 +165,41 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
 }
 
-/// Addresses are looked up once, as those of backends are; whether anybody is there shows later.
-fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
-    let servers = config.servers.iter().map(|server| look_up_one(&server.address, server.at));
-    Ok(SignerProfile { servers: servers.collect::<Result<_, _>>()?, config: config.clone(), link })
-}
-
-fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
-    backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
-}
-
-fn look_up_one(address: &ServerAddress, at: At) -> Result<Server, CompileError> {
-    let label = address_label(address);
-    let address = match address {
-        ServerAddress::Ip(address) => *address,
-        ServerAddress::Name { host, port } => first_address(host, *port)
-            .map_err(|error| CompileError::Lookup { at, what: format!("{label}: {error}") })?,
+/// What every server's name stands for, those of signers first; in the order of the configuration.
+fn look_up(config: &Config) -> Result<Vec<Found>, CompileError> {
+    let signers = config.signers.iter().flat_map(|signer| &signer.servers).map(|server| (&server.address, server.at));
+    let servers =
+        config.backends.iter().flat_map(|backend| &backend.servers).map(|server| (&server.address, server.at));
+    let (questions, places): (Vec<&ServerAddress>, Vec<At>) = signers.chain(servers).unzip();
+    let fail = |at: At, question: &ServerAddress, error: String| CompileError::Lookup {
+        at,
+        what: format!("{}: {error}", address_label(question)),
     };
-    Ok(Server { address, label })
+    let found = Names::new(&config.process.resolver).look_up_all(questions.iter().copied().cloned().collect());
+    let found = found.map_err(|error| CompileError::Lookup {
+        at: places.first().copied().unwrap_or_default(),
+        what: format!("names cannot be looked up: {error}"),
+    })?;
+    let answers = found.into_iter().zip(questions).zip(places);
+    answers.map(|((found, question), at)| found.map_err(|error| fail(at, question, error))).collect()
 }
 
-fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
-    let none = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    (host, port).to_socket_addrs()?.next().ok_or_else(none)
+/// Addresses of key servers are looked up once; whether anybody is there shows later.
+fn signer(config: &Signer, link: LinkProfile, found: &mut impl Iterator<Item = Found>) -> SignerProfile {
+    let servers = config
+        .servers
+        .iter()
+        .zip(found)
+        .map(|(server, found)| KeyServer { address: found.addresses[0], label: address_label(&server.address) });
+    SignerProfile { servers: servers.collect(), config: config.clone(), link }
+}
+
+fn servers(backend: &Backend, found: &mut impl Iterator<Item = Found>) -> Vec<Server> {
+    let servers = backend.servers.iter().zip(found).map(|(server, found)| Server {
+        label: address_label(&server.address),
+        notice: Arc::new(Notice::new(found.addresses)),
+    });
+    servers.collect()
 }
 
 fn rule(route: &propylon_config::Route) -> Rule {
@@ -244,6 +268,10 @@ pub struct CoreBackend {
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
+    /// Requests at the backend, on this core.
+    pub in_progress: Cell<u32>,
+    /// This core's share of what may be.
+    pub in_progress_max: u32,
 }
 
 impl CoreSnapshot {
@@ -254,9 +282,12 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles);
-        let backends =
-            backends.map(|(backend, turnstile)| CoreBackend::new(backend, worker, turnstile.clone())).collect();
+        let backends = shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.servers);
+        let backends = backends.map(|((backend, turnstile), servers)| {
+            let notices = servers.iter().map(|server| Arc::clone(&server.notice)).collect();
+            CoreBackend::new(backend, worker, worker_count(&shared.config), turnstile.clone(), notices)
+        });
+        let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
         Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
     }
@@ -291,7 +322,23 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
-    fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> CoreBackend {
+    /// Whether requests may go to this server, as far as the whole engine knows. What this core knows beside is in `suspects`.
+    pub fn is_open(&self, server: usize) -> bool {
+        self.pool.notices[server].is_open()
+    }
+
+    /// How many of its servers are open.
+    pub fn open(&self) -> usize {
+        self.pool.notices.iter().filter(|notice| notice.is_open()).count()
+    }
+
+    fn new(
+        backend: &Backend,
+        core: usize,
+        cores: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+    ) -> CoreBackend {
         let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
         let balancer = match backend.balance {
             propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
@@ -301,7 +348,9 @@ impl CoreBackend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(Suspects::new(weights.len())),
             retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(backend, core, turnstile),
+            pool: Pool::new(backend, core, turnstile, notices),
+            in_progress: Cell::new(0),
+            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores as u32)),
         }
     }
 }

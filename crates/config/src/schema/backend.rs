@@ -5,11 +5,11 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::{Context, DAY, HOUR, close, health, seconds, timeout, up_to};
+use crate::address;
 use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
-use crate::address;
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;

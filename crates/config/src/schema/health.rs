@@ -91,7 +91,11 @@ fn http(table: &mut Section<'_, '_>) -> HttpProbe {
     let status = table.node("status").and_then(|node| statuses(report, node)).unwrap_or_else(|| vec![200..=399]);
     let body = table.string("body").and_then(|found| {
         if method == "HEAD" {
-            report.error(found.span, "there is no body in the answer to HEAD", "remove `body`, or use method = \"GET\"");
+            report.error(
+                found.span,
+                "there is no body in the answer to HEAD",
+                "remove `body`, or use method = \"GET\"",
+            );
         }
         text(report, "body", found)
     });

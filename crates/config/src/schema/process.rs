@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use super::health::resolver;
 use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Resolver, Workers};
 use crate::report::shown;
 use crate::tree::Value;
