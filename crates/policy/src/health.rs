@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// A probe comes so much earlier or later, by chance: servers are not asked in step.
 const JITTER_PERCENT: u64 = 10;
+/// Why a server is down that has to rise first.
+const UNCHECKED: &str = "not checked yet";
 
 /// Why a server is not fit: for people.
 pub type Reason = Arc<str>;
@@ -159,7 +161,7 @@ pub fn next_probe(interval: u64, random: u64) -> u64 {
 impl Servers {
     pub fn new(rules: Rules, servers: usize, now: u64) -> Servers {
         let checked = match rules.probes {
-            Some(Probes { starts_up: false, .. }) => Checked::Down("not checked yet".into()),
+            Some(Probes { starts_up: false, .. }) => Checked::Down(UNCHECKED.into()),
             _ => Checked::Never,
         };
         let server = Server {
@@ -322,6 +324,10 @@ impl Servers {
                 continue;
             }
             let from = std::mem::replace(&mut server.verdict, to.clone());
+            // That it is down for another reason by now is no news; that it has been asked at all is.
+            if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
+                continue;
+            }
             server.since = now;
             changes.push(Change { server: index, from, to });
         }

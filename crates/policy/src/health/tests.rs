@@ -58,6 +58,11 @@ fn servers_that_start_down_have_to_rise() {
     assert_eq!(state(&servers, 0), "down");
     servers.probed(0, Ok(()), 2);
     assert_eq!(state(&servers, 0), "up");
+    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None }, 1, 0);
+    assert_eq!(servers.probed(0, bad(), 7).len(), 1, "what was not known is known");
+    assert_eq!(servers.verdict(0), (&Verdict::Down("status 500".into()), 7));
+    assert!(servers.probed(0, Err("timeout".into()), 8).is_empty());
+    assert_eq!(servers.verdict(0), (&Verdict::Down("timeout".into()), 7), "down as before, for what it is down now");
 }
 
 #[test]
