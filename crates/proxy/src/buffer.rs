@@ -235,11 +235,16 @@ impl Stock {
 
     /// Moves what `buffer` holds into a large one, for a transfer that turned out to be long.
     pub fn enlarge(&self, buffer: &mut Buffer) {
-        if buffer.bytes.len() >= LARGE_BYTES || buffer.sealed_len() > 0 {
+        if buffer.bytes.len() >= LARGE_BYTES {
             return;
         }
         let mut large = self.large();
         large.extend(buffer.readable());
+        let sealed = &buffer.bytes[buffer.sealed_start as usize..buffer.sealed_end as usize];
+        if !sealed.is_empty() {
+            large.sealed_spare(sealed.len())[..sealed.len()].copy_from_slice(sealed);
+            large.sealed_filled(sealed.len());
+        }
         self.give_back(buffer);
         *buffer = large;
     }

@@ -2,6 +2,8 @@
 
 mod check;
 mod demo;
+mod doctor;
+mod explain;
 mod run;
 mod with_parent;
 
@@ -44,6 +46,19 @@ enum Command {
         Ctrl-C.\nPorts are 8443 and 9900 on 127.0.0.1, or free ones where these are taken.\n\nExit codes: 0 done; \
         1 it failed, or some of the load did; 2 wrong usage; 130 interrupted before the table.")]
     Demo(demo::Arguments),
+    /// Say what would become of a request, and why: listener, certificate, route, backend, servers
+    #[command(
+        after_help = "Examples:\n  propylon explain -c propylon.toml https://shop.example/cart\n  propylon explain \
+        -c propylon.toml https://shop.example:8443/ --sni other.example --json\n\nIt sends nothing and needs no engine; it \
+        reads the configuration and the certificates as run would.\n\nExit codes: 0 told; 1 the configuration has errors, \
+        or nothing listens there; 2 wrong usage."
+    )]
+    Explain(explain::Arguments),
+    /// Look at this machine: files, ports, backlog, buffers, processor, memory, clock, each with the command that sets it
+    #[command(after_help = "Examples:\n  propylon doctor\n  propylon doctor -c propylon.toml --json\n\nIt changes \
+        nothing.\n\nExit codes: 0 nothing is bad (advice may be printed); 1 something is, or the configuration has errors; \
+        2 wrong usage.")]
+    Doctor(doctor::Arguments),
     /// Become another program, which ends when the process that started it does
     #[command(hide = true)]
     WithParent {
@@ -68,6 +83,8 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::main(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
         Command::Demo(arguments) => demo::main(&arguments),
+        Command::Explain(arguments) => explain::main(&arguments),
+        Command::Doctor(arguments) => doctor::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }
 }

@@ -24,6 +24,7 @@ pub mod names;
 pub mod notice;
 pub mod pool;
 pub mod seat;
+pub mod server;
 pub mod signer;
 pub mod snapshot;
 pub mod socket;

@@ -4,23 +4,16 @@
 //! The connection used last is used first, so that a pool shrinks to what is needed and the rest meets its idle limit.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use propylon_config::Backend;
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
-use crate::buffer::{Buffer, Stock};
-use crate::client::SEAL_BYTES_MAX;
 use crate::notice::{Notice, Way};
-use crate::socket::Socket;
-
-/// The least room to read into.
-const READ_BYTES_MIN: usize = 4096;
+use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
 pub type ServerTurnstile = Turnstile<Box<ServerConnection>>;
@@ -56,11 +49,11 @@ impl Drop for Permit {
 /// A connection to a server, between two requests or in one. It lives in a box: it is passed on at every step of a request.
 pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
-    pub socket: Socket,
+    pub stream: ServerStream,
     pub key: PoolKey,
     /// Where it leads.
     pub way: Way,
-    /// The core whose event loop knows the socket.
+    /// The core whose event loop knows the stream.
     pub home: usize,
     /// Requests begun on it.
     pub requests: u32,
@@ -71,36 +64,6 @@ pub struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits.
-    /// Returns how many bytes came; 0 is the end.
-    pub fn poll_fill(
-        &mut self,
-        context: &mut Context<'_>,
-        stock: &Stock,
-        answer: &mut Buffer,
-    ) -> Poll<io::Result<usize>> {
-        if answer.capacity() == 0 {
-            ready!(self.socket.poll_readable(context))?;
-            stock.equip(answer);
-        }
-        let spare = answer.spare(READ_BYTES_MIN);
-        // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
-        let room = spare.len().min(SEAL_BYTES_MAX);
-        match self.socket.poll_read(context, &mut spare[..room]) {
-            Poll::Ready(Ok(count)) => {
-                answer.filled(count);
-                Poll::Ready(Ok(count))
-            }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            Poll::Pending => {
-                if answer.is_empty() {
-                    stock.give_back(answer);
-                }
-                Poll::Pending
-            }
-        }
-    }
-
     /// Whether it will do for a request that is so particular.
     pub fn suits(&self, fit: Fit) -> bool {
         match fit {
@@ -203,8 +166,8 @@ impl Pool {
             let Some(mut idle) = found else { break None };
             drop(all);
             let current = self.notices[key.server].is_current(&mut idle.connection.way);
-            let socket = &mut idle.connection.socket;
-            if current && socket.is_quiet() && !(certain && socket.has_news()) && !idle.connection.is_expired() {
+            let stream = &mut idle.connection.stream;
+            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -234,7 +197,7 @@ impl Pool {
     /// Takes a connection back after a complete response, or a new one that was made ahead.
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
-        if !connection.socket.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+        if !connection.stream.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
             return Returned::Closed;
         }
         // Nobody asks a closed server, and it may want to see the end of its connections.
@@ -303,7 +266,7 @@ impl Pool {
                 idle.since >= limit
                     && notice.is_open()
                     && notice.is_current(&mut idle.connection.way)
-                    && idle.connection.socket.is_quiet()
+                    && idle.connection.stream.is_quiet()
                     && !idle.connection.is_expired()
             },
             closed,

@@ -20,6 +20,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -165,7 +166,8 @@ pub async fn connect(
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(Box::new(ServerConnection { socket, key, way, home, requests: 0, expires, permit }))
+            let stream = ServerStream::plain(socket);
+            Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -311,10 +313,10 @@ fn granted(
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     if let Found::Connection(mut handed) = found {
         let home = core.metrics.index();
-        let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.socket.is_quiet();
+        let fits = handed.key.owner == need.owner && handed.suits(need.fit) && handed.stream.is_quiet();
         // What the other core's event loop knows may be old.
-        let fits = fits && !((need.certain || handed.home != home) && handed.socket.has_news());
-        let fits = fits && (handed.home == home || handed.socket.leave_event_loop().is_ok());
+        let fits = fits && !((need.certain || handed.home != home) && handed.stream.has_news());
+        let fits = fits && (handed.home == home || handed.stream.leave_event_loop().is_ok());
         found = if fits {
             if handed.home != home {
                 core.metrics.increment(metrics.handed_over);

@@ -202,7 +202,7 @@ fn servers(backend: &Backend, found: &mut impl Iterator<Item = Found>) -> Vec<Se
     servers.collect()
 }
 
-fn rule(route: &propylon_config::Route) -> Rule {
+pub fn rule(route: &propylon_config::Route) -> Rule {
     Rule {
         listener: route.listener.map(|id| id.0),
         host: match &route.host {

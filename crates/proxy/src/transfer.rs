@@ -340,7 +340,7 @@ impl<'a> Transfer<'a> {
             };
             if head + direct == 0 {
                 self.core.stock.give_back(&mut self.outbox);
-                return Poll::Ready(Ok(()));
+                return self.poll_server_flush(context);
             }
             let slices =
                 [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.connection.inbox.readable()[..direct])];
@@ -349,7 +349,7 @@ impl<'a> Transfer<'a> {
                 (_, 0) => &slices[..1],
                 _ => &slices[..],
             };
-            let written = match self.server.socket.poll_write_vectored(context, slices) {
+            let written = match self.server.stream.poll_write(context, &self.core.stock, slices) {
                 Poll::Ready(written) => written,
                 Poll::Pending => {
                     wait_for(&mut self.upload_wait, Side::Server, &self.core);
@@ -358,10 +358,7 @@ impl<'a> Transfer<'a> {
             };
             let count = match written {
                 Ok(count) if count > 0 => count,
-                _ => {
-                    let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
-                    return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })));
-                }
+                _ => return Poll::Ready(Err(self.write_failed())),
             };
             self.upload_wait = None;
             self.sent_any = true;
@@ -376,6 +373,23 @@ impl<'a> Transfer<'a> {
                 self.request.note.bytes_received += (count - head) as u64;
             }
         }
+    }
+
+    /// Sends what the stream has taken.
+    fn poll_server_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match self.server.stream.poll_flush(context, &self.core.stock) {
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
+            Poll::Pending => {
+                wait_for(&mut self.upload_wait, Side::Server, &self.core);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn write_failed(&self) -> Stop {
+        let repeatable = if self.sent_any { Repeatable::Unanswered } else { Repeatable::Unsent };
+        Stop::Server(Attempt { status: 502, reason: "write-failed", repeatable })
     }
 
     /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
@@ -451,7 +465,7 @@ impl<'a> Transfer<'a> {
                     return Poll::Ready(Err(Stop::Client("client-reset")));
                 }
             }
-            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return self.rest(context);
@@ -501,7 +515,7 @@ impl<'a> Transfer<'a> {
         self.stage_head(Framing::None, true, 0);
         let answer = std::mem::take(&mut self.answer);
         let server = Box::new(ServerConnection {
-            socket: self.server.socket.take(),
+            stream: self.server.stream.take(),
             permit: self.server.permit.take(),
             ..*self.server
         });
@@ -579,7 +593,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn poll_server_readable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        match self.server.socket.poll_readable(context) {
+        match self.server.stream.poll_readable(context) {
             // An error shows again at the read.
             Poll::Ready(_) => Poll::Ready(Ok(())),
             Poll::Pending => {
@@ -613,10 +627,9 @@ impl<'a> Transfer<'a> {
                 if self.answer.capacity() == 0 {
                     ready!(self.poll_server_readable(context))?;
                 }
-                self.core.stock.give_back(&mut self.answer);
-                self.core.stock.equip_large(&mut self.answer);
+                self.core.stock.enlarge(&mut self.answer);
             }
-            match self.server.poll_fill(context, &self.core.stock, &mut self.answer) {
+            match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
                 Poll::Pending => {
                     wait_for(&mut self.download_wait, Side::Server, &self.core);
                     return self.rest(context);
@@ -853,7 +866,7 @@ impl<'a> Transfer<'a> {
         let clean = matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent
             && !self.server_spent
-            && self.answer.is_empty()
+            && self.answer.is_idle()
             && self.request.response.keep_alive
             && !self.core.draining.get();
         self.core.stock.give_back(&mut self.answer);

@@ -1,6 +1,7 @@
 //! A connection that is no longer HTTP (RFC 9110 §7.8): bytes both ways until both sides have ended.
 
 use std::future::poll_fn;
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -99,17 +100,18 @@ impl Tunnel<'_> {
     fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         let connection = &mut *self.connection;
         let stock = &connection.core.stock;
-        let server = &mut self.switched.server.socket;
+        let server = &mut self.switched.server.stream;
         loop {
             while !connection.inbox.is_empty() {
-                let count =
-                    ready!(server.poll_write(context, connection.inbox.readable())).map_err(|_| "write-failed")?;
+                let count = ready!(server.poll_write(context, stock, &[IoSlice::new(connection.inbox.readable())]))
+                    .map_err(|_| "write-failed")?;
                 connection.inbox.consume(count);
                 self.up += count as u64;
             }
+            ready!(server.poll_flush(context, stock)).map_err(|_| "write-failed")?;
             if self.to_server == Way::Ending {
                 // The server may go on sending after the client has ended.
-                return Poll::Ready(server.shutdown_write().map_err(|_| "write-failed"));
+                return server.poll_end(context, stock).map_err(|_| "write-failed");
             }
             match ready!(connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire)) {
                 Ok(Fill::Bytes) => {}
@@ -135,7 +137,7 @@ impl Tunnel<'_> {
             if self.to_client == Way::Ending {
                 return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| "client-reset"));
             }
-            match ready!(self.switched.server.poll_fill(context, stock, answer)) {
+            match ready!(self.switched.server.stream.poll_fill(context, stock, answer)) {
                 Ok(0) => {
                     connection.stream.stage_close(&mut connection.wire);
                     self.to_client = Way::Ending;

@@ -10,8 +10,8 @@ mod socket;
 pub use cores::{allowed_cores, pin_to_core};
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
-    files_limit, lock_memory, lower_priority, no_core_dumps, no_new_privileges, process_cpu, raise_files_limit,
-    resident_bytes, thread_cpu,
+    files_limit, is_clock_synchronised, lock_memory, lower_priority, no_core_dumps, no_new_privileges, process_cpu,
+    raise_files_limit, resident_bytes, thread_cpu,
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, peek_closed, peek_reset, reset_on_close,

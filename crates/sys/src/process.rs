@@ -80,6 +80,18 @@ pub fn resident_bytes() -> io::Result<u64> {
     Ok(pages * page_size() as u64)
 }
 
+/// Whether somebody keeps the kernel's clock right (NTP, PTP or the host); none where it cannot be asked.
+pub fn is_clock_synchronised() -> Option<bool> {
+    // Nothing is set where no mode is named, so that it takes no rights.
+    // SAFETY: `timex` is a C struct of numbers, for which zeros are values; the kernel writes into it and keeps no pointer.
+    #[allow(unsafe_code)]
+    let (state, clock) = unsafe {
+        let mut clock: libc::timex = std::mem::zeroed();
+        (libc::adjtimex(&raw mut clock), clock)
+    };
+    (state >= 0).then_some(clock.status & libc::STA_UNSYNC == 0)
+}
+
 fn cpu(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

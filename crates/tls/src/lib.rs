@@ -58,7 +58,7 @@ pub use ja4::Ja4;
 pub use link::{Link, LinkError, LinkProfile};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz;
-pub use profile::{Profile, Served};
+pub use profile::{NameMatch, Profile, Served};
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};

@@ -92,6 +92,16 @@ impl Profile {
         })
     }
 
+    /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
+    /// profile's own), the preferred certificate first; it gets the first that it can verify. Empty: it is refused.
+    pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
+        let own = prefer.map(|prefer| Names::new(&self.credentials, prefer, self.strict_sni));
+        let names = own.as_ref().unwrap_or(&self.names);
+        let served: Vec<Served> = self.served().collect();
+        let matched = |index: usize| self.credentials[index].matches(name);
+        names.candidates(name).map(|&index| (served[index].clone(), matched(index))).collect()
+    }
+
     /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
     pub fn same_as(&self, other: &Profile) -> bool {
         let pairs = self.credentials.iter().zip(&other.credentials);
@@ -182,6 +192,19 @@ impl Credential {
         self.compressed = [Some(Compressed::new(&self.chain, None)), with_staple].map(|each| each.map(Arc::new));
     }
 
+    fn matches(&self, name: Option<&str>) -> NameMatch {
+        let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
+        let Some(name) = name else { return NameMatch::Default };
+        let parent = name.split_once('.').map(|(_, parent)| parent);
+        if self.names.iter().any(|own| **own == *name) {
+            NameMatch::Exact
+        } else if self.names.iter().any(|own| own.strip_prefix("*.").is_some_and(|own| Some(own) == parent)) {
+            NameMatch::Wildcard
+        } else {
+            NameMatch::Default
+        }
+    }
+
     /// Files may have been written anew with what they held.
     fn same_as(&self, other: &Credential) -> bool {
         self.chain == other.chain && self.key == other.key && self.names == other.names && self.staple == other.staple
@@ -200,6 +223,17 @@ pub struct Served {
     pub path: PathBuf,
     /// It comes with an OCSP response.
     pub stapled: bool,
+}
+
+/// Why a certificate is shown to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameMatch {
+    /// It is for the name that the client asked for.
+    Exact,
+    /// It is for all names beside that one.
+    Wildcard,
+    /// No other is for that name, or the client asked for none.
+    Default,
 }
 
 /// Where a certificate's key is.

@@ -1,0 +1,481 @@
+//! `propylon doctor`: what this machine gives an engine, what it would want, and the command that sets it.
+//!
+//! Every finding names its source, so that whoever doubts it can look there. Nothing is changed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use propylon_config::{Config, Problem, Source, Workers};
+use propylon_crypto::batch::{Batching, Kernel, KernelState};
+use serde_json::{Value, json};
+
+/// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
+const FILES_WANTED: u64 = 65_536;
+/// What the engine asks for at its listeners; the kernel gives no more than `somaxconn`.
+const BACKLOG_WANTED: u64 = 4096;
+/// Local ports towards one server; each connection in progress or in TIME_WAIT takes one.
+const PORTS_WANTED: u64 = 50_000;
+/// A window that fills 1 Gbit/s at 30 ms.
+const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
+const CONNTRACK_WANTED: u64 = 262_144;
+/// Between the first and the last second of what is taken for a right clock: certificates outlive neither.
+const CLOCK_FROM: u64 = 1_767_225_600;
+const CLOCK_UNTIL: u64 = 4_102_444_800;
+/// Nonces and key pairs made ahead, per worker.
+const LOCKED_BYTES_WANTED: u64 = 1 << 20;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration to be served; without one the machine is looked at for no service in particular
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the findings as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Good,
+    /// It works, and could be better.
+    Advice,
+    /// The service could not start, or would fail under load.
+    Bad,
+    /// This machine does not tell.
+    Unknown,
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            State::Good => "good",
+            State::Advice => "advice",
+            State::Bad => "bad",
+            State::Unknown => "unknown",
+        }
+    }
+}
+
+struct Finding {
+    what: &'static str,
+    state: State,
+    current: String,
+    wanted: String,
+    /// What sets it; empty where nothing has to be done or nothing can be.
+    command: String,
+}
+
+impl Finding {
+    fn new(what: &'static str, state: State, current: impl Into<String>, wanted: impl Into<String>) -> Finding {
+        Finding { what, state, current: current.into(), wanted: wanted.into(), command: String::new() }
+    }
+
+    /// How to get what is wanted, where that is not so.
+    fn fix(mut self, command: impl Into<String>) -> Finding {
+        if matches!(self.state, State::Advice | State::Bad) {
+            self.command = command.into();
+        }
+        self
+    }
+
+    /// A number that should not be less than so much.
+    fn at_least(what: &'static str, current: Option<u64>, wanted: u64, otherwise: State) -> Finding {
+        let state = match current {
+            None => State::Unknown,
+            Some(current) if current >= wanted => State::Good,
+            Some(_) => otherwise,
+        };
+        let current = current.map_or_else(|| "unknown".into(), number);
+        Finding::new(what, state, current, format!("at least {}", number(wanted)))
+    }
+}
+
+fn number(value: u64) -> String {
+    if value == u64::MAX { "unlimited".into() } else { value.to_string() }
+}
+
+/// Where the kernel tells of itself; another folder in tests.
+struct Machine {
+    proc: PathBuf,
+    sys: PathBuf,
+}
+
+impl Machine {
+    fn this() -> Machine {
+        Machine { proc: "/proc".into(), sys: "/sys".into() }
+    }
+
+    fn text(path: PathBuf) -> Option<String> {
+        Some(fs::read_to_string(path).ok()?.trim().to_string())
+    }
+
+    /// `net.core.somaxconn` and the like.
+    fn sysctl(&self, name: &str) -> Option<String> {
+        Machine::text(self.proc.join("sys").join(name.replace('.', "/")))
+    }
+
+    fn sysctl_number(&self, name: &str) -> Option<u64> {
+        self.sysctl(name)?.parse().ok()
+    }
+
+    /// A line of a file such as `/proc/self/limits`, by its beginning, in fields.
+    fn fields(&self, file: &str, beginning: &str) -> Option<Vec<String>> {
+        let text = Machine::text(self.proc.join(file))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(beginning))?;
+        Some(line.split_ascii_whitespace().map(str::to_string).collect())
+    }
+
+    /// The hard limit of this process.
+    fn limit(&self, beginning: &str) -> Option<u64> {
+        let fields = self.fields("self/limits", beginning)?;
+        match fields.get(1)?.as_str() {
+            "unlimited" => Some(u64::MAX),
+            text => text.parse().ok(),
+        }
+    }
+}
+
+pub fn main(arguments: &Arguments) -> ExitCode {
+    let config = match arguments.config.as_deref().map(load).transpose() {
+        Ok(config) => config,
+        Err(told) => {
+            eprint!("{told}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let findings = examine(&Machine::this(), config.as_ref());
+    if arguments.json {
+        println!("{}", Value::from(findings.iter().map(to_json).collect::<Vec<Value>>()));
+    } else {
+        print!("{}", to_text(&findings));
+    }
+    match findings.iter().any(|finding| finding.state == State::Bad) {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
+}
+
+fn load(path: &Path) -> Result<Config, String> {
+    let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
+    let told = |problems: Vec<Problem>| propylon_config::render(&problems, &source.text);
+    propylon_config::parse(&source).map(|(config, _)| config).map_err(told)
+}
+
+fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    let mut findings = files(machine, config);
+    findings.extend(ports(machine, config));
+    findings.extend(network(machine));
+    findings.extend(memory(machine));
+    findings.extend(processor(machine, config));
+    findings.push(clock(machine));
+    findings
+}
+
+fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    // A request needs a file on each side.
+    let stated = config.and_then(|config| config.process.max_connections).map(|clients| clients as u64 * 2 + 64);
+    let wanted = stated.unwrap_or(FILES_WANTED);
+    // An engine takes what there is, unless it has been told how many clients there will be.
+    let otherwise = if stated.is_some() { State::Bad } else { State::Advice };
+    let hard = machine.limit("Max open files");
+    let limit = Finding::at_least("open files (hard limit)", hard, wanted, otherwise)
+        .fix(format!("ulimit -Hn {wanted} as root before the start, or LimitNOFILE={wanted} in the systemd unit"));
+    let per_process = machine.sysctl_number("fs.nr_open");
+    let kernel =
+        Finding::at_least("fs.nr_open", per_process, wanted, otherwise).fix(format!("sysctl -w fs.nr_open={wanted}"));
+    let all = Finding::at_least("fs.file-max", machine.sysctl_number("fs.file-max"), wanted * 2, State::Advice)
+        .fix(format!("sysctl -w fs.file-max={}", wanted * 2));
+    vec![limit, kernel, all]
+}
+
+/// Whether the configuration's listeners can be bound.
+fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    let first = machine.sysctl_number("net.ipv4.ip_unprivileged_port_start").unwrap_or(1024);
+    let mut findings = Vec::new();
+    for bind in config.iter().flat_map(|config| &config.listeners).flat_map(|listener| &listener.bind) {
+        let port = bind.address.port();
+        let (state, current, command) = match propylon_sys::check_free(bind.address) {
+            _ if port == 0 => (State::Good, "any free port".to_string(), String::new()),
+            Ok(()) => (State::Good, "free".to_string(), String::new()),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                let command = format!(
+                    "start as root with process.user, or sysctl -w net.ipv4.ip_unprivileged_port_start={port} (now {first}), \
+                     or setcap cap_net_bind_service=+ep on the program"
+                );
+                (State::Bad, "not allowed".to_string(), command)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                let command =
+                    format!("ss -ltnp 'sport = :{port}' shows who has it; an engine that runs already is fine");
+                (State::Advice, "taken".to_string(), command)
+            }
+            Err(error) => {
+                (State::Bad, error.to_string(), "use an address of this machine (ip address shows them)".into())
+            }
+        };
+        let finding = Finding::new("listener address", state, format!("{}: {current}", bind.address), "free");
+        findings.push(finding.fix(command));
+    }
+    findings
+}
+
+fn network(machine: &Machine) -> Vec<Finding> {
+    let sysctl = |name: &'static str, wanted: u64| {
+        Finding::at_least(name, machine.sysctl_number(name), wanted, State::Advice)
+            .fix(format!("sysctl -w {name}={wanted}"))
+    };
+    // The backlog that was asked for is cut to somaxconn without a word.
+    let mut findings =
+        vec![sysctl("net.core.somaxconn", BACKLOG_WANTED), sysctl("net.ipv4.tcp_max_syn_backlog", BACKLOG_WANTED)];
+    findings.push(sysctl("net.ipv4.tcp_syncookies", 1));
+    let range = machine.sysctl("net.ipv4.ip_local_port_range").and_then(|text| {
+        let (first, last) = text.split_once(char::is_whitespace)?;
+        let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some((last + 1).saturating_sub(first))
+    });
+    findings.push(
+        Finding::at_least("net.ipv4.ip_local_port_range (ports)", range, PORTS_WANTED, State::Advice)
+            .fix("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
+    );
+    for (name, what) in
+        [("net.ipv4.tcp_rmem", "net.ipv4.tcp_rmem (most)"), ("net.ipv4.tcp_wmem", "net.ipv4.tcp_wmem (most)")]
+    {
+        let most = machine.sysctl(name).and_then(|text| text.split_ascii_whitespace().nth(2)?.parse().ok());
+        findings.push(
+            Finding::at_least(what, most, SOCKET_BUFFER_WANTED, State::Advice)
+                .fix(format!("sysctl -w {name}=\"4096 131072 {SOCKET_BUFFER_WANTED}\"")),
+        );
+    }
+    // Keep-alive connections would start again from a small window after every pause.
+    if let Some(after_idle) = machine.sysctl_number("net.ipv4.tcp_slow_start_after_idle") {
+        let state = if after_idle == 0 { State::Good } else { State::Advice };
+        findings.push(
+            Finding::new("net.ipv4.tcp_slow_start_after_idle", state, after_idle.to_string(), "0")
+                .fix("sysctl -w net.ipv4.tcp_slow_start_after_idle=0"),
+        );
+    }
+    // Only there where connections are tracked; a full table drops packets.
+    if let Some(most) = machine.sysctl_number("net.netfilter.nf_conntrack_max") {
+        findings.push(
+            Finding::at_least("net.netfilter.nf_conntrack_max", Some(most), CONNTRACK_WANTED, State::Advice)
+                .fix(format!("sysctl -w net.netfilter.nf_conntrack_max={CONNTRACK_WANTED}")),
+        );
+    }
+    findings
+}
+
+fn memory(machine: &Machine) -> Vec<Finding> {
+    let locked = machine.limit("Max locked memory");
+    let mut findings = vec![
+        Finding::at_least("locked memory (hard limit, bytes)", locked, LOCKED_BYTES_WANTED, State::Advice)
+            .fix("LimitMEMLOCK=infinity in the systemd unit: keys made ahead stay out of swap"),
+    ];
+    let huge = Machine::text(machine.sys.join("kernel/mm/transparent_hugepage/enabled"));
+    let chosen = huge.as_deref().and_then(|text| text.split('[').nth(1)?.split(']').next());
+    if let Some(chosen) = chosen {
+        // With "always", memory per connection is counted and kept in pieces of 2 MiB.
+        let state = if chosen == "always" { State::Advice } else { State::Good };
+        findings.push(
+            Finding::new("transparent huge pages", state, chosen, "madvise or never")
+                .fix("echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"),
+        );
+    }
+    let kib = |name: &str| machine.fields("meminfo", name)?.first()?.parse::<u64>().ok();
+    if let (Some(total), Some(available)) = (kib("MemTotal:"), kib("MemAvailable:")) {
+        let state = if available * 10 >= total { State::Good } else { State::Advice };
+        let current = format!("{} of {} MiB", available / 1024, total / 1024);
+        findings.push(
+            Finding::new("memory available", state, current, "at least a tenth")
+                .fix("free -m; stop what is not needed"),
+        );
+    }
+    findings
+}
+
+fn processor(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
+    let cores = propylon_sys::allowed_cores().len();
+    let workers = match config.map(|config| config.process.workers) {
+        Some(Workers::Count(count)) => usize::from(count.get()),
+        _ => cores,
+    };
+    let state = if workers <= cores { State::Good } else { State::Advice };
+    let mut findings = vec![
+        Finding::new("cores for workers", state, format!("{cores} for {workers}"), "one each")
+            .fix(format!("workers = \"auto\" or at most {cores} in [process]")),
+    ];
+    findings.extend(instructions(machine));
+    let batching = Batching::start();
+    for kernel in Kernel::ALL {
+        let (state, current) = match batching.state(kernel) {
+            KernelState::Used => (State::Good, "tested, gives the known answers"),
+            KernelState::TurnedOff => (State::Advice, "turned off"),
+            KernelState::NoInstructions => (State::Advice, "no AVX-512 IFMA"),
+            KernelState::Failed => (State::Bad, "gives wrong answers"),
+        };
+        let fix = match state {
+            State::Bad => {
+                "have the processor and the memory of this machine checked; [process] batch = \"off\" until then"
+            }
+            _ => {
+                "handshakes are done one by one, which costs more; a processor of Intel Ice Lake or AMD Zen 4 and later has it"
+            }
+        };
+        let what = match kernel {
+            Kernel::Rsa => "batches of RSA",
+            Kernel::X25519 => "batches of X25519",
+            Kernel::P256 => "batches of P-256",
+        };
+        findings.push(Finding::new(what, state, current, "tested").fix(fix));
+    }
+    let governor = Machine::text(machine.sys.join("devices/system/cpu/cpu0/cpufreq/scaling_governor"));
+    if let Some(governor) = governor {
+        let state = if governor == "performance" { State::Good } else { State::Advice };
+        findings.push(
+            Finding::new("frequency governor", state, governor, "performance")
+                .fix("cpupower frequency-set -g performance (or leave it, if power counts more)"),
+        );
+    }
+    findings
+}
+
+/// What AES-GCM records and batches are made with.
+fn instructions(machine: &Machine) -> Vec<Finding> {
+    let flags = machine.fields("cpuinfo", "flags").or_else(|| machine.fields("cpuinfo", "Features"));
+    let Some(flags) = flags else {
+        return vec![Finding::new("processor's instructions", State::Unknown, "unknown", "AES, AVX-512 IFMA")];
+    };
+    let has = |name: &str| flags.iter().any(|flag| flag == name);
+    let one = |what: &'static str, names: &[&str], fix: &str| {
+        let missing: Vec<&str> = names.iter().copied().filter(|name| !has(name)).collect();
+        let state = if missing.is_empty() { State::Good } else { State::Advice };
+        let current = if missing.is_empty() { "there".into() } else { format!("without {}", missing.join(", ")) };
+        Finding::new(what, state, current, names.join(", ")).fix(fix)
+    };
+    let bare = "a processor (or a virtual machine that passes on its host's) with them";
+    match cfg!(target_arch = "x86_64") {
+        true => vec![
+            one("AES in hardware", &["aes", "pclmulqdq"], bare),
+            one("AES, several blocks at once", &["vaes", "vpclmulqdq"], bare),
+            one("AVX-512 IFMA", &["avx512f", "avx512ifma", "bmi2"], bare),
+        ],
+        false => vec![one("AES in hardware", &["aes", "pmull"], bare)],
+    }
+}
+
+/// Certificates, tickets and OCSP responses are good or not by the clock.
+fn clock(machine: &Machine) -> Finding {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let source = Machine::text(machine.sys.join("devices/system/clocksource/clocksource0/current_clocksource"));
+    let source = source.unwrap_or_else(|| "unknown".into());
+    if !(CLOCK_FROM..CLOCK_UNTIL).contains(&now) {
+        let current = format!("{now} seconds since 1970");
+        return Finding::new("clock", State::Bad, current, "the time")
+            .fix("timedatectl set-ntp true, or chronyc makestep");
+    }
+    match propylon_sys::is_clock_synchronised() {
+        Some(true) => Finding::new("clock", State::Good, format!("synchronised, from {source}"), "synchronised"),
+        Some(false) => Finding::new("clock", State::Advice, format!("not synchronised, from {source}"), "synchronised")
+            .fix("timedatectl set-ntp true, or systemctl start chrony (a container's host may see to it)"),
+        None => Finding::new("clock", State::Unknown, format!("from {source}"), "synchronised"),
+    }
+}
+
+fn to_text(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    let width =
+        |text: fn(&Finding) -> &str| findings.iter().map(|finding| text(finding).chars().count()).max().unwrap_or(0);
+    let (what, current) = (width(|finding| finding.what), width(|finding| &finding.current));
+    for finding in findings {
+        let state = finding.state.name();
+        out +=
+            &format!("{state:<8} {:<what$}  {:<current$}  wanted: {}\n", finding.what, finding.current, finding.wanted);
+        if !finding.command.is_empty() {
+            out += &format!("{:<8} do: {}\n", "", finding.command);
+        }
+    }
+    let count = |state: State| findings.iter().filter(|finding| finding.state == state).count();
+    out + &format!(
+        "{} good, {} could be better, {} bad, {} unknown\n",
+        count(State::Good),
+        count(State::Advice),
+        count(State::Bad),
+        count(State::Unknown)
+    )
+}
+
+fn to_json(finding: &Finding) -> Value {
+    json!({
+        "what": finding.what,
+        "state": finding.state.name(),
+        "current": finding.current,
+        "wanted": finding.wanted,
+        "command": finding.command,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn with(files: &[(&str, &str)]) -> Folder {
+            let name = format!("propylon-doctor-{}-{:016x}", std::process::id(), fastrand::u64(..));
+            let folder = Folder(std::env::temp_dir().join(name));
+            for (path, text) in files {
+                let path = folder.0.join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            folder
+        }
+
+        fn machine(&self) -> Machine {
+            Machine { proc: self.0.join("proc"), sys: self.0.join("sys") }
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_is_too_low_comes_with_the_command_that_raises_it() {
+        let limits =
+            "Limit Soft Hard Units\nMax open files            1024                 4096                 files\n";
+        let folder = Folder::with(&[("proc/self/limits", limits), ("proc/sys/net/core/somaxconn", "128\n")]);
+        let findings = examine(&folder.machine(), None);
+        let find = |what: &str| findings.iter().find(|finding| finding.what == what).unwrap();
+        let files = find("open files (hard limit)");
+        assert_eq!((files.state, files.current.as_str()), (State::Advice, "4096"));
+        assert!(files.command.contains("LimitNOFILE=65536"), "{}", files.command);
+        let backlog = find("net.core.somaxconn");
+        assert_eq!((backlog.state, backlog.command.as_str()), (State::Advice, "sysctl -w net.core.somaxconn=4096"));
+    }
+
+    #[test]
+    fn what_a_machine_does_not_tell_is_unknown_and_no_complaint() {
+        let folder = Folder::with(&[]);
+        let findings = files(&folder.machine(), None);
+        assert!(findings.iter().all(|finding| finding.state == State::Unknown && finding.command.is_empty()));
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_good_and_asks_for_nothing() {
+        let folder = Folder::with(&[
+            ("proc/sys/net/ipv4/ip_local_port_range", "1024\t65535\n"),
+            ("proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n"),
+            ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
+        ]);
+        let machine = folder.machine();
+        let findings: Vec<Finding> = network(&machine).into_iter().chain(memory(&machine)).collect();
+        for what in ["net.ipv4.ip_local_port_range (ports)", "net.ipv4.tcp_rmem (most)", "transparent huge pages"] {
+            let finding = findings.iter().find(|finding| finding.what == what).unwrap();
+            assert_eq!((finding.state, finding.command.as_str()), (State::Good, ""), "{what}: {}", finding.current);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! `propylon explain`: what would become of a request, and why: listener, certificate, route, backend, servers.
+//!
+//! It reads the configuration as `run` would and asks the same router and the same certificates; no engine has to run and
+//! nothing is sent to anybody.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use propylon_config::{
+    Action, At, Backend, BackendId, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Route, Severity,
+    Source,
+};
+use propylon_policy::route::{Router, Rule};
+use propylon_tls::{NameMatch, Profile, Served};
+use serde_json::{Value, json};
+
+use crate::admin::balance_name;
+use crate::command::check;
+use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
+use crate::snapshot::{load_profiles, rule};
+use crate::telemetry::server_label;
+
+/// What a request line and its Host may have here.
+const LIMITS: Limits = Limits { head_bytes: 64 * 1024, headers: 8 };
+const SECONDS_PER_DAY: i64 = 86_400;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration: TOML, or JSON if its name ends in .json
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    config: std::path::PathBuf,
+    /// What the client asks for: http://HOST[:PORT]/PATH or https://...
+    url: String,
+    /// The server name in the client's TLS greeting, if it is not the URL's host; "" for none
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// The listener that the client comes in by, if the URL's port does not tell
+    #[arg(long, value_name = "NAME")]
+    listener: Option<String>,
+    /// Print the answer as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a URL says.
+struct Asked {
+    tls: bool,
+    port: Option<u16>,
+    /// As Host would have it.
+    authority: String,
+    /// In canonical form, as routes spell it.
+    host: String,
+    path: String,
+}
+
+/// What would become of the request at one listener.
+struct Explanation<'a> {
+    config: &'a Config,
+    file: &'a str,
+    listener: &'a Listener,
+    /// None on plaintext; an error where the files cannot be used here, as on another machine than the engine's.
+    certificates: Option<Result<Certificates, String>>,
+    /// All routes that the request matches, by position, the one that it takes first.
+    routes: Vec<usize>,
+}
+
+struct Certificates {
+    profile: String,
+    /// What was asked for.
+    name: Option<String>,
+    shown: Vec<(Served, NameMatch)>,
+}
+
+pub fn main(arguments: &Arguments) -> ExitCode {
+    match explain(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprint!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn explain(arguments: &Arguments) -> Result<(), String> {
+    let asked = Asked::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
+    let (config, profiles, file) = load(&arguments.config)?;
+    let listeners = listeners(&config, &asked, arguments).map_err(|what| format!("propylon: {what}\n"))?;
+    let name = match arguments.sni.as_deref() {
+        Some("") => None,
+        Some(name) => Some(name.to_ascii_lowercase()),
+        // An address is no server name (RFC 6066 §3).
+        None => is_name(&asked.host).then(|| asked.host.clone()),
+    };
+    let explanations = listeners.into_iter().map(|index| Explanation {
+        config: &config,
+        file: &file,
+        listener: &config.listeners[index],
+        certificates: certificates(&config.listeners[index], profiles.as_deref(), name.clone()),
+        routes: routes(&config, index, &asked),
+    });
+    if arguments.json {
+        let all: Vec<Value> = explanations.map(|explanation| explanation.to_json()).collect();
+        println!("{}", json!({ "url": arguments.url, "host": asked.host, "path": asked.path, "listeners": all }));
+    } else {
+        println!("{} (Host {}, path {})", arguments.url, asked.authority, asked.path);
+        explanations.for_each(|explanation| print!("\n{}", explanation.to_text()));
+    }
+    Ok(())
+}
+
+type Profiles = Result<Vec<Profile>, String>;
+
+/// The configuration, its certificates by `TlsId`, and the file's name; or everything that is wrong with the first.
+fn load(path: &Path) -> Result<(Config, Profiles, String), String> {
+    let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
+    let told = |problems: &[Problem]| propylon_config::render(problems, &source.text);
+    let (config, _) = propylon_config::parse(&source).map_err(|problems| told(&problems))?;
+    let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
+        let problems = findings.iter().map(|finding| check::problem(&source, finding));
+        let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
+        error.map_or_else(String::new, |error| {
+            format!("{}:{}: {}", error.file, error.at.unwrap_or_default().line, error.what)
+        })
+    });
+    Ok((config, profiles, source.name.clone()))
+}
+
+impl Asked {
+    /// Reads a URL by the same strict rules as a request.
+    fn read(url: &str) -> Result<Asked, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("write the whole URL, as in https://shop.example/cart")?;
+        let tls = match scheme {
+            "https" | "wss" => true,
+            "http" | "ws" => false,
+            _ => return Err(format!("the scheme {scheme} is not served; use http or https")),
+        };
+        let split = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, target) = rest.split_at(split);
+        let target = target.split('#').next().unwrap_or_default();
+        let target = if target.starts_with('/') { target.to_string() } else { format!("/{target}") };
+        let text = format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n\r\n");
+        let mut head = RequestHead::default();
+        match http1::parse_request(text.as_bytes(), &LIMITS, &mut head) {
+            Ok(Parsed::Complete) if !authority.is_empty() => {}
+            Ok(_) => return Err("the URL has no host".into()),
+            Err(reject) => return Err(format!("such a request is refused with {} ({})", reject.status, reject.reason)),
+        }
+        let mut scratch = [0; HOST_BYTES_MAX];
+        let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
+        let path = String::from_utf8_lossy(head.path(text.as_bytes())).into_owned();
+        let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        Ok(Asked { tls, port, authority: authority.to_string(), host, path })
+    }
+}
+
+fn is_name(host: &str) -> bool {
+    !host.is_empty() && !host.starts_with('[') && host.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// The listeners that such a request can come in by.
+fn listeners(config: &Config, asked: &Asked, arguments: &Arguments) -> Result<Vec<usize>, String> {
+    let all = || {
+        let describe = |listener: &Listener| format!("{} ({})", listener.name, addresses(listener));
+        config.listeners.iter().map(describe).collect::<Vec<String>>().join(", ")
+    };
+    if let Some(name) = &arguments.listener {
+        let found = config.listeners.iter().position(|listener| listener.name == *name);
+        return found
+            .map(|index| vec![index])
+            .ok_or_else(|| format!("no listener named \"{name}\"; there are {}", all()));
+    }
+    let port = asked.port.unwrap_or(if asked.tls { 443 } else { 80 });
+    let at_port = |listener: &Listener| listener.bind.iter().any(|bind| bind.address.port() == port);
+    let found: Vec<usize> = (0..config.listeners.len()).filter(|&index| at_port(&config.listeners[index])).collect();
+    if found.is_empty() {
+        return Err(format!(
+            "nothing listens at port {port}; give the URL a port, or --listener NAME: there are {}",
+            all()
+        ));
+    }
+    let speaks = |&index: &usize| config.listeners[index].tls.is_some() == asked.tls;
+    let speaking: Vec<usize> = found.iter().copied().filter(speaks).collect();
+    if speaking.is_empty() {
+        let names: Vec<&str> = found.iter().map(|&index| config.listeners[index].name.as_str()).collect();
+        let (has, scheme) = if asked.tls { ("has no TLS", "http") } else { ("speaks TLS", "https") };
+        return Err(format!("listener {} at port {port} {has}; ask with {scheme}://", names.join(", ")));
+    }
+    Ok(speaking)
+}
+
+fn addresses(listener: &Listener) -> String {
+    let scheme = if listener.tls.is_some() { "https" } else { "http" };
+    listener.bind.iter().map(|bind| format!("{scheme}://{}", bind.address)).collect::<Vec<String>>().join(", ")
+}
+
+fn certificates(
+    listener: &Listener,
+    profiles: Result<&[Profile], &String>,
+    name: Option<String>,
+) -> Option<Result<Certificates, String>> {
+    let id = listener.tls?.0;
+    Some(profiles.map_err(Clone::clone).map(|profiles| {
+        let shown = profiles[id].shown_for(name.as_deref(), listener.prefer.as_deref());
+        Certificates { profile: profiles[id].name().to_string(), name, shown }
+    }))
+}
+
+/// Every route that the request matches, in the order in which it would take them: the router's first choice, its choice
+/// without that one, and so on.
+fn routes(config: &Config, listener: usize, asked: &Asked) -> Vec<usize> {
+    let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
+    let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, &asked.host, &asked.path).is_some();
+    left.retain(|(_, rule)| matches(rule));
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
+        let Some(chosen) = Router::new(rules).find(listener, &asked.host, &asked.path) else { break };
+        order.push(left.remove(chosen).0);
+    }
+    order
+}
+
+impl Explanation<'_> {
+    fn place(&self, at: At) -> String {
+        format!("{}:{}", self.file, at.line)
+    }
+
+    fn to_text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |what: &str, text: &str| {
+            let _ = writeln!(out, "{what:<12} {text}");
+        };
+        let listener = self.listener;
+        line("listener", &format!("{} at {} ({})", listener.name, addresses(listener), self.place(listener.at)));
+        match &self.certificates {
+            None => {}
+            Some(Ok(certificates)) => certificates.lines().iter().for_each(|(what, text)| line(what, text)),
+            Some(Err(what)) => line("certificate", &format!("cannot be told: {what}")),
+        }
+        match self.routes.first() {
+            None => line("route", "none matches: 404 (no-route)"),
+            Some(&taken) => {
+                let route = &self.config.routes[taken];
+                line("route", &format!("{} ({})", self.describe(route), self.place(route.at)));
+                for &other in &self.routes[1..] {
+                    let other = &self.config.routes[other];
+                    line("", &format!("goes before {} ({})", self.describe(other), self.place(other.at)));
+                }
+                if route.require_client_certificate {
+                    line("", "asks for a client certificate; without one 403 (client-certificate-required)");
+                }
+                self.tell_action(&route.action, &mut line);
+            }
+        }
+        out
+    }
+
+    fn tell_action(&self, action: &Action, line: &mut impl FnMut(&str, &str)) {
+        match action {
+            Action::Backend(id) => {
+                let backend = &self.config.backends[id.0];
+                let text = format!("{}, {} ({})", backend.name, balance_name(backend.balance), self.place(backend.at));
+                line("backend", &text);
+                for (position, server) in backend.servers.iter().enumerate() {
+                    let what = if position == 0 { "servers" } else { "" };
+                    let share = share(backend, server.weight.get());
+                    line(what, &format!("{}, {share} ({})", server_label(server), self.place(server.at)));
+                }
+            }
+            Action::Redirect(redirect) => line("answer", &format!("{} to another place", redirect.status)),
+            Action::Respond(respond) => {
+                line(
+                    "answer",
+                    &format!("{}, {} bytes of {}", respond.status, respond.body.len(), respond.content_type),
+                );
+            }
+        }
+    }
+
+    /// What a route asks for, in words.
+    fn describe(&self, route: &Route) -> String {
+        let host = match &route.host {
+            HostPattern::Any => "any host".to_string(),
+            HostPattern::Exact(name) => format!("host {name}"),
+            HostPattern::Suffix(suffix) => format!("host *{suffix}"),
+        };
+        let path = match &route.path {
+            PathPattern::Prefix(prefix) => format!("path from {prefix}"),
+            PathPattern::Exact(path) => format!("exactly the path {path}"),
+        };
+        let listener = route
+            .listener
+            .map_or_else(String::new, |ListenerId(id)| format!(", listener {}", self.config.listeners[id].name));
+        format!("{host}, {path}{listener}")
+    }
+
+    fn to_json(&self) -> Value {
+        let place = |at: At| json!({ "file": self.file, "line": at.line, "column": at.column });
+        let route_json = |index: &usize| {
+            let route = &self.config.routes[*index];
+            json!({ "matches": self.describe(route), "at": place(route.at) })
+        };
+        let mut value = json!({
+            "listener": { "name": self.listener.name, "at": place(self.listener.at) },
+            "certificates": self.certificates.as_ref().map(|certificates| match certificates {
+                Ok(certificates) => certificates.to_json(),
+                Err(what) => json!({ "error": what }),
+            }),
+            "route": self.routes.first().map(route_json),
+            "also_match": self.routes.iter().skip(1).map(route_json).collect::<Vec<Value>>(),
+        });
+        let Some(&taken) = self.routes.first() else {
+            value["status"] = json!(404);
+            return value;
+        };
+        let route = &self.config.routes[taken];
+        value["client_certificate"] = json!(route.require_client_certificate);
+        match &route.action {
+            Action::Backend(BackendId(id)) => {
+                let backend = &self.config.backends[*id];
+                let servers = backend.servers.iter().map(|server| {
+                    json!({ "address": server_label(server), "weight": server.weight, "at": place(server.at) })
+                });
+                value["backend"] = json!({
+                    "name": backend.name,
+                    "balance": balance_name(backend.balance),
+                    "servers": servers.collect::<Vec<Value>>(),
+                    "at": place(backend.at),
+                });
+            }
+            Action::Redirect(redirect) => value["status"] = json!(redirect.status),
+            Action::Respond(respond) => value["status"] = json!(respond.status),
+        }
+        value
+    }
+}
+
+/// What part of the requests a server's weight gives it.
+fn share(backend: &Backend, weight: u16) -> String {
+    let total: u32 = backend.servers.iter().map(|server| u32::from(server.weight.get())).sum();
+    format!("weight {weight} of {total}")
+}
+
+impl Certificates {
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let asked = self.name.as_deref().map_or("no server name".to_string(), |name| format!("the server name {name}"));
+        if self.shown.is_empty() {
+            let text =
+                format!("[tls.{}] has none for {asked}: the handshake ends with unrecognized_name", self.profile);
+            return vec![("certificate", text)];
+        }
+        let describe = |(served, matched): &(Served, NameMatch)| {
+            let why = match matched {
+                NameMatch::Exact => "for that very name",
+                NameMatch::Wildcard => "by its wildcard",
+                NameMatch::Default => "the default, since none is for it",
+            };
+            format!("{} of {}, until {}; {why}", served.key_type.name(), served.path.display(), date(served.not_after))
+        };
+        let mut lines =
+            vec![("certificate", format!("[tls.{}], {asked}; the first that the client can verify:", self.profile))];
+        lines.extend(self.shown.iter().map(|shown| ("", describe(shown))));
+        lines
+    }
+
+    fn to_json(&self) -> Value {
+        let one = |(served, matched): &(Served, NameMatch)| {
+            let matched = match matched {
+                NameMatch::Exact => "exact",
+                NameMatch::Wildcard => "wildcard",
+                NameMatch::Default => "default",
+            };
+            json!({
+                "file": served.path,
+                "key_type": served.key_type.name(),
+                "not_after": served.not_after,
+                "match": matched,
+            })
+        };
+        json!({
+            "profile": self.profile,
+            "server_name": self.name,
+            "in_order": self.shown.iter().map(one).collect::<Vec<Value>>(),
+        })
+    }
+}
+
+/// The day on which these seconds since 1970 fall, in UTC.
+fn date(seconds: i64) -> String {
+    let date = time::OffsetDateTime::from_unix_timestamp(seconds - seconds.rem_euclid(SECONDS_PER_DAY));
+    date.map_or_else(|_| "a day beyond the calendar".into(), |date| date.date().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_read_as_a_request_would_be() {
+        let asked = Asked::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
+        assert_eq!((asked.tls, asked.port), (true, Some(8443)));
+        assert_eq!((asked.host.as_str(), asked.path.as_str()), ("shop.example", "/a/b"));
+        let asked = Asked::read("http://[::1]?x").unwrap();
+        assert_eq!((asked.host.as_str(), asked.path.as_str(), asked.port), ("[::1]", "/", None));
+    }
+
+    #[test]
+    fn a_url_that_no_client_could_ask_for_is_refused_with_the_reason() {
+        assert!(Asked::read("shop.example/").is_err());
+        assert!(Asked::read("ftp://shop.example/").is_err());
+        assert!(Asked::read("https:///x").is_err());
+        let error = Asked::read("https://shop..example/").err().unwrap();
+        assert!(error.contains("400") && error.contains("bad-host"), "{error}");
+    }
+}

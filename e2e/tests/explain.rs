@@ -1,0 +1,129 @@
+//! What an operator asks before anything goes wrong: what would become of a request, and what this machine lacks.
+
+use std::time::Duration;
+
+use propylon_e2e::program::{Said, run};
+use propylon_e2e::{Certificates, Scratch, binaries};
+use serde_json::Value;
+
+fn propylon(arguments: &[&str]) -> Said {
+    let mut command = std::process::Command::new(binaries::propylon());
+    command.args(arguments);
+    run(command, b"", Duration::from_secs(20))
+}
+
+const ROUTES: &str = r#"
+[listener.web]
+bind = "127.0.0.1:8443"
+tls = "public"
+[listener.plain]
+bind = "127.0.0.1:8080"
+[backend.app]
+servers = ["127.0.0.1:1", { address = "127.0.0.1:2", weight = 3 }]
+[backend.api]
+servers = ["127.0.0.1:3"]
+[[route]]
+backend = "app"
+[[route]]
+host = "shop.test"
+path = "/api"
+backend = "api"
+[[route]]
+listener = "plain"
+redirect = { scheme = "https" }
+"#;
+
+fn config(scratch: &Scratch) -> String {
+    let text = format!("{ROUTES}{}", Certificates::shared().profile());
+    scratch.write("propylon.toml", text).display().to_string()
+}
+
+fn line_of(text: &str) -> usize {
+    ROUTES.lines().position(|line| line == text).expect("the line") + 1
+}
+
+#[test]
+fn a_request_is_followed_from_its_listener_to_its_servers() {
+    let scratch = Scratch::new();
+    let path = config(&scratch);
+    let said = propylon(&["explain", "-c", &path, "https://shop.test:8443/api/x?y"]);
+    assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
+    let text = said.text();
+    for expected in
+        ["web at https://127.0.0.1:8443", "host shop.test, path from /api", "goes before any host, path from /"]
+    {
+        assert!(text.contains(expected), "no \"{expected}\" in:\n{text}");
+    }
+    let json = propylon(&["explain", "-c", &path, "--json", "https://shop.test:8443/api/x?y"]);
+    let value: Value = serde_json::from_str(&json.text()).expect("JSON");
+    let one = &value["listeners"][0];
+    assert_eq!(one["backend"]["name"], "api");
+    assert_eq!(one["backend"]["servers"][0]["address"], "127.0.0.1:3");
+    assert_eq!(one["route"]["at"]["line"], line_of("host = \"shop.test\"") - 1);
+    assert_eq!(one["certificates"]["server_name"], "shop.test");
+    let shown = one["certificates"]["in_order"].as_array().expect("certificates");
+    assert_eq!(shown[0]["key_type"], "ecdsa", "EC goes first");
+    assert!(shown.iter().any(|one| one["key_type"] == "rsa") && shown.iter().all(|one| one["match"] == "exact"));
+}
+
+#[test]
+fn what_the_client_names_in_its_greeting_may_differ_from_what_it_asks_for() {
+    let scratch = Scratch::new();
+    let path = config(&scratch);
+    let of = |sni: &str| {
+        let said = propylon(&["explain", "-c", &path, "--json", "https://other.example:8443/", "--sni", sni]);
+        let value: Value = serde_json::from_str(&said.text()).expect("JSON");
+        value["listeners"][0]["certificates"].clone()
+    };
+    assert_eq!(of("a.shop.test")["in_order"][0]["match"], "wildcard");
+    assert_eq!(of("elsewhere.example")["in_order"][0]["match"], "default");
+    assert_eq!(of("")["server_name"], Value::Null);
+}
+
+#[test]
+fn a_route_of_one_listener_goes_before_the_same_for_all() {
+    let scratch = Scratch::new();
+    let said = propylon(&["explain", "-c", &config(&scratch), "--json", "http://any.example:8080/"]);
+    let value: Value = serde_json::from_str(&said.text()).expect("JSON");
+    assert_eq!(value["listeners"][0]["status"], 308);
+    assert_eq!(value["listeners"][0]["also_match"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn what_cannot_come_in_is_told_with_what_could() {
+    let scratch = Scratch::new();
+    let path = config(&scratch);
+    let nowhere = propylon(&["explain", "-c", &path, "https://shop.test/"]);
+    assert_eq!(nowhere.status.code(), Some(1));
+    assert!(nowhere.stderr.contains("nothing listens at port 443"), "{}", nowhere.stderr);
+    assert!(nowhere.stderr.contains("web (https://127.0.0.1:8443)"), "{}", nowhere.stderr);
+    let wrong = propylon(&["explain", "-c", &path, "http://shop.test:8443/"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(wrong.stderr.contains("speaks TLS; ask with https://"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_machine_is_looked_at_and_every_complaint_has_its_command() {
+    let said = propylon(&["doctor", "--json"]);
+    let findings: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+    let whats: Vec<&str> = findings.iter().filter_map(|finding| finding["what"].as_str()).collect();
+    for expected in ["open files (hard limit)", "net.core.somaxconn", "AVX-512 IFMA", "clock", "cores for workers"] {
+        assert!(whats.contains(&expected), "no {expected} among {whats:?}");
+    }
+    for finding in &findings {
+        let complains = ["advice", "bad"].contains(&finding["state"].as_str().unwrap_or_default());
+        assert_eq!(complains, finding["command"] != "", "{finding}");
+    }
+    let bad = findings.iter().any(|finding| finding["state"] == "bad");
+    assert_eq!(said.status.code(), Some(i32::from(bad)));
+}
+
+#[test]
+fn a_limit_too_low_for_the_configuration_is_bad() {
+    let scratch = Scratch::new();
+    let text = format!("[process]\nmax_connections = 100000000\n{ROUTES}{}", Certificates::shared().profile());
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let said = propylon(&["doctor", "-c", &path]);
+    assert_eq!(said.status.code(), Some(1), "{}", said.text());
+    assert!(said.text().contains("LimitNOFILE=200000064"), "{}", said.text());
+}
