@@ -182,6 +182,19 @@ impl Servers {
         Servers { rules, all: vec![server; servers], compare_at }
     }
 
+    /// What was known of a server by other rules, or at another place, goes on here.
+    pub fn adopt(&mut self, server: usize, from: &Servers, at: usize) {
+        let known = from.all[at].clone();
+        let checked = match self.rules.probes {
+            Some(_) if from.rules.probes.is_some() => known.checked.clone(),
+            _ => self.all[server].checked.clone(),
+        };
+        let ejected = known.ejected.clone().filter(|_| self.rules.outliers.is_some());
+        let mut adopted = Server { checked, ejected, ..known };
+        adopted.verdict = adopted.judged();
+        self.all[server] = adopted;
+    }
+
     /// The verdict, and since when it is.
     pub fn verdict(&self, server: usize) -> (&Verdict, u64) {
         (&self.all[server].verdict, self.all[server].since)

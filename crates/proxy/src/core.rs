@@ -245,6 +245,7 @@ impl Core {
         let snapshot = self.snapshot();
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
+            backend.take_note_of_openings();
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
             backend
                 .pool

@@ -18,11 +18,11 @@ use propylon_config::{Backend, HealthCheck, ServerAddress};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinSet, spawn_local};
+use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::names::Names;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Server, Snapshot};
 use crate::telemetry::{ServerHealthMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
@@ -35,7 +35,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// All servers of a configuration, and the tasks that watch them.
 #[derive(Clone)]
-pub struct Health(Rc<Board>);
+pub struct Health(Rc<RefCell<Rc<Board>>>);
 
 struct Board {
     snapshot: Arc<Snapshot>,
@@ -47,6 +47,8 @@ struct Board {
     permits: Semaphore,
     random: RefCell<fastrand::Rng>,
     backends: RefCell<Vec<Watched>>,
+    /// They end with the configuration.
+    tasks: RefCell<JoinSet<()>>,
 }
 
 /// A backend.
@@ -81,47 +83,45 @@ pub struct State {
 }
 
 impl Health {
-    /// Starts to watch, on the current runtime. `column` is the main thread's.
+    /// Starts to watch, on the current runtime, which is the main thread's.
     pub fn start(snapshot: &Arc<Snapshot>, store: &Arc<Store>, telemetry: &Arc<Telemetry>) -> Health {
-        let config = &snapshot.config;
-        let watched = |(backend, servers): (&Backend, &Vec<crate::snapshot::Server>)| {
-            let known = |server: &crate::snapshot::Server| Known {
-                addresses: server.notice.addresses().to_vec(),
-                ..Known::default()
-            };
-            Watched {
-                servers: Servers::new(rules(backend), backend.servers.len(), 0),
-                known: servers.iter().map(known).collect(),
-            }
-        };
-        let board = Rc::new(Board {
-            snapshot: Arc::clone(snapshot),
-            store: Arc::clone(store),
-            telemetry: Arc::clone(telemetry),
-            names: Names::new(&config.process.resolver),
-            began: Instant::now(),
-            began_at: SystemTime::now(),
-            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
-            random: RefCell::default(),
-            backends: RefCell::new(config.backends.iter().zip(&*snapshot.servers).map(watched).collect()),
-        });
+        let (began, began_at) = (Instant::now(), SystemTime::now());
+        let board = Board::new(snapshot, store, telemetry, began, began_at);
         board.begin();
-        Health(board)
+        Health(Rc::new(RefCell::new(board)))
+    }
+
+    /// Watches the servers of another configuration from now on. Of a server that is in both, which is one whose notice is
+    /// the same, everything known goes on.
+    pub fn follow(&self, snapshot: &Arc<Snapshot>, telemetry: &Arc<Telemetry>) {
+        let old = Rc::clone(&self.0.borrow());
+        old.tasks.borrow_mut().abort_all();
+        let board = Board::new(snapshot, &old.store, telemetry, old.began, old.began_at);
+        board.take_over(&old);
+        board.begin();
+        *self.0.borrow_mut() = board;
     }
 
     /// What is thought of a server, by positions in the configuration.
     pub fn state(&self, backend: usize, server: usize) -> State {
-        let backends = self.0.backends.borrow();
+        let board = self.0.borrow();
+        let backends = board.backends.borrow();
         let (verdict, since) = backends[backend].servers.verdict(server);
-        let until = if let Verdict::Ejected { until, .. } = verdict { Some(self.0.time(*until)) } else { None };
+        let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
-        State { verdict: verdict.clone(), since: self.0.time(since), until, lookup_failed }
+        State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
     }
 
-    /// New requests go to other servers from now on, those in progress finish; or requests may come again. By positions in the
-    /// configuration.
+    /// New requests go to other servers from now on, those in progress finish; or requests may come again. By positions in
+    /// the configuration.
     pub fn set_drain(&self, backend: usize, server: usize, draining: bool) {
-        self.0.change(backend, |servers, now| servers.set_drain(server, draining, now));
+        self.0.borrow().change(backend, |servers, now| servers.set_drain(server, draining, now));
+    }
+}
+
+impl Known {
+    fn of(server: &Server) -> Known {
+        Known { addresses: server.notice.addresses().to_vec(), ..Known::default() }
     }
 }
 
@@ -143,6 +143,51 @@ fn rules(backend: &Backend) -> Rules {
 }
 
 impl Board {
+    fn new(
+        snapshot: &Arc<Snapshot>,
+        store: &Arc<Store>,
+        telemetry: &Arc<Telemetry>,
+        began: Instant,
+        began_at: SystemTime,
+    ) -> Rc<Board> {
+        let now = began.elapsed().as_millis() as u64;
+        let watched = |(backend, servers): (&Backend, &Vec<Server>)| Watched {
+            servers: Servers::new(rules(backend), backend.servers.len(), now),
+            known: servers.iter().map(Known::of).collect(),
+        };
+        let config = &snapshot.config;
+        Rc::new(Board {
+            snapshot: Arc::clone(snapshot),
+            store: Arc::clone(store),
+            telemetry: Arc::clone(telemetry),
+            names: Names::new(&config.process.resolver),
+            began,
+            began_at,
+            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
+            random: RefCell::default(),
+            backends: RefCell::new(config.backends.iter().zip(&*snapshot.servers).map(watched).collect()),
+            tasks: RefCell::default(),
+        })
+    }
+
+    fn take_over(&self, old: &Board) {
+        let mut backends = self.backends.borrow_mut();
+        let mut before = old.backends.borrow_mut();
+        for (index, servers) in self.snapshot.servers.iter().enumerate() {
+            for (server, Server { notice, .. }) in servers.iter().enumerate() {
+                let places = old.snapshot.servers.iter().enumerate().flat_map(|(backend, servers)| {
+                    servers.iter().enumerate().map(move |(server, known)| (backend, server, known))
+                });
+                let Some((backend, at, _)) = places.into_iter().find(|(.., known)| Arc::ptr_eq(&known.notice, notice))
+                else {
+                    continue;
+                };
+                backends[index].servers.adopt(server, &before[backend].servers, at);
+                backends[index].known[server] = std::mem::take(&mut before[backend].known[at]);
+            }
+        }
+    }
+
     /// Says how things stand, and starts the tasks.
     fn begin(self: &Rc<Board>) {
         for (index, backend) in self.snapshot.config.backends.iter().enumerate() {
@@ -152,15 +197,15 @@ impl Board {
                 self.column().set(self.metrics(index, server).up, i64::from(open));
                 self.publish_addresses(index, server);
                 if backend.health.is_some() {
-                    spawn_local(Rc::clone(self).watch(index, server));
+                    self.tasks.borrow_mut().spawn_local(Rc::clone(self).watch(index, server));
                 }
                 if !matches!(configured.address, ServerAddress::Ip(_)) {
-                    spawn_local(Rc::clone(self).follow_name(index, server));
+                    self.tasks.borrow_mut().spawn_local(Rc::clone(self).follow_name(index, server));
                 }
             }
         }
         if self.snapshot.config.backends.iter().any(|backend| backend.outlier.is_some()) {
-            spawn_local(Rc::clone(self).look_at_outcomes());
+            self.tasks.borrow_mut().spawn_local(Rc::clone(self).look_at_outcomes());
         }
     }
 
@@ -369,3 +414,6 @@ fn host_of(server: &ServerAddress, address: SocketAddr) -> String {
     };
     if address.port() == 80 { host } else { format!("{host}:{}", address.port()) }
 }
+
+#[cfg(test)]
+mod tests;

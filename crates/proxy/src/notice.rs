@@ -1,6 +1,7 @@
 //! What the main thread tells the cores of a server: whether it is open to requests, and where it listens now.
 //!
-//! One writer, the main thread; a core reads it without waiting, at every pick and at every connect.
+//! A core reads it without waiting, at every pick and at every connect. The main thread writes it, but for two things that
+//! only cores know: whose turn it is, and which addresses refused a connection that another of them took.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,13 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 
+/// After so many turns addresses that had failed are tried again.
+const TURNS_TO_RETRY: usize = 32;
+
 pub struct Notice {
     open: AtomicBool,
+    /// Times that it was closed and opened again.
+    reopened: AtomicU32,
     addresses: ArcSwap<Vec<SocketAddr>>,
     /// Goes up when an address is gone, so that a connection knows when to ask whether it was its own.
     generation: AtomicU32,
     /// Whose turn it is, where there are several.
     turn: AtomicUsize,
+    /// A bit for each address, by position, that has failed lately; they are tried last.
+    failed: AtomicU32,
 }
 
 /// Where a connection leads, as far as it must be known later.
@@ -33,6 +41,8 @@ impl Notice {
             addresses: ArcSwap::from_pointee(addresses),
             generation: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
+            reopened: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
         }
     }
 
@@ -42,7 +52,14 @@ impl Notice {
     }
 
     pub fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
+        if !self.open.swap(open, Ordering::Relaxed) && open {
+            self.reopened.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often it was closed and opened again.
+    pub fn reopened(&self) -> u32 {
+        self.reopened.load(Ordering::Relaxed)
     }
 
     pub fn addresses(&self) -> Arc<Vec<SocketAddr>> {
@@ -57,6 +74,7 @@ impl Notice {
         }
         let gone = before.iter().any(|address| !addresses.contains(address));
         self.addresses.store(Arc::new(addresses));
+        self.failed.store(0, Ordering::Relaxed);
         if gone {
             // After the addresses: who sees the new number sees them.
             self.generation.fetch_add(1, Ordering::Release);
@@ -70,7 +88,20 @@ impl Notice {
         let addresses = self.addresses.load_full();
         let count = addresses.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        (0..count).map(move |step| Way { address: addresses[turn.wrapping_add(step) % count], generation })
+        if count > 1 && turn.is_multiple_of(TURNS_TO_RETRY) {
+            self.failed.store(0, Ordering::Relaxed);
+        }
+        let failed = self.failed.load(Ordering::Relaxed);
+        let mut order: Vec<usize> = (0..count).map(|step| turn.wrapping_add(step) % count).collect();
+        order.sort_by_key(|position| failed & bit(*position) != 0);
+        order.into_iter().map(move |position| Way { address: addresses[position], generation })
+    }
+
+    /// A connect to this address has failed, and to another of the server's it has not.
+    pub fn note_failed(&self, way: Way) {
+        if let Some(position) = self.addresses.load().iter().position(|address| *address == way.address) {
+            self.failed.fetch_or(bit(position), Ordering::Relaxed);
+        }
     }
 
     /// Whether a connection still leads to where the server is.
@@ -87,6 +118,11 @@ impl Notice {
     }
 }
 
+/// None for positions that there are no bits for.
+fn bit(position: usize) -> u32 {
+    1_u32.checked_shl(position as u32).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +136,26 @@ mod tests {
         let notice = Notice::new(addresses(&[1, 2, 3]));
         let ports = || notice.ways().map(|way| way.address.port()).collect::<Vec<_>>();
         assert_eq!([ports(), ports(), ports(), ports()], [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
+    }
+
+    #[test]
+    fn an_address_that_failed_is_tried_last_for_a_while() {
+        let notice = Notice::new(addresses(&[1, 2]));
+        let first = || notice.ways().next().unwrap();
+        let mut ways = notice.ways();
+        let (_, two) = (ways.next().unwrap(), ways.next().unwrap());
+        notice.note_failed(two);
+        let turns: Vec<u16> = (1..TURNS_TO_RETRY).map(|_| first().address.port()).collect();
+        assert!(turns.iter().all(|port| *port == 1), "{turns:?}");
+        let turns: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
+        assert_eq!(turns, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn openings_are_counted_and_staying_open_is_none() {
+        let notice = Notice::new(addresses(&[1]));
+        [true, false, false, true, true].iter().for_each(|open| notice.set_open(*open));
+        assert_eq!((notice.is_open(), notice.reopened()), (true, 1));
     }
 
     #[test]

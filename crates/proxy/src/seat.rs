@@ -401,12 +401,16 @@ async fn reach(core: &Core, notice: &Notice, config: &Backend, deadline: &Deadli
     let due = core.timers.now() + patience;
     let share = patience / ways.len().max(1) as u64;
     let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    let mut lost: Option<Way> = None;
     while let Some(way) = ways.next() {
         // One that does not answer leaves time for the others.
         let due = if ways.len() == 0 { due } else { (core.timers.now() + share).min(due) };
         match reach_by(core, way, due, deadline).await {
-            Ok(socket) => return Ok((socket, way)),
-            Err(other) => failed = other,
+            Ok(socket) => {
+                lost.into_iter().for_each(|lost| notice.note_failed(lost));
+                return Ok((socket, way));
+            }
+            Err(other) => (failed, lost) = (other, Some(way)),
         }
         if failed.repeatable == Repeatable::No {
             break;

@@ -272,6 +272,8 @@ pub struct CoreBackend {
     pub in_progress: Cell<u32>,
     /// This core's share of what may be.
     pub in_progress_max: u32,
+    /// By server: openings that this core has taken note of.
+    reopened: Box<[Cell<u32>]>,
 }
 
 impl CoreSnapshot {
@@ -327,6 +329,17 @@ impl CoreBackend {
         self.pool.notices[server].is_open()
     }
 
+    /// Forgets the suspicions against servers that the whole engine has closed and opened again since. To be called now and
+    /// then.
+    pub fn take_note_of_openings(&self) {
+        for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
+            let now = notice.reopened();
+            if seen.replace(now) != now {
+                self.suspects.borrow_mut().succeeded(server);
+            }
+        }
+    }
+
     /// How many of its servers are open.
     pub fn open(&self) -> usize {
         self.pool.notices.iter().filter(|notice| notice.is_open()).count()
@@ -348,6 +361,7 @@ impl CoreBackend {
             balancer: RefCell::new(balancer),
             suspects: RefCell::new(Suspects::new(weights.len())),
             retry_budget: RefCell::new(Budget::new()),
+            reopened: notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
             pool: Pool::new(backend, core, turnstile, notices),
             in_progress: Cell::new(0),
             in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores as u32)),

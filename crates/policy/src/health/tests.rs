@@ -156,6 +156,23 @@ fn draining_is_above_everything_and_ends_when_told() {
 }
 
 #[test]
+fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
+    let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 3, 0);
+    before.probed(0, bad(), 1);
+    before.probed(1, Ok(()), 1);
+    before.set_drain(1, true, 2);
+    before.counted(2, 0, 9);
+    before.tick(3);
+    let mut probed = probing(3);
+    (0..3).for_each(|server| probed.adopt(server, &before, 2 - server));
+    assert_eq!([state(&probed, 0), state(&probed, 1), state(&probed, 2)], ["unknown", "draining", "down"]);
+    assert_eq!(probed.verdict(2).1, 1, "since when it was");
+    let mut unprobed = ejecting(3, OUTLIERS);
+    (0..3).for_each(|server| unprobed.adopt(server, &before, server));
+    assert_eq!([state(&unprobed, 0), state(&unprobed, 1), state(&unprobed, 2)], ["unknown", "draining", "ejected"]);
+}
+
+#[test]
 fn ejections_give_way_where_nobody_else_is_left() {
     let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) };
     let mut servers = Servers::new(rules, 2, 0);
