@@ -300,7 +300,7 @@ fn a_name_is_followed_to_its_new_address_and_kept_where_it_is_while_nobody_answe
     names.set("app.internal", &[Record::Address(Ipv4Addr::new(127, 0, 0, 1))]);
     let resolver = format!("resolver = {{ servers = [\"{}\"], ttl_min = \"100ms\" }}", names.address());
     let server = format!("app.internal:{port}");
-    let engine = Engine::start(&config(&resolver, &[server.clone()], "reuse = \"always\""));
+    let engine = Engine::start(&config(&resolver, std::slice::from_ref(&server), "reuse = \"always\""));
     let mut client = engine.client("plain");
     assert_eq!(client.get("/").text(), "one");
     names.set("app.internal", &[Record::Address(Ipv4Addr::new(127, 0, 0, 2))]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
@@ -118,7 +118,10 @@ impl Names {
         } else {
             let servers = self.config.servers.iter().map(|address| name_server(*address)).collect();
             let config = ResolverConfig::from_parts(None, Vec::new(), servers);
-            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+            let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+            // Who names name servers means these.
+            builder.options_mut().use_hosts_file = ResolveHosts::Never;
+            builder
         };
         builder.build().map_err(|error| error.to_string())
     }

@@ -157,7 +157,7 @@ fn draining_is_above_everything_and_ends_when_told() {
 
 #[test]
 fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
-    let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 3, 0);
+    let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 4, 0);
     before.probed(0, bad(), 1);
     before.probed(1, Ok(()), 1);
     before.set_drain(1, true, 2);
