@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PKCS_RSA_SHA256, SignatureAlgorithm,
+    PKCS_RSA_SHA256, SignatureAlgorithm, date_time_ymd,
 };
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -55,6 +55,16 @@ impl Certificates {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names for a certificate");
         params.distinguished_name.push(DnType::CommonName, "localhost");
+        let chain = params.signed_by(&key, &self.issuer).expect("a server's certificate").pem();
+        format!("{chain}{}", key.serialize_pem())
+    }
+
+    /// The same from the first day of one year to that of another.
+    pub fn issue_dated(&self, names: &[&str], (from, to): (i32, i32)) -> String {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a server's key");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names for a certificate");
+        (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
         let chain = params.signed_by(&key, &self.issuer).expect("a server's certificate").pem();
         format!("{chain}{}", key.serialize_pem())
     }

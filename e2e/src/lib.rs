@@ -17,6 +17,7 @@ pub mod nginx;
 pub mod origin;
 pub mod program;
 pub mod scratch;
+pub mod secure;
 pub mod served;
 pub mod wait;
 

@@ -1,7 +1,7 @@
 //! nginx as an origin: started, killed, restarted and reloaded at will, always on the same port.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -25,12 +25,29 @@ impl Nginx {
 
     /// The same with directives of the story's own on how long connections are kept.
     pub fn keeping(name: &str, keepalive: &str) -> Nginx {
+        Nginx::serving(name, keepalive, "", "")
+    }
+
+    /// The same over TLS: `server` are directives on certificates and the like, and locations of the story's own. At
+    /// `/tls` it tells what it knows of the connection, and under `/upload/` it keeps what is PUT there.
+    pub fn secure(name: &str, pem: &Path, server: &str) -> Nginx {
+        let pem = pem.display();
+        let server = format!(
+            "ssl_certificate {pem};\nssl_certificate_key {pem};\n{server}\n\
+             location /tls {{ return 200 \"reused=$ssl_session_reused name=$ssl_server_name $ssl_protocol \
+               client=$ssl_client_verify requests=$connection_requests\"; }}\n\
+             location /upload/ {{ dav_methods PUT; create_full_put_path on; }}\n"
+        );
+        Nginx::serving(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;", " ssl", &server)
+    }
+
+    fn serving(name: &str, keepalive: &str, listen: &str, server: &str) -> Nginx {
         let scratch = Scratch::new();
         // Free now; nothing else takes ports of this range on purpose in the meantime.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port");
         std::fs::create_dir_all(scratch.join("root")).expect("a folder");
         std::fs::create_dir_all(scratch.join("temp")).expect("a folder");
-        scratch.write("nginx.conf", config(&scratch, address, name, keepalive));
+        scratch.write("nginx.conf", config(&scratch, address, name, keepalive, (listen, server)));
         let mut nginx = Nginx { scratch, address, child: None };
         nginx.restart();
         nginx
@@ -95,7 +112,13 @@ impl Drop for Nginx {
     }
 }
 
-fn config(scratch: &Scratch, address: SocketAddr, name: &str, keepalive: &str) -> String {
+fn config(
+    scratch: &Scratch,
+    address: SocketAddr,
+    name: &str,
+    keepalive: &str,
+    (listen, server): (&str, &str),
+) -> String {
     let temp = scratch.join("temp");
     let temp = temp.display();
     let user = if geteuid().is_root() { "user root;\n" } else { "" };
@@ -103,11 +126,11 @@ fn config(scratch: &Scratch, address: SocketAddr, name: &str, keepalive: &str) -
         "{user}daemon off;\nworker_processes 1;\npid nginx.pid;\nerror_log error.log;\n\
          events {{ worker_connections 1024; }}\n\
          http {{\n\
-           access_log off;\n{keepalive}\nclient_max_body_size 100m;\n\
+           access_log off;\n{keepalive}\nclient_max_body_size 200m;\n\
            client_body_temp_path {temp}/body;\nproxy_temp_path {temp}/proxy;\nfastcgi_temp_path {temp}/fastcgi;\n\
            uwsgi_temp_path {temp}/uwsgi;\nscgi_temp_path {temp}/scgi;\n\
            server {{\n\
-             listen {address};\nroot root;\nadd_header X-Origin {name} always;\n\
+             listen {address}{listen};\nroot root;\nadd_header X-Origin {name} always;\n{server}\n\
              location /echo {{ return 200 \"$request_method $content_length\"; }}\n\
              location /gzip/ {{ alias root/; gzip on; gzip_proxied any; gzip_min_length 1; gzip_types *; }}\n\
              location /moved {{ return 301 http://$http_host/elsewhere; }}\n\

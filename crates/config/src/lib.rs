@@ -48,12 +48,23 @@ pub fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
     settle(read(source, schema::config))
 }
 
-/// All problems, and the `[tls.NAME]` and `[signer.NAME]` sections as far as they could be read in spite of them, so that
+/// The sections that name files with certificates and keys.
+#[derive(Clone, Debug, Default)]
+pub struct Certified {
+    /// `[tls.NAME]`
+    pub tls: Vec<TlsProfile>,
+    /// `[signer.NAME]`
+    pub signers: Vec<Signer>,
+    /// `[backend.NAME]`, for its `tls`.
+    pub backends: Vec<Backend>,
+}
+
+/// All problems, and the sections that name certificates as far as they could be read in spite of them, so that
 /// whoever checks certificates can add what is wrong with those to the same report.
-pub fn inspect(source: &Source) -> (Vec<TlsProfile>, Vec<Signer>, Vec<Problem>) {
+pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
-    let (tls, signers) = config.map_or_else(Default::default, |config| (config.tls, config.signers));
-    (tls, signers, problems)
+    let certified = |config: Config| Certified { tls: config.tls, signers: config.signers, backends: config.backends };
+    (config.map(certified).unwrap_or_default(), problems)
 }
 
 /// With an error among the problems nothing is to be used.

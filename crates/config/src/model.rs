@@ -676,7 +676,30 @@ pub struct Backend {
     pub outlier: Option<Outlier>,
     /// Bounds on what is in progress.
     pub circuit: Circuit,
+    /// Absent: servers are reached in plaintext.
+    pub tls: Option<BackendTls>,
     /// Where the name is written.
+    pub at: At,
+}
+
+/// TLS to the servers of a backend.
+#[derive(Clone, Debug)]
+pub struct BackendTls {
+    /// Authorities that may sign the servers' certificates. Empty: the system's.
+    pub ca: Vec<Trust>,
+    /// What certificates have to be for, and what is asked for by SNI. Absent: each server's own name, or its address.
+    pub server_name: Option<String>,
+    /// The name is sent. An address never is (RFC 6066 §3). Default yes.
+    pub sni: bool,
+    /// Certificates are verified. Default yes.
+    pub verify: bool,
+    /// Certificate and key to show to servers that ask for one.
+    pub certificate: Option<Trust>,
+    /// Modern or Intermediate. Default intermediate.
+    pub policy: TlsPolicy,
+    /// Sessions are resumed. Default yes.
+    pub resume: bool,
+    /// Where it is written.
     pub at: At,
 }
 

@@ -31,7 +31,6 @@ fn the_design_is_refused_only_for_what_is_not_supported_yet() {
         lines(&problems),
         [
             "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
-            "design.toml:32:1: `tls` is not supported yet; remove it, and reach the servers in plaintext",
             "design.toml:35:1: `slow_start` is not supported yet; remove it",
         ]
     );
@@ -147,6 +146,7 @@ fn what_is_left_out_has_its_default() {
     let backend = &config.backends[0];
     assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Safe));
     assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
+    assert!(backend.tls.is_none());
     assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
     assert_eq!((backend.retries, backend.max_idle), (2, 128));
     let t = backend.timeouts;

@@ -184,7 +184,6 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
     ]);
     let text = format!("{GOOD}{}", backend("tls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
-        "`tls` is not supported yet",
         "\"a b\" is not a host name",
         "`ca` is empty",
         "`limit` is too small",
@@ -212,7 +211,7 @@ fn probes_ejections_and_name_servers_are_checked() {
         (&health("port=0"), 6, 14, "`port` is too small"),
         (&health("kind='htpp'"), 6, 14, "did you mean \"http\"?"),
         (&health("kind='http'"), 6, 1, "`health` has no `path`; add the path that is asked for"),
-        (&health("kind='tls'"), 6, 14, "`kind = \"tls\"` is not supported yet; remove it, or use \"tcp\""),
+        (&health("kind='tls'"), 6, 14, "the backend has no `tls`, by which the servers could be asked; add `tls` to the backend, or use \"tcp\""),
         (&health("kind='tcp',path='/'"), 6, 20, "`path` has no effect on this kind of probe; remove it, or change `kind`"),
         (&health("status=200"), 6, 9, "`status` has no effect on this kind of probe"),
         (&health("path='/',service='x'"), 6, 18, "`service` has no effect on this kind of probe"),
@@ -281,6 +280,33 @@ fn signers_are_checked() {
         (&whole("identity='e'\nca='c'"), 1, 9, "[signer.v] has no `servers`"),
         ("[signer.v]\nservers=['a:1']\nidentity='e'\nca='c'", 1, 9, "no certificates use [signer.v]"),
     ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn tls_to_servers_is_checked() {
+    let tls = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={{{text}}}");
+    expect_below_good(&[
+        (&tls("ca=''"), 6, 9, "`ca` is empty"),
+        (&tls("ca=[]"), 6, 9, "`ca` is empty; add the PEM file of the authority"),
+        (&tls("ca=1"), 6, 9, "`ca`: expected a path or an array of paths"),
+        (&tls("certificate=''"), 6, 18, "`certificate` is empty"),
+        (&tls("server_name='a b'"), 6, 18, "\"a b\" is not a host name"),
+        (&tls("policy='old'"), 6, 13, "use \"modern\" or \"intermediate\""),
+        (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
+        (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
+        (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
+        (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
+    ]);
+    let found = all(&format!("{GOOD}{}", tls("ca='a',verify=false")));
+    assert!(found.iter().any(|line| line.contains("warning: `ca` has no effect with `verify = false`")), "{found:#?}");
+    let source = source("f", &format!("{GOOD}{}", tls("ca=['a','/b'],server_name='App.Internal',certificate='c'")));
+    let (config, _) = parse(&source).expect("nothing is wrong");
+    let tls = config.backends[1].tls.as_ref().expect("it has it");
+    let paths: Vec<_> = tls.ca.iter().chain(&tls.certificate).map(|trust| trust.path.display().to_string()).collect();
+    assert_eq!(paths, ["/etc/propylon/a", "/b", "/etc/propylon/c"]);
+    assert_eq!(tls.server_name.as_deref(), Some("app.internal"));
+    assert_eq!((tls.sni, tls.verify, &tls.policy, tls.resume), (true, true, &TlsPolicy::Intermediate, true));
 }
 
 #[test]

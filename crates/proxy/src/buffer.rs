@@ -43,6 +43,10 @@ impl Buffer {
         &self.bytes[self.start as usize..self.end as usize]
     }
 
+    pub fn readable_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start as usize..self.end as usize]
+    }
+
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }

@@ -3,6 +3,7 @@
 //! Either all of what was read again is good and published as a whole, or nothing changes and the log says why.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_config::TlsProfile;
 use propylon_tls::{Finding, Profile, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile};
+use crate::snapshot::{Snapshot, load_profile, load_upstream};
 
 /// Shared with the admin address, on the same thread.
 pub type Shown = Rc<RefCell<Vec<Arc<Profile>>>>;
@@ -68,9 +69,10 @@ impl Certificates {
         changed
     }
 
-    /// Reads these profiles again, all or none of them.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &[usize]) -> Reloaded {
+    /// Reads these profiles again, and what these backends show to their servers and trust of them: all or none of it.
+    pub fn reload(&mut self, snapshot: &Snapshot, which: &[usize], towards: Range<usize>) -> Reloaded {
         let mut profiles = snapshot.profiles.clone();
+        let mut upstreams = snapshot.upstreams.clone();
         let (mut failed, mut same) = (false, true);
         for &index in which {
             let tls = &snapshot.config.tls[index];
@@ -79,7 +81,7 @@ impl Certificates {
                 Ok((profile, warnings)) => (Some(profile), warnings),
                 Err(findings) => (None, findings),
             };
-            findings.iter().for_each(|finding| tell(tls, finding));
+            findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
             match loaded {
                 None => failed = true,
                 Some(profile) if profile.same_as(&profiles[index]) => {}
@@ -89,6 +91,23 @@ impl Certificates {
                 }
             }
         }
+        for index in towards {
+            let backend = &snapshot.config.backends[index];
+            let (loaded, findings) = match load_upstream(backend) {
+                Ok((loaded, warnings)) => (loaded, warnings),
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
+            }
+        }
         if failed {
             return Reloaded::Failed;
         }
@@ -96,13 +115,13 @@ impl Certificates {
             return Reloaded::Same;
         }
         *self.shown.borrow_mut() = profiles.clone();
-        Reloaded::New(snapshot.with_profiles(profiles))
+        Reloaded::New(snapshot.with_certificates(profiles, upstreams))
     }
 }
 
-fn tell(tls: &TlsProfile, finding: &Finding) {
+fn tell(kind: &str, name: &str, finding: &Finding) {
     let Finding { severity, at, path, what, fix } = finding;
-    let text = format!("tls \"{}\" (line {}): {}: {what}; {fix}", tls.name, at.line, path.display());
+    let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
     match severity {
         Severity::Warning => log::warn!("{text}"),
         Severity::Error => log::error!("{text}"),

@@ -28,6 +28,8 @@ use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
 
+/// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
+const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
 const REQUESTS_KEPT_MAX: usize = 64;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
@@ -53,6 +55,8 @@ pub struct Core {
     pub scratch: RefCell<Vec<u8>>,
     /// For handshakes that fail.
     pub failures_logged: RefCell<Throttle>,
+    /// For servers that TLS comes to nothing with.
+    pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
     /// Client connections open on this core.
@@ -115,6 +119,7 @@ impl Core {
             batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
+            server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
             connections: Cell::new(0),
             requests: Cell::new(0),
@@ -247,9 +252,9 @@ impl Core {
         for (index, backend) in snapshot.backends.iter().enumerate() {
             backend.take_note_of_openings();
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
-            backend
-                .pool
-                .sweep(now.saturating_sub(idle_limit), |server, closed| self.pool_closed(index, server, closed));
+            backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
+                self.pool_closed(index, server, closed)
+            });
             self.report_all_idle(index, &backend.pool);
         }
     }

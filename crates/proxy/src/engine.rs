@@ -195,7 +195,18 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     drop((watched, published));
     let certificates = Certificates::new(&snapshot, Instant::now());
     let log_failures = log.failures();
-    let main = Main { batching, snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
+    let main = Main {
+        batching,
+        snapshot,
+        certificates,
+        health: None,
+        publish,
+        store,
+        telemetry,
+        phase,
+        addresses,
+        log_failures,
+    };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -207,6 +218,8 @@ struct Main {
     /// The one that was published last.
     snapshot: Arc<Snapshot>,
     certificates: Certificates,
+    /// None before it is begun.
+    health: Option<Health>,
     publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
@@ -226,6 +239,7 @@ impl Main {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let health = Health::start(&self.snapshot, &self.store, &self.telemetry);
+        self.health = Some(health.clone());
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
@@ -274,7 +288,7 @@ impl Main {
     fn reload_all_certificates(&mut self) {
         let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        match self.certificates.reload(&self.snapshot, &all) {
+        match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
             Reloaded::Same => {
                 self.column().increment(self.telemetry.process.certificate_reloads.success);
                 log::info!("the certificates are what they were");
@@ -287,7 +301,7 @@ impl Main {
     fn reload_changed_certificates(&mut self) {
         let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
         if !changed.is_empty() {
-            let reloaded = self.certificates.reload(&self.snapshot, &changed);
+            let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
             self.conclude(reloaded);
         }
     }
@@ -311,6 +325,9 @@ impl Main {
 
     fn publish(&mut self, snapshot: Snapshot) {
         self.snapshot = Arc::new(snapshot);
+        if let Some(health) = &self.health {
+            health.follow(&self.snapshot, &self.telemetry);
+        }
         let workers = self.store.columns() - 1;
         let publication = Publication::new(Arc::clone(&self.snapshot), workers);
         publication.prepare();

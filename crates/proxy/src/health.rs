@@ -6,6 +6,7 @@
 
 mod grpc;
 mod http;
+mod line;
 pub mod probe;
 
 use std::cell::RefCell;
@@ -14,15 +15,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, HealthCheck, ServerAddress};
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
+use propylon_tls::{Connector, UpstreamProfile};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::names::Names;
-use crate::snapshot::{Server, Snapshot};
+use crate::snapshot::{SERVER_ALPN, Server, Snapshot};
 use crate::telemetry::{ServerHealthMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
@@ -45,6 +47,8 @@ struct Board {
     began: Instant,
     began_at: SystemTime,
     permits: Semaphore,
+    /// By backend: how TLS with its servers is begun; none for plaintext.
+    connectors: Vec<Option<Connector>>,
     random: RefCell<fastrand::Rng>,
     backends: RefCell<Vec<Watched>>,
     /// They end with the configuration.
@@ -125,6 +129,14 @@ impl Known {
     }
 }
 
+fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
+    let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
+        ProbeKind::Grpc { .. } => &[b"h2"],
+        _ => SERVER_ALPN,
+    };
+    Some(upstream.as_ref()?.connector_for(alpn))
+}
+
 fn rules(backend: &Backend) -> Rules {
     let probes = |check: &HealthCheck| Probes { rise: check.rise, fall: check.fall, starts_up: check.starts_up };
     let outliers = |outlier: &propylon_config::Outlier| Outliers {
@@ -164,6 +176,7 @@ impl Board {
             began,
             began_at,
             permits: Semaphore::new(PROBES_AT_ONCE_MAX),
+            connectors: config.backends.iter().zip(&snapshot.upstreams).map(connector).collect(),
             random: RefCell::default(),
             backends: RefCell::new(config.backends.iter().zip(&*snapshot.servers).map(watched).collect()),
             tasks: RefCell::default(),
@@ -234,7 +247,8 @@ impl Board {
         let Ok(_permit) = self.permits.acquire().await else { return Err(Failure::new(NOT_MADE, "")) };
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
-        let found = probe(check, address, &host).await;
+        let secure = self.connectors[backend].as_ref().map(|connector| (connector, server));
+        let found = probe(check, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         if let Some(index) = RESULTS.iter().position(|known| *known == word) {
             self.column().increment(self.metrics(backend, server).probes[index]);

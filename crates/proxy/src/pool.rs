@@ -257,20 +257,21 @@ impl Pool {
     }
 
     /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
-    /// leads to a server that is closed or elsewhere by now.
-    /// Returns how many, by server.
-    pub fn sweep(&self, limit: u64, closed: impl FnMut(usize, usize)) {
-        self.retain(
-            |idle| {
-                let notice = &self.notices[idle.connection.key.server];
-                idle.since >= limit
-                    && notice.is_open()
-                    && notice.is_current(&mut idle.connection.way)
-                    && idle.connection.stream.is_quiet()
-                    && !idle.connection.is_expired()
-            },
-            closed,
-        );
+    /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
+    /// without. Returns how many, by server.
+    pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
+        let keep = |idle: &mut Idle| {
+            if idle.since < rested {
+                idle.connection.stream.rest();
+            }
+            let notice = &self.notices[idle.connection.key.server];
+            idle.since >= limit
+                && notice.is_open()
+                && notice.is_current(&mut idle.connection.way)
+                && idle.connection.stream.is_quiet()
+                && !idle.connection.is_expired()
+        };
+        self.retain(keep, closed);
     }
 
     /// Closes what belongs to a client that is gone.

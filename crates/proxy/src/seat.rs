@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use propylon_config::{Backend, BackendId, Reuse};
+use propylon_config::{BackendId, Reuse};
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::suspect::Suspects;
 use propylon_policy::turnstile::{Grant, Ticket};
+use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
@@ -20,7 +21,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
-use crate::server::ServerStream;
+use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
 use crate::telemetry::Wait;
@@ -157,16 +158,26 @@ pub async fn connect(
     let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
     let started = Instant::now();
-    let connected = reach(core, &snapshot.shared.servers[backend.0][key.server].notice, config, deadline).await;
+    // One patience for both: the server is there when it can be spoken to.
+    let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
+    let connected = reach(core, &snapshot.shared.servers[backend.0][key.server].notice, due, deadline).await;
     core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
+    let connected = match (connected, &snapshot.connectors[backend.0]) {
+        (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
+        (Ok((socket, way)), Some(connector)) => {
+            let greeted = greet(core, socket, connector, key.server, due, deadline).await;
+            account_greeting(core, snapshot, backend, key.server, &greeted);
+            greeted.map(|(stream, _)| (stream, way)).map_err(|failure| failure.attempt())
+        }
+        (Err(failed), _) => Err(failed),
+    };
     match connected {
-        Ok((socket, way)) => {
+        Ok((stream, way)) => {
             suspects.borrow_mut().succeeded(key.server);
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            let stream = ServerStream::plain(socket);
             Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
@@ -395,11 +406,9 @@ async fn wait(
 }
 
 /// A connection to the server, by the address whose turn it is; by another where that fails.
-async fn reach(core: &Core, notice: &Notice, config: &Backend, deadline: &Deadline) -> Result<(Socket, Way), Attempt> {
+async fn reach(core: &Core, notice: &Notice, due: u64, deadline: &Deadline) -> Result<(Socket, Way), Attempt> {
     let mut ways = notice.ways();
-    let patience = config.timeouts.connect.as_millis() as u64;
-    let due = core.timers.now() + patience;
-    let share = patience / ways.len().max(1) as u64;
+    let share = due.saturating_sub(core.timers.now()) / ways.len().max(1) as u64;
     let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
     let mut lost: Option<Way> = None;
     while let Some(way) = ways.next() {
@@ -434,6 +443,80 @@ async fn reach_by(core: &Core, way: Way, due: u64, deadline: &Deadline) -> Resul
     })
     .await?;
     Ok(socket)
+}
+
+/// A stream, and how long it took to agree on it, in microseconds.
+type Greeted = Result<(ServerStream, u64), Ungreeted>;
+
+/// Why TLS with a server came to nothing.
+enum Ungreeted {
+    Timeout,
+    Failed(UpstreamFailure),
+}
+
+impl Ungreeted {
+    fn attempt(&self) -> Attempt {
+        let status = if matches!(self, Ungreeted::Timeout) { 504 } else { 502 };
+        Attempt { status, reason: self.reason(), repeatable: Repeatable::Unsent }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Ungreeted::Timeout => "tls-timeout",
+            Ungreeted::Failed(failure) => failure.reason,
+        }
+    }
+}
+
+async fn greet(
+    core: &Core,
+    socket: Socket,
+    connector: &Connector,
+    server: usize,
+    due: u64,
+    deadline: &Deadline,
+) -> Greeted {
+    let began = Instant::now();
+    let session = connector.connect(server).map_err(Ungreeted::Failed)?;
+    let mut greeting = Greeting::new(socket, session);
+    let stream = poll_fn(|context| {
+        if let Poll::Ready(greeted) = greeting.poll(context, &core.stock) {
+            return Poll::Ready(greeted.map_err(Ungreeted::Failed));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Ungreeted::Timeout));
+        }
+        deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((stream, began.elapsed().as_micros() as u64))
+}
+
+fn account_greeting(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, greeted: &Greeted) {
+    let Some(metrics) = &core.telemetry.backends[backend.0].tls else { return };
+    match greeted {
+        Ok((stream, micros)) => {
+            let resumed = stream.facts().is_some_and(|facts| facts.resumed);
+            core.metrics.increment(if resumed { metrics.resumed } else { metrics.full });
+            core.metrics.observe(metrics.duration, *micros);
+        }
+        Err(why) => {
+            core.metrics.increment(metrics.failures.of(why.reason()));
+            if let Ungreeted::Failed(failure) = why {
+                complain(core, snapshot, backend, server, failure);
+            }
+        }
+    }
+}
+
+/// Says in the log which server TLS came to nothing with, and what to do.
+pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, failure: &UpstreamFailure) {
+    let Some(withheld) = core.server_failures_logged.borrow_mut().admit(core.timers.now()) else { return };
+    let label = &snapshot.shared.servers[backend.0][server].label;
+    let backend = &snapshot.shared.config.backends[backend.0].name;
+    let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
+    log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
 }
 
 fn connect_failure(error: &std::io::Error) -> Attempt {

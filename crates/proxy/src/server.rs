@@ -1,43 +1,79 @@
-//! The server's side of a connection: a socket, and how bytes get into it and out of it.
+//! The server's side of a connection: a socket with or without TLS, and how bytes get into it and out of it.
 //!
 //! Whoever has a connection to a server speaks to this, never to the socket below: what is on the wire need not be what
 //! was written.
 
 use std::io::{self, IoSlice};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
-use crate::buffer::{Buffer, Stock};
+use propylon_tls::{Step, UpstreamFacts, UpstreamFailure, UpstreamSession};
+
+use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::SEAL_BYTES_MAX;
 use crate::socket::Socket;
 
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
+/// Sealed bytes read at once into a large buffer: four full records of TLS 1.3 and no part of a fifth, which would have to
+/// be moved.
+const SEALED_READ_BYTES: usize = 4 * (16 * 1024 + 22);
+/// The most plaintext in one TLS record (RFC 8446 §5.1); sealed, it fits a small buffer.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
+/// So much that is sealed and not on its way yet is sent together with what follows; more goes first.
+const JOINED_BYTES_MAX: usize = 2 * 1024;
+/// What may be sealed and not on its way: a stretch of data, and answers to a server that sends key updates and reads
+/// nothing.
+const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
+/// What a server may send to a connection in the pool before it is given up: tickets and key updates.
+const UNASKED_BYTES_MAX: usize = 16 * 1024;
 
 pub struct ServerStream {
     socket: Socket,
+    /// Absent: what is on the wire is what was written.
+    tls: Option<Box<Tls>>,
+}
+
+/// A session, and what is on its way between it and the wire. Idle, it owns no buffer.
+struct Tls {
+    session: UpstreamSession,
+    /// Sealed, to be sent.
+    wire: Buffer,
+    /// What came with the handshake's end.
+    early: Buffer,
+    /// The server has said that it sends no more (close_notify).
+    ended: bool,
+    /// We have said so.
+    closed: bool,
+    /// Why there is no more to be had from the session.
+    failure: Option<UpstreamFailure>,
 }
 
 impl ServerStream {
     pub fn plain(socket: Socket) -> ServerStream {
-        ServerStream { socket }
+        ServerStream { socket, tls: None }
     }
 
     /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits.
-    /// Returns how many readable bytes came; 0 is the end that the server announced.
+    /// Returns how many readable bytes came; 0 is the end that the server announced. On TLS an end that was not announced is
+    /// an error, since anybody could have made it (RFC 8446 §6.1).
     pub fn poll_fill(
         &mut self,
         context: &mut Context<'_>,
         stock: &Stock,
         answer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
+        let ServerStream { socket, tls } = self;
+        if let Some(tls) = tls {
+            return tls.poll_fill(socket, context, stock, answer);
+        }
         if answer.capacity() == 0 {
-            ready!(self.socket.poll_readable(context))?;
+            ready!(socket.poll_readable(context))?;
             stock.equip(answer);
         }
         let spare = answer.spare(READ_BYTES_MIN);
         // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
         let room = spare.len().min(SEAL_BYTES_MAX);
-        match self.socket.poll_read(context, &mut spare[..room]) {
+        match socket.poll_read(context, &mut spare[..room]) {
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
                 Poll::Ready(Ok(count))
@@ -54,7 +90,10 @@ impl ServerStream {
 
     /// Waits until [`ServerStream::poll_fill`] may have something, an end or an error included.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_readable(context)
+        match &self.tls {
+            Some(tls) if tls.ended || !tls.early.is_idle() => Poll::Ready(Ok(())),
+            _ => self.socket.poll_readable(context),
+        }
     }
 
     /// Takes bytes from `slices`, in order, and returns how many. They need not be on their way yet: see
@@ -62,31 +101,52 @@ impl ServerStream {
     pub fn poll_write(
         &mut self,
         context: &mut Context<'_>,
-        _stock: &Stock,
+        stock: &Stock,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_write_vectored(context, slices)
+        match &mut self.tls {
+            None => self.socket.poll_write_vectored(context, slices),
+            Some(tls) => tls.poll_write(&mut self.socket, context, stock, slices),
+        }
     }
 
     /// Sends what was taken.
-    pub fn poll_flush(&mut self, _context: &mut Context<'_>, _stock: &Stock) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    pub fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+        match &mut self.tls {
+            None => Poll::Ready(Ok(())),
+            Some(tls) => tls.poll_flush(&mut self.socket, context, stock),
+        }
     }
 
     /// Says that nothing more will be written. What the server sends can still be read.
-    pub fn poll_end(&mut self, _context: &mut Context<'_>, _stock: &Stock) -> Poll<io::Result<()>> {
+    pub fn poll_end(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+        if let Some(tls) = &mut self.tls {
+            tls.stage_close(stock);
+            ready!(tls.poll_flush(&mut self.socket, context, stock))?;
+        }
         Poll::Ready(self.socket.shutdown_write())
     }
 
     /// True when nothing has come since the last read that matters to a request: no byte, no end, no error. Asks the
     /// event loop, not the kernel.
     pub fn is_quiet(&mut self) -> bool {
-        self.socket.is_quiet()
+        let quiet = self.socket.is_quiet();
+        match &mut self.tls {
+            None => quiet,
+            Some(tls) => tls.is_usable() && (quiet || tls.heed(&mut self.socket)),
+        }
     }
 
     /// True when the kernel has something that nobody has read: a byte, an end, an error. One system call.
     pub fn has_news(&self) -> bool {
         self.socket.has_news()
+    }
+
+    /// For a connection that has been idle for a while: frees what can be remade.
+    pub fn rest(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.session.rest();
+        }
     }
 
     /// See [`Socket::leave_event_loop`].
@@ -96,11 +156,332 @@ impl ServerStream {
 
     /// Moves the connection out; what stays behind answers with errors.
     pub fn take(&mut self) -> ServerStream {
-        ServerStream { socket: self.socket.take() }
+        ServerStream { socket: self.socket.take(), tls: self.tls.take() }
     }
 
     /// The socket, if what is on the wire is what was written: for those who let the kernel move the bytes.
     pub fn plain_socket(&mut self) -> Option<&mut Socket> {
-        Some(&mut self.socket)
+        self.tls.is_none().then_some(&mut self.socket)
+    }
+
+    /// What was agreed on; none in plaintext, and after a failure.
+    pub fn facts(&self) -> Option<UpstreamFacts> {
+        self.tls.as_ref()?.session.facts()
+    }
+
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Why the session has come to its end before its time.
+    pub fn failure(&self) -> Option<&UpstreamFailure> {
+        self.tls.as_ref()?.failure.as_ref()
+    }
+}
+
+/// Says goodbye, as far as the socket takes it at once (RFC 8446 §6.1).
+impl Drop for ServerStream {
+    fn drop(&mut self) {
+        let Some(tls) = &mut self.tls else { return };
+        // Behind half a record it would be read as its other half.
+        if !tls.closed && tls.failure.is_none() && tls.wire.is_empty() {
+            let mut alert = Vec::new();
+            tls.session.close(&mut alert);
+            let _ = self.socket.poll_write(&mut Context::from_waker(Waker::noop()), &alert);
+        }
+    }
+}
+
+impl Tls {
+    fn poll_fill(
+        &mut self,
+        socket: &mut Socket,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        answer: &mut Buffer,
+    ) -> Poll<io::Result<usize>> {
+        if !self.wire.is_empty() {
+            // An answer to a key update, which nobody else may come to send. An error shows again at the read.
+            let _ = self.poll_flush(socket, context, stock);
+        }
+        if !self.early.is_idle() && answer.is_idle() {
+            stock.give_back(answer);
+            *answer = std::mem::take(&mut self.early);
+            if !answer.is_empty() {
+                return Poll::Ready(Ok(answer.len()));
+            }
+        }
+        loop {
+            if answer.sealed_len() > 0 {
+                let count = self.open(socket, context, stock, answer)?;
+                if count > 0 {
+                    return Poll::Ready(Ok(count));
+                }
+            }
+            if self.ended {
+                return Poll::Ready(Ok(0));
+            }
+            if answer.capacity() == 0 {
+                ready!(socket.poll_readable(context))?;
+                stock.equip(answer);
+            }
+            let large = answer.capacity() >= LARGE_BYTES;
+            let room = SEALED_READ_BYTES.saturating_sub(answer.sealed_len());
+            let spare = answer.sealed_spare(READ_BYTES_MIN);
+            let room = if large && room > 0 { room.min(spare.len()) } else { spare.len() };
+            match socket.poll_read(context, &mut spare[..room]) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(count)) => answer.sealed_filled(count),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    if answer.is_idle() {
+                        stock.give_back(answer);
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    /// Opens the records that `answer` holds. Returns how many bytes of data were in them.
+    fn open(
+        &mut self,
+        socket: &mut Socket,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        answer: &mut Buffer,
+    ) -> io::Result<usize> {
+        let (window, sealed) = answer.sealed_window();
+        let mut said = Vec::new();
+        let opened = self.session.open(window, sealed, &mut said);
+        if !said.is_empty() {
+            if self.wire.len() + said.len() > WIRE_BYTES_MAX {
+                let detail = "the server has more answers coming than it reads";
+                return Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() }));
+            }
+            stock.equip_small(&mut self.wire);
+            self.wire.extend(&said);
+            let _ = self.poll_flush(socket, context, stock);
+        }
+        let opened = opened.map_err(|failure| self.fail(failure))?;
+        answer.opened(opened.consumed, opened.plain);
+        self.ended |= opened.end;
+        Ok(opened.plain)
+    }
+
+    fn fail(&mut self, failure: UpstreamFailure) -> io::Error {
+        self.failure = Some(failure);
+        io::ErrorKind::InvalidData.into()
+    }
+
+    fn poll_write(
+        &mut self,
+        socket: &mut Socket,
+        context: &mut Context<'_>,
+        stock: &Stock,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.wire.len() > JOINED_BYTES_MAX {
+            ready!(self.poll_flush(socket, context, stock))?;
+        }
+        let whole: usize = slices.iter().map(|slice| slice.len()).sum();
+        match whole > RECORD_BYTES_MAX {
+            true => stock.enlarge(&mut self.wire),
+            false => stock.equip_small(&mut self.wire),
+        }
+        let mut taken = 0;
+        for slice in slices {
+            let piece = &slice[..slice.len().min(SEAL_BYTES_MAX - taken)];
+            let room = self.session.sealed_len(piece.len());
+            let sealed = self.session.seal(piece, self.wire.spare(room));
+            if sealed == 0 && !piece.is_empty() {
+                let detail = "the keys of the session are worn out, or it is closed";
+                return Poll::Ready(Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() })));
+            }
+            self.wire.filled(sealed);
+            taken += piece.len();
+        }
+        // At once: an error now means that nothing has left, and a request may go elsewhere.
+        match self.poll_flush(socket, context, stock) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(taken)),
+        }
+    }
+
+    /// A wire buffer that is empty owns no memory.
+    fn poll_flush(&mut self, socket: &mut Socket, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+        while !self.wire.is_empty() {
+            let count = ready!(socket.poll_write(context, self.wire.readable()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.wire.consume(count);
+        }
+        stock.give_back(&mut self.wire);
+        Poll::Ready(Ok(()))
+    }
+
+    fn stage_close(&mut self, stock: &Stock) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let mut alert = Vec::new();
+        self.session.close(&mut alert);
+        stock.equip_small(&mut self.wire);
+        self.wire.extend(&alert);
+    }
+
+    /// Nothing is left over from the request before.
+    fn is_usable(&self) -> bool {
+        !self.ended && !self.closed && self.failure.is_none() && self.early.is_idle()
+    }
+
+    /// Something has come to a connection that waits for a request. Tickets and key updates may; true if there was nothing
+    /// else.
+    fn heed(&mut self, socket: &mut Socket) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut heard = Buffer::default();
+        loop {
+            match socket.poll_read(&mut context, heard.sealed_spare(READ_BYTES_MIN)) {
+                Poll::Ready(Ok(count)) if count > 0 && heard.sealed_len() + count <= UNASKED_BYTES_MAX => {
+                    heard.sealed_filled(count);
+                }
+                Poll::Ready(_) => return false,
+                Poll::Pending => break,
+            }
+        }
+        let (window, sealed) = heard.sealed_window();
+        let mut said = Vec::new();
+        match self.session.open(window, sealed, &mut said) {
+            Ok(opened) if opened.plain == 0 && !opened.end && opened.consumed == heard.sealed_len() => {
+                self.wire.extend(&said);
+                while let Poll::Ready(Ok(count)) = socket.poll_write(&mut context, self.wire.readable())
+                    && count > 0
+                {
+                    self.wire.consume(count);
+                }
+                if self.wire.is_empty() {
+                    self.wire = Buffer::default();
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A session that is being agreed on.
+pub struct Greeting {
+    socket: Socket,
+    session: UpstreamSession,
+    inbox: Buffer,
+    wire: Buffer,
+    /// What the last step had to say, kept for its memory.
+    said: Vec<u8>,
+    begun: bool,
+}
+
+impl Greeting {
+    /// With a socket that is connected.
+    pub fn new(socket: Socket, session: UpstreamSession) -> Greeting {
+        Greeting { socket, session, inbox: Buffer::default(), wire: Buffer::default(), said: Vec::new(), begun: false }
+    }
+
+    /// Ready when the handshake is over; what ends it may still have to be sent, and goes with the first request.
+    pub fn poll(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<Result<ServerStream, UpstreamFailure>> {
+        let greeted = self.poll_steps(context, stock);
+        if greeted.is_ready() && !matches!(greeted, Poll::Ready(Ok(_))) {
+            stock.give_back(&mut self.inbox);
+            stock.give_back(&mut self.wire);
+        }
+        greeted
+    }
+
+    fn poll_steps(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<Result<ServerStream, UpstreamFailure>> {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.step(context, stock)?;
+        }
+        loop {
+            ready!(self.poll_flush(context, stock)).map_err(|_| UpstreamFailure::closed())?;
+            stock.equip(&mut self.inbox);
+            let read = match self.socket.poll_read(context, self.inbox.spare(READ_BYTES_MIN)) {
+                Poll::Ready(read) => read,
+                Poll::Pending => {
+                    if self.inbox.is_empty() {
+                        stock.give_back(&mut self.inbox);
+                    }
+                    return Poll::Pending;
+                }
+            };
+            match read {
+                Ok(count) if count > 0 => self.inbox.filled(count),
+                _ => return Poll::Ready(Err(UpstreamFailure::closed())),
+            }
+            if self.step(context, stock)? == Step::Done {
+                return Poll::Ready(self.finish(context, stock));
+            }
+        }
+    }
+
+    fn step(&mut self, context: &mut Context<'_>, stock: &Stock) -> Result<Step, UpstreamFailure> {
+        self.said.clear();
+        let stepped = self.session.handshake(self.inbox.readable_mut(), &mut self.said);
+        if !self.said.is_empty() {
+            stock.equip_small(&mut self.wire);
+            self.wire.extend(&self.said);
+        }
+        match stepped {
+            Ok((consumed, step)) => {
+                self.inbox.consume(consumed);
+                match self.inbox.len() > UpstreamSession::WANT_MAX {
+                    true => Err(UpstreamFailure::closed()),
+                    false => Ok(step),
+                }
+            }
+            Err(failure) => {
+                // The alert that tells the server what we did not like about it.
+                let _ = self.poll_flush(context, stock);
+                Err(failure)
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock) -> Poll<io::Result<()>> {
+        while !self.wire.is_empty() {
+            let count = ready!(self.socket.poll_write(context, self.wire.readable()))?;
+            self.wire.consume(count);
+        }
+        stock.give_back(&mut self.wire);
+        Poll::Ready(Ok(()))
+    }
+
+    /// What came behind the handshake was taken for plain bytes so far.
+    fn finish(&mut self, context: &mut Context<'_>, stock: &Stock) -> Result<ServerStream, UpstreamFailure> {
+        let session = self.session.take();
+        let mut tls = Tls {
+            session,
+            wire: std::mem::take(&mut self.wire),
+            early: Buffer::default(),
+            ended: false,
+            closed: false,
+            failure: None,
+        };
+        let mut socket = self.socket.take();
+        if !self.inbox.is_empty() {
+            let rest = self.inbox.readable();
+            tls.early = stock.small();
+            tls.early.sealed_spare(rest.len())[..rest.len()].copy_from_slice(rest);
+            tls.early.sealed_filled(rest.len());
+            let mut early = std::mem::take(&mut tls.early);
+            if tls.open(&mut socket, context, stock, &mut early).is_err() {
+                return Err(tls.failure.take().unwrap_or_else(UpstreamFailure::closed));
+            }
+            match early.is_idle() {
+                true => stock.give_back(&mut early),
+                false => tls.early = early,
+            }
+        }
+        stock.give_back(&mut self.inbox);
+        Ok(ServerStream { socket, tls: Some(Box::new(tls)) })
     }
 }

@@ -17,7 +17,10 @@ use propylon_policy::balance::Balancer;
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
-use propylon_tls::{Acceptor, AcceptorParts, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets};
+use propylon_tls::{
+    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets,
+    UpstreamProfile,
+};
 
 use crate::engine::worker_count;
 use crate::names::{Found, Names};
@@ -29,6 +32,9 @@ use crate::ticket_keys::TicketSets;
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
 const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+
+/// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
+pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
@@ -48,6 +54,8 @@ pub struct Snapshot {
     turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
+    /// By `BackendId`; none for plaintext.
+    pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
     tickets: Arc<TicketSets>,
 }
 
@@ -96,6 +104,8 @@ impl Snapshot {
         let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
         let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
         warnings.extend(more);
+        let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
         let mut found = look_up(&config)?.into_iter();
         let signers = config.signers.iter().zip(links).map(|(config, link)| signer(config, link, &mut found)).collect();
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
@@ -104,11 +114,17 @@ impl Snapshot {
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
-        Ok((Snapshot { config: Arc::new(config), router, servers, signers, turnstiles, profiles, tickets }, warnings))
+        let upstreams = upstreams.into_iter().map(|upstream| upstream.map(Arc::new)).collect();
+        let config = Arc::new(config);
+        Ok((Snapshot { config, router, servers, signers, turnstiles, profiles, upstreams, tickets }, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         Snapshot {
             config: Arc::clone(&self.config),
             router: Arc::clone(&self.router),
@@ -116,6 +132,7 @@ impl Snapshot {
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
             profiles,
+            upstreams,
             tickets: Arc::clone(&self.tickets),
         }
     }
@@ -163,6 +180,31 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
         }
     }
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// What [`load_upstreams`] has loaded: by backend; none for plaintext.
+pub type Upstreams = Vec<Option<UpstreamProfile>>;
+
+/// Loads what every backend's `tls` names; as [`load_profiles`].
+pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>), Vec<Finding>> {
+    let (mut loaded, mut findings) = (Vec::new(), Vec::new());
+    for backend in backends {
+        match load_upstream(backend) {
+            Ok((upstream, warnings)) => {
+                loaded.push(upstream);
+                findings.extend(warnings);
+            }
+            Err(errors) => findings.extend(errors),
+        }
+    }
+    if loaded.len() < backends.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// None for plaintext.
+pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
+    let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    Ok((Some(upstream), findings))
 }
 
 /// What every server's name stands for, those of signers first; in the order of the configuration.
@@ -257,6 +299,8 @@ pub struct CoreSnapshot {
     /// By listener; none for plaintext.
     pub acceptors: Vec<Option<Acceptor>>,
     pub backends: Rc<[CoreBackend]>,
+    /// By backend; none for plaintext.
+    pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
     deferral: Deferral,
     parking: Rc<Parking>,
@@ -291,7 +335,9 @@ impl CoreSnapshot {
         });
         let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
-        Rc::new(CoreSnapshot { shared, acceptors, backends, deferral, parking: Rc::clone(parking) })
+        let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
+        let connectors = shared.upstreams.iter().map(connector).collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
@@ -302,9 +348,24 @@ impl CoreSnapshot {
             shared: Arc::clone(&publication.snapshot),
             acceptors: publication.acceptors(worker, self.deferral, &self.parking),
             backends: Rc::clone(&self.backends),
+            connectors: self.connectors_for(&publication.snapshot),
             deferral: self.deferral,
             parking: Rc::clone(&self.parking),
         })
+    }
+
+    /// With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates is
+    /// forgotten.
+    fn connectors_for(&self, next: &Snapshot) -> Vec<Option<Rc<Connector>>> {
+        let pairs = self.shared.upstreams.iter().zip(&next.upstreams).zip(&self.connectors);
+        let connector = |((old, new), known): ((&Option<Arc<_>>, &Option<Arc<UpstreamProfile>>), &Option<Rc<_>>)| {
+            let new = new.as_ref()?;
+            match old.as_ref().is_some_and(|old| Arc::ptr_eq(old, new)) {
+                true => known.clone(),
+                false => Some(Rc::new(new.connector())),
+            }
+        };
+        pairs.map(connector).collect()
     }
 
     /// Whether RSA operations wait for each other's company.

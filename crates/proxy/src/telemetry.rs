@@ -247,7 +247,45 @@ pub struct BackendMetrics {
     pub queue_refused: ByReason,
     pub faults: ByReason,
     pub connect_duration: Histogram,
+    /// None where servers are reached in plaintext.
+    pub tls: Option<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
+}
+
+/// TLS with a backend's servers.
+pub struct ServerTlsMetrics {
+    pub full: Counter,
+    pub resumed: Counter,
+    pub failures: ByReason,
+    pub duration: Histogram,
+}
+
+impl ServerTlsMetrics {
+    fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
+        let label = ("backend", backend);
+        let mut slot = |resumed: &str| {
+            let help = "TLS handshakes with servers finished, by whether a session was resumed.";
+            r.counter("propylon_server_tls_handshakes_total", help, &[label, ("resumed", resumed)])
+        };
+        ServerTlsMetrics {
+            full: slot("false"),
+            resumed: slot("true"),
+            failures: ByReason::new(
+                r,
+                "propylon_server_tls_handshake_failures_total",
+                "TLS handshakes with servers that failed.",
+                label,
+                &[propylon_tls::UpstreamFailure::REASONS, &["tls-timeout"]].concat(),
+            ),
+            duration: r.histogram(
+                "propylon_server_tls_handshake_duration_seconds",
+                "TLS handshakes with servers, once the connection was there.",
+                &[label],
+                DURATION_BOUNDS,
+                1e-6,
+            ),
+        }
+    }
 }
 
 pub struct ServerMetrics {
@@ -336,6 +374,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "tls-timeout",
     "closed-before-response",
     "first-byte-timeout",
     "body-timeout",
@@ -571,7 +610,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             "propylon_server_faults_total",
             "Attempts that failed on the server's side.",
             label,
-            SERVER_FAULTS,
+            &[SERVER_FAULTS, propylon_tls::UpstreamFailure::REASONS].concat(),
         ),
         connect_duration: r.histogram(
             "propylon_server_connect_duration_seconds",
@@ -580,6 +619,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             DURATION_BOUNDS,
             1e-6,
         ),
+        tls: backend.tls.as_ref().map(|_| ServerTlsMetrics::new(r, &backend.name)),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",

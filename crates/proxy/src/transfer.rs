@@ -24,6 +24,7 @@ use crate::http1::{
     RequestHead, ResponseBody, Scheme, Version,
 };
 use crate::pool::{Permit, Returned, ServerConnection};
+use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::told::Told;
@@ -473,7 +474,8 @@ impl<'a> Transfer<'a> {
                 Poll::Ready(Ok(count)) if count > 0 => {}
                 Poll::Ready(_) => {
                     let repeatable = if self.answered { Repeatable::No } else { Repeatable::Unanswered };
-                    let reason = "closed-before-response";
+                    let reason =
+                        self.server.stream.failure().map_or("closed-before-response", |failure| failure.reason);
                     return Poll::Ready(Err(Stop::Server(Attempt { status: 502, reason, repeatable })));
                 }
             }
@@ -638,7 +640,8 @@ impl<'a> Transfer<'a> {
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.download_wait = None;
                     // What fills a small buffer is not the last of it.
-                    self.long |= self.answer.len() == self.answer.capacity();
+                    let full = if self.server.stream.is_tls() { PIECE_BYTES } else { self.answer.capacity() };
+                    self.long |= self.answer.len() >= full;
                 }
                 Poll::Ready(_) => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
             }
@@ -871,6 +874,9 @@ impl<'a> Transfer<'a> {
             && !self.core.draining.get();
         self.core.stock.give_back(&mut self.answer);
         let (core, server) = (self.core, self.server.key.server);
+        if let Some(failure) = self.server.stream.failure() {
+            seat::complain(&core, snapshot, backend, server, failure);
+        }
         let pool = &snapshot.backends[backend.0].pool;
         let metrics = &core.telemetry.backends[backend.0].servers[server];
         if clean {

@@ -1,7 +1,9 @@
 //! Connections made ahead, so that the next requests find one: up to `min_idle` per server, and only while there are
 //! requests.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use propylon_config::BackendId;
 
@@ -60,7 +62,9 @@ async fn make(core: Rc<Core>, snapshot: Rc<CoreSnapshot>, backend: BackendId, se
     let pool = &snapshot.backends[backend.0].pool;
     pool.warming[server].set(pool.warming[server].get() - 1);
     let metrics = &core.telemetry.backends[backend.0].servers[server];
-    let Ok(made) = made else { return };
+    let Ok(mut made) = made else { return };
+    // The end of a handshake, for which the server waits. What is left of it after this goes with the first request.
+    let _ = poll_fn(|context| Poll::Ready(made.stream.poll_flush(context, &core.stock))).await;
     core.metrics.increment(metrics.warmed);
     if core.draining.get() || pool.check_in(made, core.timers.now()) == Returned::Closed {
         core.metrics.lower(metrics.open);

@@ -434,10 +434,7 @@ pub(crate) fn flush_alerts(connection: &mut UnbufferedServerConnection, records:
     }
 }
 
-pub(crate) fn append(
-    chunk: &mut rustls::unbuffered::EncodeTlsData<'_, rustls::server::ServerConnectionData>,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn append<Data>(chunk: &mut rustls::unbuffered::EncodeTlsData<'_, Data>, out: &mut Vec<u8>) {
     use rustls::unbuffered::EncodeError;
     let start = out.len();
     if let Err(EncodeError::InsufficientSize(need)) = chunk.encode(&mut []) {
@@ -488,7 +485,7 @@ fn old_version(minor: u8) -> &'static str {
     }
 }
 
-fn record_cipher(suite: CipherSuite) -> Suite {
+pub(crate) fn record_cipher(suite: CipherSuite) -> Suite {
     match suite {
         CipherSuite::TLS13_AES_256_GCM_SHA384
         | CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384

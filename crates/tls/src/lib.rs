@@ -1,4 +1,4 @@
-//! Server-side TLS without sockets: certificates in, bytes in, bytes out.
+//! TLS without sockets, towards clients and towards servers: certificates in, bytes in, bytes out.
 //!
 //! [`Profile`] is one `[tls.NAME]`, loaded once and shared by every core. Each core has an [`Acceptor`] of its own made of
 //! it (of [`AcceptorParts`], which any thread can make), which shares no reference count, cache or lock with another
@@ -43,6 +43,7 @@ mod sessions;
 mod signing;
 mod suites;
 mod tickets;
+mod upstream;
 mod watch;
 
 pub use acceptor::{Acceptor, AcceptorParts};
@@ -62,4 +63,5 @@ pub use profile::{NameMatch, Profile, Served};
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};
+pub use upstream::{Connector, UpstreamFacts, UpstreamFailure, UpstreamProfile, UpstreamSession};
 pub use watch::Stamp;

@@ -8,6 +8,7 @@ mod link;
 mod ocsp;
 mod pem;
 mod trust;
+mod upstream;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -22,6 +23,7 @@ use crate::profile::{Credential, CredentialKey};
 use chain::Leaf;
 pub(crate) use link::link_identity;
 pub(crate) use trust::client_trust;
+pub(crate) use upstream::{Upstream, upstream};
 
 /// What is wrong with a file, before it is said where the configuration names it.
 pub(crate) struct Trouble {

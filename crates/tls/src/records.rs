@@ -9,8 +9,9 @@ use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::handshake::{HEADER_LEN, PAYLOAD_MAX};
 use crate::overheard::{RecordKeys, TrafficSecrets};
-use crate::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection};
+use crate::protection::{APPLICATION_DATA, Damage, PLAIN_MAX, Protection, Secret};
 use crate::session::Opened;
+use crate::upstream::{BadMessage, Message, Messages};
 use crate::{Suite, Version};
 
 pub(crate) const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -45,6 +46,12 @@ struct Partial {
     len: u8,
     /// Bytes of a refused renegotiation's hello that are still to come.
     skip: u32,
+}
+
+/// Who is at the other end, and so which messages may come between data.
+pub(crate) enum Peer<'a> {
+    Client,
+    Server(&'a mut Messages),
 }
 
 /// Why a session cannot go on.
@@ -95,9 +102,28 @@ impl From<Damage> for Broken {
 impl Records {
     /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
     pub fn new(secrets: TrafficSecrets, keys: RecordKeys, facts: &Facts) -> Result<Records, Failure> {
-        let Facts { version, suite, .. } = *facts;
-        let sealing = Protection::new(version, suite, secrets.server, keys.sealing);
-        let opening = Protection::new(version, suite, secrets.client, keys.opening);
+        Records::between(secrets.server, secrets.client, keys, facts.version, facts.suite)
+    }
+
+    /// The same where the other side is the server.
+    pub fn towards_server(
+        secrets: TrafficSecrets,
+        keys: RecordKeys,
+        version: Version,
+        suite: Suite,
+    ) -> Result<Records, Failure> {
+        Records::between(secrets.client, secrets.server, keys, version, suite)
+    }
+
+    fn between(
+        ours: Option<Secret>,
+        theirs: Option<Secret>,
+        keys: RecordKeys,
+        version: Version,
+        suite: Suite,
+    ) -> Result<Records, Failure> {
+        let sealing = Protection::new(version, suite, ours, keys.sealing);
+        let opening = Protection::new(version, suite, theirs, keys.opening);
         let (Some(sealing), Some(opening)) = (sealing, opening) else {
             return Err(Failure::new("internal", "keys of an unknown suite"));
         };
@@ -119,9 +145,20 @@ impl Records {
 
     /// See `Session::open`.
     pub fn open(&mut self, buffer: &mut [u8], cipher: Range<usize>, out: &mut Vec<u8>) -> Result<Opened, Failure> {
+        self.open_from(&mut Peer::Client, buffer, cipher, out)
+    }
+
+    /// The same with either at the other end.
+    pub fn open_from(
+        &mut self,
+        peer: &mut Peer<'_>,
+        buffer: &mut [u8],
+        cipher: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<Opened, Failure> {
         let (mut plain, mut at) = (0, cipher.start);
         while !self.end {
-            match self.open_record(&mut buffer[at..cipher.end], out) {
+            match self.open_record(peer, &mut buffer[at..cipher.end], out) {
                 Ok(None) => break,
                 Ok(Some((record, data))) => {
                     let len = data.len();
@@ -140,26 +177,31 @@ impl Records {
     }
 
     /// The first record's length and the place of its data, which is empty for a message; nothing if it is not whole.
-    fn open_record(&mut self, bytes: &mut [u8], out: &mut Vec<u8>) -> Result<Option<(usize, Range<usize>)>, Broken> {
+    fn open_record(
+        &mut self,
+        peer: &mut Peer<'_>,
+        bytes: &mut [u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(usize, Range<usize>)>, Broken> {
         let Some(len) = self.record_len(bytes)? else {
             return Ok(None);
         };
         let record = &mut bytes[..len];
         let (content, place) = self.opening.open(record)?;
         if content == APPLICATION_DATA && !place.is_empty() {
-            self.check_no_partial()?;
+            self.check_no_partial(peer)?;
             self.fruitless = 0;
             return Ok(Some((len, place)));
         }
         self.count_fruitless()?;
         let message = &record[place];
         match content {
-            HANDSHAKE => self.handshake(message, out)?,
+            HANDSHAKE => self.handshake(peer, message, out)?,
             ALERT => {
-                self.check_no_partial()?;
+                self.check_no_partial(peer)?;
                 self.alert(message)?;
             }
-            APPLICATION_DATA => self.check_no_partial()?,
+            APPLICATION_DATA => self.check_no_partial(peer)?,
             _ => return Err(Broken::unexpected("a record of no known type")),
         }
         Ok(Some((len, 0..0)))
@@ -202,8 +244,12 @@ impl Records {
     }
 
     /// "Handshake messages MUST NOT be interleaved with other record types." (RFC 8446 §5.1)
-    fn check_no_partial(&self) -> Result<(), Broken> {
-        match self.partial.len == 0 && self.partial.skip == 0 {
+    fn check_no_partial(&self, peer: &Peer<'_>) -> Result<(), Broken> {
+        let whole = match peer {
+            Peer::Client => true,
+            Peer::Server(messages) => messages.is_whole(),
+        };
+        match whole && self.partial.len == 0 && self.partial.skip == 0 {
             true => Ok(()),
             false => Err(Broken::unexpected("a handshake message is interleaved with other records")),
         }
@@ -226,23 +272,38 @@ impl Records {
         if harmless {
             return Ok(());
         }
-        Err(Broken { alert: None, reason: "peer-alert", detail: format!("the client sent alert {description}") })
+        Err(Broken { alert: None, reason: "peer-alert", detail: format!("the peer sent alert {description}") })
     }
 
-    fn handshake(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn handshake(&mut self, peer: &mut Peer<'_>, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         if message.is_empty() {
             return Err(Broken::unexpected("an empty handshake record"));
         }
-        match self.version {
-            Version::Tls13 => self.key_update(message, out),
-            Version::Tls12 => self.renegotiation(message, out),
+        match (self.version, peer) {
+            (Version::Tls13, Peer::Client) => self.key_update(message, out),
+            (Version::Tls12, Peer::Client) => self.renegotiation(CLIENT_HELLO, message, out),
+            (Version::Tls13, Peer::Server(messages)) => self.message(messages, message, out),
+            (Version::Tls12, Peer::Server(_)) => self.renegotiation(HELLO_REQUEST, message, out),
+        }
+    }
+
+    /// What a TLS 1.3 server may send: tickets, and key updates. It may ask for no certificate here, since it was not
+    /// offered that (RFC 8446 §4.6.2).
+    fn message(&mut self, messages: &mut Messages, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        match messages.take(bytes) {
+            Ok(None) => Ok(()),
+            Ok(Some(Message::KeyUpdate(request))) => self.follow_key_update(request, out),
+            Err(BadMessage::Unexpected) => {
+                Err(Broken::unexpected("a handshake message that cannot come after the handshake"))
+            }
+            Err(BadMessage::Malformed) => {
+                Err(Broken::new(Alert::DecodeError, "bad-record", "a message after the handshake is malformed"))
+            }
         }
     }
 
     /// The only message that a TLS 1.3 client may send after its handshake, since no certificate was asked of it.
     fn key_update(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
-        const NOT_REQUESTED: u8 = 0;
-        const REQUESTED: u8 = 1;
         let rest = self.partial.fill(message, 5);
         match self.partial.taken() {
             [KEY_UPDATE, 0, 0, 1, request] => {
@@ -251,20 +312,7 @@ impl Records {
                 }
                 let request = *request;
                 self.partial = Partial::default();
-                match request {
-                    NOT_REQUESTED => {}
-                    REQUESTED if self.closed => {}
-                    REQUESTED => self.send_key_update(out),
-                    _ => {
-                        return Err(Broken::new(
-                            Alert::IllegalParameter,
-                            "protocol-violation",
-                            "a key update asks for what there is not",
-                        ));
-                    }
-                }
-                self.opening.update();
-                Ok(())
+                self.follow_key_update(request, out)
             }
             [KEY_UPDATE, 0, 0, 1] | [KEY_UPDATE, 0, 0] | [KEY_UPDATE, 0] | [KEY_UPDATE] => Ok(()),
             [KEY_UPDATE, ..] => Err(Broken::new(Alert::DecodeError, "bad-record", "a key update is not one byte long")),
@@ -272,28 +320,45 @@ impl Records {
         }
     }
 
+    fn follow_key_update(&mut self, request: u8, out: &mut Vec<u8>) -> Result<(), Broken> {
+        const NOT_REQUESTED: u8 = 0;
+        const REQUESTED: u8 = 1;
+        match request {
+            NOT_REQUESTED => {}
+            REQUESTED if self.closed => {}
+            REQUESTED => self.send_key_update(out),
+            _ => {
+                let detail = "a key update asks for what there is not";
+                return Err(Broken::new(Alert::IllegalParameter, "protocol-violation", detail));
+            }
+        }
+        self.opening.update();
+        Ok(())
+    }
+
     fn send_key_update(&mut self, out: &mut Vec<u8>) {
         self.append(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
         self.sealing.update();
     }
 
-    /// A TLS 1.2 client that wants to negotiate again hears that this is not done, and may go on without.
-    fn renegotiation(&mut self, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    /// A TLS 1.2 peer that wants to negotiate again hears that this is not done, and may go on without. Its `wish` is the
+    /// only message that may come.
+    fn renegotiation(&mut self, wish: u8, mut message: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         const WARNING: u8 = 1;
-        const CLIENT_HELLO: u8 = 1;
         while !message.is_empty() {
             let skipped = message.len().min(self.partial.skip as usize);
             self.partial.skip -= skipped as u32;
             message = self.partial.fill(&message[skipped..], if self.partial.skip > 0 { 0 } else { 4 });
             match *self.partial.taken() {
-                [CLIENT_HELLO, a, b, c] => {
+                [kind, a, b, c] if kind == wish => {
                     self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
                     self.count_fruitless()?;
                     if !self.closed {
                         self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
                     }
                 }
-                [] | [CLIENT_HELLO, ..] => {}
+                [] => {}
+                [kind, ..] if kind == wish => {}
                 _ => {
                     return Err(Broken::unexpected("a handshake message after the handshake"));
                 }
@@ -371,6 +436,8 @@ impl Records {
     }
 }
 
+const HELLO_REQUEST: u8 = 0;
+const CLIENT_HELLO: u8 = 1;
 const KEY_UPDATE: u8 = 24;
 
 impl Partial {

@@ -57,6 +57,8 @@ pub enum Row {
     RequestsH2,
     /// Proxied keep-alive requests without TLS, 1 KiB answers
     RequestsPlain,
+    /// Proxied keep-alive requests over TLS, 1 KiB answers, from an origin behind TLS
+    RequestsReencrypt,
     /// Downloads of 1 MiB over TLS
     BulkTls,
     /// Downloads of 1 MiB over HTTP/2 and TLS
@@ -213,7 +215,7 @@ impl Row {
             Self::Mlkem13 => Needs::Mlkem,
             Self::TcpNew | Self::TcpBulk => Needs::Relay,
             Self::RequestsH2 | Self::BulkH2 => Needs::Http2,
-            Self::BulkReencrypt => Needs::TlsOrigin,
+            Self::BulkReencrypt | Self::RequestsReencrypt => Needs::TlsOrigin,
             _ => Needs::Nothing,
         }
     }
@@ -231,6 +233,7 @@ impl Row {
             Self::RequestsTls => "proxied HTTPS request, HTTP/1.1 keep-alive",
             Self::RequestsH2 => "proxied HTTPS request, HTTP/2",
             Self::RequestsPlain => "proxied plain HTTP request",
+            Self::RequestsReencrypt => "proxied HTTPS request, re-encrypted to a TLS origin",
             Self::BulkTls => "bulk TLS download, 1 MiB bodies",
             Self::BulkH2 => "bulk over HTTP/2",
             Self::BulkReencrypt => "bulk re-encrypted to a TLS origin",

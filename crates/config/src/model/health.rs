@@ -23,11 +23,13 @@ pub struct HealthCheck {
     pub starts_up: bool,
 }
 
-/// What is asked of a server.
+/// What is asked of a server. Where the backend has `tls`, HTTP and gRPC are spoken over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeKind {
     /// That it accepts a connection.
     Tcp,
+    /// That it agrees on TLS, as the backend's `tls` wants it.
+    Tls,
     /// That it answers a request as it should.
     Http(HttpProbe),
     /// That it says `SERVING` to grpc.health.v1.Health/Check.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
+use super::backend_tls::backend_tls;
 use super::{Context, DAY, HOUR, close, health, seconds, timeout, up_to};
 use crate::address;
 use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerTimeouts};
@@ -21,8 +22,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let balance = balance(&mut section);
     let servers = servers(&mut section);
     let reuse = reuse(&mut section);
-    tls(context, &mut section);
-    let health = health::health(&mut section);
+    let tls = backend_tls(context, &mut section);
+    let health = health::health(&mut section, tls.is_some());
     let outlier = health::outlier(&mut section);
     let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
@@ -53,6 +54,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         health,
         outlier,
         circuit,
+        tls,
         at: report.at(span),
     }
 }
@@ -182,23 +184,6 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
-}
-
-fn tls(context: &Context<'_, '_>, section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("tls") else {
-        return;
-    };
-    let report = context.report;
-    report.unsupported(table.span, "tls", "and reach the servers in plaintext");
-    if let Some(ca) = table.string("ca") {
-        super::file(report, "ca", ca, context.base);
-    }
-    if let Some(name) = table.string("server_name")
-        && let Err((what, fix)) = address::host(name.value)
-    {
-        report.error(name.span, what, fix);
-    }
-    table.close();
 }
 
 fn queue(section: &mut Section<'_, '_>) -> Queue {

@@ -45,7 +45,12 @@ fn without_effect(report: &Report<'_>, table: &mut Section<'_, '_>, key: &'stati
 }
 
 /// One path, or an array of them.
-fn trusts(context: &Context<'_, '_>, table: &mut Section<'_, '_>, key: &'static str, fix: &str) -> Vec<Trust> {
+pub(super) fn trusts(
+    context: &Context<'_, '_>,
+    table: &mut Section<'_, '_>,
+    key: &'static str,
+    fix: &str,
+) -> Vec<Trust> {
     let report = context.report;
     let Some(node) = table.node(key) else {
         return Vec::new();

@@ -27,9 +27,10 @@ enum Kind {
     Grpc,
 }
 
-pub(crate) fn health(section: &mut Section<'_, '_>) -> Option<HealthCheck> {
+/// `secure`: the backend has `tls`, and probes go by it.
+pub(crate) fn health(section: &mut Section<'_, '_>, secure: bool) -> Option<HealthCheck> {
     let mut table = section.table("health")?;
-    let kind = kind(&mut table);
+    let kind = kind(&mut table, secure);
     // Every key is asked for, so that none of them is unknown; those of another kind have no effect.
     let http = http(&mut table);
     let service = table.string("service").and_then(|found| text(table.report, "service", found));
@@ -57,19 +58,21 @@ pub(crate) fn health(section: &mut Section<'_, '_>) -> Option<HealthCheck> {
     let starts_up = table.choice("start", &[("up", true), ("down", false)]).is_none_or(|found| found.value);
     table.close();
     let kind = match kind {
-        Kind::Tcp | Kind::Tls => ProbeKind::Tcp,
+        Kind::Tcp => ProbeKind::Tcp,
+        Kind::Tls => ProbeKind::Tls,
         Kind::Http => ProbeKind::Http(http),
         Kind::Grpc => ProbeKind::Grpc { service: service.unwrap_or_default() },
     };
     Some(HealthCheck { kind, interval, timeout, rise, fall, port, starts_up })
 }
 
-fn kind(table: &mut Section<'_, '_>) -> Kind {
+fn kind(table: &mut Section<'_, '_>, secure: bool) -> Kind {
     let choices = [("http", Kind::Http), ("tcp", Kind::Tcp), ("tls", Kind::Tls), ("grpc", Kind::Grpc)];
     let default = if table.node("path").is_some() { Kind::Http } else { Kind::Tcp };
     let Some(Found { value, span }) = table.choice("kind", &choices) else { return default };
-    if value == Kind::Tls {
-        table.report.unsupported(span, "kind = \"tls\"", "or use \"tcp\"");
+    if value == Kind::Tls && !secure {
+        let what = "the backend has no `tls`, by which the servers could be asked";
+        table.report.error(span, what, "add `tls` to the backend, or use \"tcp\"");
     }
     if value == Kind::Http && table.node("path").is_none() {
         table.missing("path", "add the path that is asked for, such as path = \"/healthz\"");

@@ -1,6 +1,7 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
 mod backend;
+mod backend_tls;
 mod client_auth;
 mod headers;
 mod health;

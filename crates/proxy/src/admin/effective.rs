@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config, CrlScope,
-    ForwardIdentity, Forwarded, HealthCheck, HostPattern, Leniency, Level, Listener, Outlier, PathPattern, Piece,
-    ProbeKind, Protocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust,
+    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
+    CrlScope, ForwardIdentity, Forwarded, HealthCheck, HostPattern, Leniency, Level, Listener, Outlier, PathPattern,
+    Piece, ProbeKind, Protocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust,
     Verify, Workers,
 };
 use serde_json::{Map, Value, json};
@@ -301,6 +301,29 @@ fn backend(backend: &Backend) -> Value {
     if let Some(requests) = backend.circuit.requests {
         value["circuit"] = json!({ "requests": requests });
     }
+    if let Some(tls) = &backend.tls {
+        value["tls"] = backend_tls(tls);
+    }
+    value
+}
+
+fn backend_tls(tls: &BackendTls) -> Value {
+    let mut value = json!({
+        "sni": tls.sni,
+        "verify": tls.verify,
+        "policy": if tls.policy == TlsPolicy::Modern { "modern" } else { "intermediate" },
+        "resume": tls.resume,
+    });
+    // Absent it is the system's.
+    if !tls.ca.is_empty() {
+        value["ca"] = tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect();
+    }
+    if let Some(name) = &tls.server_name {
+        value["server_name"] = json!(name);
+    }
+    if let Some(certificate) = &tls.certificate {
+        value["certificate"] = json!(certificate.path.display().to_string());
+    }
     value
 }
 
@@ -317,6 +340,7 @@ fn health(check: &HealthCheck) -> Value {
     }
     match &check.kind {
         ProbeKind::Tcp => value["kind"] = json!("tcp"),
+        ProbeKind::Tls => value["kind"] = json!("tls"),
         ProbeKind::Grpc { service } => {
             value["kind"] = json!("grpc");
             value["service"] = json!(service);
@@ -474,6 +498,7 @@ mod tests {
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"
+        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false }
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -529,6 +554,11 @@ mod tests {
             json!({ "address": "app.internal:81", "weight": 4, "max_connections": 7 })
         );
         assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
+        let tls = json!({
+            "ca": ["ca.pem", "cas"], "server_name": "app.internal", "sni": false, "verify": true, "certificate": "c.pem",
+            "policy": "modern", "resume": false
+        });
+        assert_eq!(shown["backend"]["app"]["tls"], tls);
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         assert_eq!(shown["backend"]["app"]["health"]["status"], json!(["204-204", "300-302"]));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
-use crate::snapshot::{load_profiles, load_signers};
+use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::ticket_keys;
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
@@ -37,16 +37,19 @@ fn summary(problems: &[Problem]) -> String {
 }
 
 fn problems(source: &Source) -> Vec<Problem> {
-    let (profiles, signers, mut problems) = propylon_config::inspect(source);
-    let mut findings = match load_profiles(&profiles) {
+    let (certified, mut problems) = propylon_config::inspect(source);
+    let profiles = &certified.tls;
+    let mut findings = match load_profiles(profiles) {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,
     };
     // What is missing in a signer's section has been said; its stand-ins are no files.
     if !problems.iter().any(|problem| problem.severity == Severity::Error) {
-        findings.extend(load_signers(&signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
+        findings.extend(load_signers(&certified.signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
+        let upstreams = load_upstreams(&certified.backends);
+        findings.extend(upstreams.map_or_else(|findings| findings, |(_, warnings)| warnings));
     }
-    problems.extend(findings.iter().chain(&ticket_keys::check(&profiles)).map(|finding| problem(source, finding)));
+    problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
     problems
 }

@@ -1,11 +1,11 @@
-//! A probe by gRPC: grpc.health.v1.Health/Check over HTTP/2 in plaintext. The two messages have one field each, so they are
+//! A probe by gRPC: grpc.health.v1.Health/Check over HTTP/2, with prior knowledge or by ALPN. The two messages have one field each, so they are
 //! written and read by hand.
 
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
 use http::{HeaderMap, Method, Request, StatusCode, Version};
-use tokio::net::TcpStream;
 
+use super::line::Line;
 use super::probe::Failure;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
@@ -16,22 +16,23 @@ const HEAD_BYTES_MAX: u32 = 16 * 1024;
 const SERVING: u64 = 1;
 
 /// Asks and judges the answer. The connection ends with it.
-pub async fn ask(stream: TcpStream, service: &str, host: &str) -> Result<(), Failure> {
+pub async fn ask(stream: Line, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
     let mut builder = client::Builder::new();
     builder.enable_push(false).max_header_list_size(HEAD_BYTES_MAX).initial_connection_window_size(65_535);
     let (requests, connection) = builder.handshake::<_, Bytes>(stream).await.map_err(broken)?;
     tokio::select! {
         biased;
-        checked = check(requests, service, host) => checked,
+        checked = check(requests, service, host, secure) => checked,
         ended = connection => Err(ended.map_or_else(broken, |()| Failure::new("closed", "before the answer"))),
     }
 }
 
-async fn check(requests: SendRequest<Bytes>, service: &str, host: &str) -> Result<(), Failure> {
+async fn check(requests: SendRequest<Bytes>, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
+    let scheme = if secure { "https" } else { "http" };
     let request = Request::builder()
         .method(Method::POST)
         .version(Version::HTTP_2)
-        .uri(format!("http://{host}{PATH}"))
+        .uri(format!("{scheme}://{host}{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .header("user-agent", concat!("propylon-health/", env!("CARGO_PKG_VERSION")))

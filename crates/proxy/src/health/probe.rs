@@ -6,10 +6,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use propylon_config::{HealthCheck, ProbeKind};
+use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::line::Line;
 use super::{grpc, http};
 
 /// Everything that a probe can come to; the labels of its counters.
@@ -18,6 +20,7 @@ pub const RESULTS: &[&str] = &[
     "connect-refused",
     "connect-failed",
     "connect-timeout",
+    "tls-failed",
     "timeout",
     "closed",
     "bad-response",
@@ -60,16 +63,26 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// How TLS with a server is begun: by whom, and the server's position in the backend.
+pub type Secure<'a> = Option<(&'a Connector, usize)>;
+
 /// Asks one address. `host` is what the server is called in the request.
-pub async fn probe(check: &HealthCheck, address: SocketAddr, host: &str) -> Result<(), Failure> {
+pub async fn probe(check: &HealthCheck, address: SocketAddr, host: &str, secure: Secure<'_>) -> Result<(), Failure> {
     let connected = Cell::new(false);
     let asked = async {
         let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
         connected.set(true);
+        if check.kind == ProbeKind::Tcp {
+            return Ok(());
+        }
+        let line = match secure {
+            None => Line::Plain(stream),
+            Some((connector, server)) => Line::secure(stream, connector, server).await?,
+        };
         match &check.kind {
-            ProbeKind::Tcp => Ok(()),
-            ProbeKind::Http(expected) => http::ask(stream, expected, host).await,
-            ProbeKind::Grpc { service } => grpc::ask(stream, service, host).await,
+            ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
+            ProbeKind::Http(expected) => http::ask(line, expected, host).await,
+            ProbeKind::Grpc { service } => grpc::ask(line, service, host, secure.is_some()).await,
         }
     };
     timeout(check.timeout, asked).await.unwrap_or_else(|_| {

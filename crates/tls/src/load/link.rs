@@ -48,7 +48,7 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<ClientConfig>, Vec<Findi
 type Identity = (Vec<CertificateDer<'static>>, Zeroizing<PrivateKeyDer<'static>>);
 
 /// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
-fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
+pub(super) fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
     let bundle = bundle(path, path, troubles)?;
     let load = || {
         if bundle.chain.is_empty() {

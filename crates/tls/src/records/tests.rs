@@ -364,3 +364,62 @@ fn flipped_and_cut_records_never_panic() {
         let _ = pair.server.open(&mut bytes, 0..end, &mut out);
     }
 }
+
+/// What a record of a server leads to.
+fn from_server(pair: &mut Pair, messages: &mut Messages, content: u8, plain: &[u8]) -> Answer {
+    let mut record = pair.record(content, plain);
+    let (len, mut out) = (record.len(), Vec::new());
+    let opened = pair.server.open_from(&mut Peer::Server(messages), &mut record, 0..len, &mut out);
+    let plain = opened.map(|opened| record[..opened.plain].to_vec()).map_err(|failure| failure.reason);
+    (plain, pair.read(out))
+}
+
+#[test]
+fn a_server_may_send_tickets_and_key_updates_and_nothing_else() {
+    let ticket = [&[4, 0, 0, 9][..], &[7; 9]].concat();
+    let mut pair = Pair::new(TLS13);
+    let mut messages = Messages::default();
+    for piece in [&ticket[..], &ticket[..5], &ticket[5..], &[&ticket[..], &ticket].concat()] {
+        assert_eq!(from_server(&mut pair, &mut messages, HANDSHAKE, piece), (Ok(vec![]), vec![]));
+    }
+    let answer = vec![(HANDSHAKE, vec![KEY_UPDATE, 0, 0, 1, 0])];
+    let update = [&ticket[..], &[KEY_UPDATE, 0, 0, 1, 1]].concat();
+    assert_eq!(from_server(&mut pair, &mut messages, HANDSHAKE, &update), (Ok(vec![]), answer));
+    pair.sealing.update();
+    assert_eq!(from_server(&mut pair, &mut messages, APPLICATION_DATA, b"data").0, Ok(b"data".to_vec()));
+    for (content, bytes, reason, alert) in [
+        (HANDSHAKE, &[13, 0, 0, 0][..], "unexpected-message", Alert::UnexpectedMessage),
+        (HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 2], "protocol-violation", Alert::IllegalParameter),
+        (HANDSHAKE, &[KEY_UPDATE, 0, 0, 2, 0, 0], "bad-record", Alert::DecodeError),
+        (HANDSHAKE, &[], "unexpected-message", Alert::UnexpectedMessage),
+    ] {
+        refused(from_server(&mut Pair::new(TLS13), &mut Messages::default(), content, bytes), reason, alert);
+    }
+    // Half a ticket lets no data through.
+    let mut pair = Pair::new(TLS13);
+    assert_eq!(from_server(&mut pair, &mut messages, HANDSHAKE, &ticket[..5]).0, Ok(vec![]));
+    let answer = from_server(&mut pair, &mut messages, APPLICATION_DATA, b"data");
+    refused(answer, "unexpected-message", Alert::UnexpectedMessage);
+}
+
+#[test]
+fn a_server_that_wants_to_renegotiate_hears_that_this_is_not_done() {
+    let declined = vec![(ALERT, vec![1, Alert::NoRenegotiation as u8])];
+    let mut pair = Pair::new(TLS12);
+    let mut messages = Messages::default();
+    assert_eq!(from_server(&mut pair, &mut messages, HANDSHAKE, &[0, 0, 0, 0]), (Ok(vec![]), declined));
+    assert_eq!(from_server(&mut pair, &mut messages, APPLICATION_DATA, b"data").0, Ok(b"data".to_vec()));
+    let hello = from_server(&mut pair, &mut messages, HANDSHAKE, &[1, 0, 0, 0]);
+    refused(hello, "unexpected-message", Alert::UnexpectedMessage);
+}
+
+#[test]
+fn a_server_that_sends_tickets_without_end_is_a_flood() {
+    let mut pair = Pair::new(TLS13);
+    let mut messages = Messages::default();
+    for _ in 0..FRUITLESS_MAX {
+        assert!(from_server(&mut pair, &mut messages, HANDSHAKE, &[4, 0, 0, 0]).0.is_ok());
+    }
+    let answer = from_server(&mut pair, &mut messages, HANDSHAKE, &[4, 0, 0, 0]);
+    refused(answer, "flood", Alert::UnexpectedMessage);
+}

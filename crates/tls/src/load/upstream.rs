@@ -1,0 +1,65 @@
+//! Whom to trust among servers, and what to show to them: files of `tls` of `[backend.NAME]`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_config::BackendTls;
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::SigningKey;
+use rustls_pki_types::CertificateDer;
+
+use super::link::identity;
+use super::trust::authorities;
+use super::{SUPPORTED_KEYS, Trouble};
+use crate::finding::{Finding, Severity};
+
+pub(crate) struct Upstream {
+    /// Empty where certificates are not verified.
+    pub roots: RootCertStore,
+    /// Empty where there is nothing to show.
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: Option<Arc<dyn SigningKey>>,
+}
+
+/// What the files hold, unless something is wrong; and every finding.
+pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
+    let now = SystemTime::now();
+    let mut findings = Vec::new();
+    let mut loaded = Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None };
+    for trust in tls.ca.iter().filter(|_| tls.verify) {
+        let troubles = authorities(&trust.path, now, &mut loaded.roots);
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
+    }
+    if tls.ca.is_empty() && tls.verify {
+        findings.extend(system_authorities(&mut loaded.roots).map(|trouble| trouble.at(tls.at)));
+    }
+    if let Some(certificate) = &tls.certificate {
+        let mut troubles = Vec::new();
+        if let Some((chain, key)) = identity(&certificate.path, now, &mut troubles) {
+            loaded.chain = chain;
+            loaded.key = any_supported_type(&key).ok();
+            if loaded.key.is_none() {
+                let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
+                troubles.push(Trouble::error(&certificate.path, what, SUPPORTED_KEYS));
+            }
+        }
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
+    }
+    let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+    ((!failed).then_some(loaded), findings)
+}
+
+/// What the system's own programs trust. Single ones that cannot be read are no reason to trust none.
+fn system_authorities(roots: &mut RootCertStore) -> Option<Trouble> {
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if !roots.is_empty() {
+        return None;
+    }
+    let why = found.errors.first().map_or(String::new(), |error| format!(" ({error})"));
+    let what = format!("no authorities are installed on this system{why}, and `ca` names none");
+    let fix = "install the package ca-certificates, or name the servers' authority in `ca`";
+    Some(Trouble::error(Path::new(""), what, fix))
+}

@@ -1,0 +1,153 @@
+//! TLS to the servers of a backend, without sockets: this side is the client.
+//!
+//! [`UpstreamProfile`] is one `tls` of `[backend.NAME]`, loaded once; [`Connector`] is one core's, with the sessions that it
+//! may go on with; [`UpstreamSession`] is one connection.
+
+mod failure;
+mod handshake;
+mod messages;
+mod session;
+mod store;
+mod trust;
+
+use std::fmt;
+use std::sync::Arc;
+
+use propylon_config::{Backend, BackendTls, ServerAddress};
+use rustls::ClientConfig;
+use rustls::client::Resumption;
+use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor};
+
+use crate::finding::{Finding, Severity};
+use crate::load;
+pub use failure::UpstreamFailure;
+pub(crate) use messages::{BadMessage, Message, Messages};
+pub use session::{UpstreamFacts, UpstreamSession};
+use store::Store;
+
+/// Shared by all cores, which only make their connectors of it.
+pub struct UpstreamProfile {
+    config: ClientConfig,
+    /// By server of the backend.
+    names: Vec<ServerName<'static>>,
+    resume: bool,
+    /// What it was made of, to be told from another of the same configuration.
+    roots: Vec<TrustAnchor<'static>>,
+    chain: Vec<CertificateDer<'static>>,
+}
+
+/// One core's way to make sessions with the servers of one backend.
+pub struct Connector {
+    servers: Vec<Target>,
+}
+
+struct Target {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl UpstreamProfile {
+    /// Reads and checks authorities and the client certificate. Findings are as with [`Profile::load`](crate::Profile::load).
+    ///
+    /// `alpn` lists protocols, most preferred first; a server that knows none of them may go on without.
+    pub fn load(
+        backend: &Backend,
+        tls: &BackendTls,
+        alpn: &[&[u8]],
+    ) -> Result<(UpstreamProfile, Vec<Finding>), Vec<Finding>> {
+        let (loaded, mut findings) = load::upstream(tls);
+        let mut names = Vec::new();
+        for server in &backend.servers {
+            let name = name_of(tls, &server.address);
+            match ServerName::try_from(name.clone()) {
+                Ok(name) => names.push(name),
+                Err(_) => findings.push(Finding {
+                    severity: Severity::Error,
+                    at: server.at,
+                    path: "".into(),
+                    what: format!("no certificate can be for the name \"{name}\""),
+                    fix: "add `server_name` to `tls` with a name that the server's certificate is for".into(),
+                }),
+            }
+        }
+        let Some(loaded) = loaded.filter(|_| names.len() == backend.servers.len()) else { return Err(findings) };
+        let (roots, chain) = (loaded.roots.roots.clone(), loaded.chain.clone());
+        let mut config = match trust::config(tls, loaded) {
+            Ok(config) => config,
+            Err(why) => {
+                findings.push(Finding {
+                    severity: Severity::Error,
+                    at: tls.at,
+                    path: "".into(),
+                    what: why,
+                    fix: "export authorities, certificate and key again".into(),
+                });
+                return Err(findings);
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain }, findings))
+    }
+
+    /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its
+    /// certificate.
+    pub fn same_as(&self, other: &UpstreamProfile) -> bool {
+        self.roots == other.roots && self.chain == other.chain
+    }
+
+    /// For somebody who asks the servers for other protocols than requests need.
+    pub fn connector_for(&self, alpn: &[&[u8]]) -> Connector {
+        let mut config = self.config.clone();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        self.connector_of(&config)
+    }
+
+    /// For one core, which the caller of this is: cores share neither sessions nor reference counts of their own.
+    ///
+    /// Sessions are kept for each server by itself: servers of one name need not know each other's tickets.
+    pub fn connector(&self) -> Connector {
+        self.connector_of(&self.config)
+    }
+
+    fn connector_of(&self, config: &ClientConfig) -> Connector {
+        let target = |name: &ServerName<'static>| {
+            let mut config = config.clone();
+            config.resumption = match self.resume {
+                true => Resumption::store(Arc::new(Store::default())),
+                false => Resumption::disabled(),
+            };
+            Target { config: Arc::new(config), name: name.clone() }
+        };
+        Connector { servers: self.names.iter().map(target).collect() }
+    }
+}
+
+/// What the certificate of a server has to be for.
+fn name_of(tls: &BackendTls, address: &ServerAddress) -> String {
+    match (&tls.server_name, address) {
+        (Some(name), _) => name.trim_start_matches('[').trim_end_matches(']').to_string(),
+        (None, ServerAddress::Ip(address)) => address.ip().to_string(),
+        (None, ServerAddress::Name { host, .. }) => host.clone(),
+        // The hosts behind a service come from the network, unsigned: they are no names to trust.
+        (None, ServerAddress::Srv { name }) => name.splitn(3, '.').last().unwrap_or_default().to_string(),
+    }
+}
+
+impl Connector {
+    /// A new connection's, to this server of the backend.
+    pub fn connect(&self, server: usize) -> Result<UpstreamSession, UpstreamFailure> {
+        let target = &self.servers[server];
+        UpstreamSession::new(&target.config, &target.name)
+    }
+
+    /// What the certificate of this server has to be for, for logs.
+    pub fn name(&self, server: usize) -> String {
+        self.servers[server].name.to_str().into_owned()
+    }
+}
+
+impl fmt::Debug for UpstreamProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpstreamProfile").field("names", &self.names).finish_non_exhaustive()
+    }
+}

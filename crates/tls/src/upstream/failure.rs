@@ -1,0 +1,102 @@
+//! Why TLS with a server came to nothing: one word for metrics and clients, one sentence for the log, and what to do.
+
+use rustls::{AlertDescription, CertificateError, Error};
+
+use crate::failure::Failure;
+
+/// The session is over; an alert for the server, where one is due, has been appended to `out`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamFailure {
+    /// One of [`UpstreamFailure::REASONS`].
+    pub reason: &'static str,
+    /// For the log; holds nothing secret.
+    pub detail: String,
+}
+
+impl UpstreamFailure {
+    /// Every `reason`, for metrics that want their label sets made at start.
+    pub const REASONS: &'static [&'static str] = &[
+        "certificate-bad",
+        "certificate-expired",
+        "certificate-name-mismatch",
+        "certificate-not-yet-valid",
+        "certificate-untrusted",
+        "tls-alert",
+        "tls-failure",
+        "tls-handshake-failed",
+        "tls-not-spoken",
+    ];
+
+    pub(crate) fn new(reason: &'static str, detail: impl Into<String>) -> UpstreamFailure {
+        debug_assert!(Self::REASONS.contains(&reason));
+        UpstreamFailure { reason, detail: detail.into() }
+    }
+
+    /// The server closed the connection before the handshake was over.
+    pub fn closed() -> UpstreamFailure {
+        UpstreamFailure::new("tls-handshake-failed", "the server has closed the connection in the handshake")
+    }
+
+    /// What an operator can do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.reason {
+            "certificate-untrusted" => "name the authority that signed its certificate in the backend's tls.ca",
+            "certificate-name-mismatch" => "set the backend's tls.server_name to a name that its certificate is for",
+            "certificate-expired" => "renew its certificate, or set this machine's clock",
+            "certificate-not-yet-valid" => "set this machine's clock, or the one that issued its certificate",
+            "certificate-bad" => "issue its certificate again as X.509 version 3, for server authentication",
+            "tls-not-spoken" => "use its TLS port, or remove `tls` from the backend",
+            "tls-alert" => "its own log says what it does not like; it may want a client certificate (tls.certificate)",
+            _ => "see what versions and suites it speaks: openssl s_client -connect shows them",
+        }
+    }
+
+    /// The server has ended it itself, and is owed no alert.
+    pub(crate) fn owes_alert(&self) -> bool {
+        self.reason != "tls-alert"
+    }
+}
+
+impl std::fmt::Display for UpstreamFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.reason, self.detail)
+    }
+}
+
+impl std::error::Error for UpstreamFailure {}
+
+/// In a handshake.
+impl From<Error> for UpstreamFailure {
+    fn from(error: Error) -> UpstreamFailure {
+        UpstreamFailure::new(reason(&error), error.to_string())
+    }
+}
+
+/// After the handshake.
+impl From<Failure> for UpstreamFailure {
+    fn from(failure: Failure) -> UpstreamFailure {
+        let reason = if failure.reason == "peer-alert" { "tls-alert" } else { "tls-failure" };
+        UpstreamFailure::new(reason, failure.detail)
+    }
+}
+
+fn reason(error: &Error) -> &'static str {
+    match error {
+        Error::AlertReceived(AlertDescription::CloseNotify) => "tls-handshake-failed",
+        Error::AlertReceived(_) => "tls-alert",
+        Error::InvalidCertificate(why) => certificate(why),
+        _ => "tls-handshake-failed",
+    }
+}
+
+fn certificate(why: &CertificateError) -> &'static str {
+    match why {
+        CertificateError::UnknownIssuer => "certificate-untrusted",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "certificate-expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "certificate-not-yet-valid",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "certificate-name-mismatch"
+        }
+        _ => "certificate-bad",
+    }
+}

@@ -1,0 +1,173 @@
+//! A handshake in which the other side is the server: the library is shown one record at a time.
+
+use std::sync::Arc;
+
+use rustls::client::{ClientConfig, UnbufferedClientConnection};
+use rustls::unbuffered::ConnectionState;
+use rustls::{Error, HandshakeKind, ProtocolVersion};
+use rustls_pki_types::ServerName;
+
+use super::failure::UpstreamFailure;
+use super::messages::Messages;
+use super::session::UpstreamFacts;
+use crate::facts::{Suite, Version};
+use crate::handshake::{append, record_cipher, record_len};
+use crate::overheard::{self, Overheard, Resumption};
+use crate::protection::APPLICATION_DATA;
+use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC, Records};
+use crate::session::Step;
+
+const CLOSE_NOTIFY: u8 = Alert::CloseNotify as u8;
+
+pub(super) struct Handshake {
+    connection: UnbufferedClientConnection,
+    config: Arc<ClientConfig>,
+    heard: Overheard,
+    /// Bytes at the buffer's front that the library has seen and not let go of; see the other [`crate::handshake`].
+    shown: usize,
+    /// Our hello is out.
+    begun: bool,
+    /// The server's first byte was that of a record.
+    answered: bool,
+}
+
+impl Handshake {
+    pub fn new(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Result<Handshake, UpstreamFailure> {
+        Ok(Handshake {
+            connection: UnbufferedClientConnection::new(config.clone(), name.clone())?,
+            config: config.clone(),
+            heard: Overheard::default(),
+            shown: 0,
+            begun: false,
+            answered: false,
+        })
+    }
+
+    /// See `UpstreamSession::handshake`.
+    pub fn advance(&mut self, buffer: &mut [u8], out: &mut Vec<u8>) -> Result<(usize, Step), UpstreamFailure> {
+        let before = out.len();
+        if !std::mem::replace(&mut self.begun, true) {
+            self.pump(&mut [], out)?;
+        }
+        self.check_start(buffer)?;
+        let mut consumed = 0;
+        // One more record at a time: what follows a finished handshake is not for this state.
+        while let Some(record) = record_len(&buffer[consumed + self.shown..]) {
+            // The library would wait for more (RFC 8446 §6.1).
+            if let [ALERT, _, _, 0, 2, _, CLOSE_NOTIFY, ..] = buffer[consumed + self.shown..] {
+                return Err(UpstreamFailure::closed());
+            }
+            self.shown += record;
+            let end = consumed + self.shown;
+            let let_go = self.pump(&mut buffer[consumed..end], out)?;
+            consumed += let_go;
+            self.shown -= let_go;
+            if !self.connection.is_handshaking() {
+                return Ok((consumed, Step::Done));
+            }
+        }
+        let step = if out.len() > before { Step::Write } else { Step::Read };
+        Ok((consumed, step))
+    }
+
+    /// A server that speaks something else is told apart at its first byte.
+    fn check_start(&mut self, buffer: &[u8]) -> Result<(), UpstreamFailure> {
+        let Some(&first) = buffer.first().filter(|_| !self.answered) else { return Ok(()) };
+        self.answered = true;
+        if (CHANGE_CIPHER_SPEC..=APPLICATION_DATA).contains(&first) {
+            return Ok(());
+        }
+        let what = match first {
+            b'H' => "it looks like plain HTTP",
+            _ => "that is no TLS record",
+        };
+        Err(UpstreamFailure::new("tls-not-spoken", format!("the server's first byte is {first:#04x}: {what}")))
+    }
+
+    /// Runs the library over the records shown to it. Returns how many bytes it let go of.
+    fn pump(&mut self, records: &mut [u8], out: &mut Vec<u8>) -> Result<usize, UpstreamFailure> {
+        let mut discarded = 0;
+        loop {
+            let connection = &mut self.connection;
+            let turn = || turn(connection, &mut records[discarded..], out);
+            let (progress, heard) = overheard::listen(Resumption::default(), turn);
+            self.heard.merge(heard);
+            match progress {
+                Ok((discard, more)) => {
+                    discarded += discard;
+                    if !more {
+                        return Ok(discarded);
+                    }
+                }
+                Err(error) => {
+                    let failure = UpstreamFailure::from(error);
+                    if failure.owes_alert() {
+                        self.flush_alerts(&mut records[discarded..], out);
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+    }
+
+    fn flush_alerts(&mut self, records: &mut [u8], out: &mut Vec<u8>) {
+        while self.connection.wants_write() {
+            match self.connection.process_tls_records(records).state {
+                Ok(ConnectionState::EncodeTlsData(mut chunk)) => append(&mut chunk, out),
+                _ => return,
+            }
+        }
+    }
+
+    /// Once `advance` has answered `Done`: the connection leaves the library, but for what takes tickets.
+    pub fn finish(mut self) -> Result<(Records, Messages, UpstreamFacts), UpstreamFailure> {
+        let connection = &self.connection;
+        let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
+        let facts = UpstreamFacts {
+            version: match connection.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => Version::Tls12,
+                _ => Version::Tls13,
+            },
+            suite: suite.map_or(Suite::Aes128Gcm, record_cipher),
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+            alpn: connection.alpn_protocol().and_then(|agreed| {
+                let position = self.config.alpn_protocols.iter().position(|ours| ours == agreed)?;
+                u8::try_from(position).ok()
+            }),
+        };
+        let secrets = std::mem::take(&mut self.heard.secrets);
+        let keys = std::mem::take(&mut self.heard.keys);
+        let records = Records::towards_server(secrets, keys, facts.version, facts.suite)?;
+        let messages = match facts.version {
+            Version::Tls12 => Messages::default(),
+            Version::Tls13 => Messages::new(self.connection.dangerous_into_kernel_connection()?.1),
+        };
+        Ok((records, messages, facts))
+    }
+}
+
+/// One turn of the library. Returns the bytes it let go of, and whether it may have more to do.
+fn turn(
+    connection: &mut UnbufferedClientConnection,
+    records: &mut [u8],
+    out: &mut Vec<u8>,
+) -> Result<(usize, bool), Error> {
+    let status = connection.process_tls_records(records);
+    let discard = status.discard;
+    let more = match status.state? {
+        ConnectionState::EncodeTlsData(mut chunk) => {
+            append(&mut chunk, out);
+            connection.wants_write() || connection.is_handshaking()
+        }
+        ConnectionState::TransmitTlsData(transmit) => {
+            transmit.done();
+            connection.is_handshaking()
+        }
+        ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_) => false,
+        ConnectionState::PeerClosed | ConnectionState::Closed => {
+            return Err(Error::AlertReceived(rustls::AlertDescription::CloseNotify));
+        }
+        _ => return Err(Error::General("unexpected state in a handshake".into())),
+    };
+    Ok((discard, more))
+}
