@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use propylon_e2e::dns::{NameServer, Record};
 use propylon_e2e::grpc::{GrpcServer, NOT_SERVING, SERVING};
-use propylon_e2e::{Client, Engine, Origin, Response, holds};
+use propylon_e2e::nginx::Nginx;
+use propylon_e2e::{Certificates, Client, Engine, Origin, Response, holds};
 use serde_json::Value;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -201,6 +202,58 @@ fn a_grpc_server_is_asked_how_it_is() {
     let other = Origin::always(HELLO);
     let wrong = engine(&[other.address()], &format!("health = {{ kind = \"grpc\", {QUICK} }}"));
     up(&wrong, other.address(), 0.0);
+}
+
+/// An nginx that speaks HTTP/1.1 and HTTP/2 over TLS, with locations of the story's own.
+fn secure(locations: &str) -> Nginx {
+    let nginx = Nginx::secure_http2("tls", &Certificates::shared().ec(), locations);
+    std::fs::write(nginx.root().join("index.html"), "a small page\n").expect("a page");
+    nginx
+}
+
+/// `tls` of a backend that trusts the stories' CA.
+fn tls(more: &str) -> String {
+    format!("tls = {{ ca = \"{}\"{more} }}", Certificates::shared().ca().display())
+}
+
+#[test]
+fn probes_go_over_tls_where_requests_do() {
+    let mut nginx = secure("");
+    let server = nginx.address().to_string();
+    for kind in ["path = \"/\", body = \"a small page\"", "kind = \"tls\"", "kind = \"tcp\""] {
+        let engine = engine(&[nginx.address()], &format!("{}\nhealth = {{ {kind}, {QUICK} }}", tls("")));
+        holds("up", || state(&engine, &server)["state"] == "up");
+        assert_eq!(engine.client("plain").get("/").text(), "a small page\n");
+    }
+    for kind in ["path = \"/\"", "kind = \"tls\""] {
+        let wrong = tls(", server_name = \"elsewhere.test\"");
+        let engine = engine(&[nginx.address()], &format!("{wrong}\nhealth = {{ {kind}, {QUICK} }}"));
+        up(&engine, nginx.address(), 0.0);
+        let reason = state(&engine, &server)["reason"].to_string();
+        assert!(reason.contains("tls-failed (certificate-name-mismatch"), "{reason}");
+        assert_eq!(engine.client("plain").get("/").text(), "503 Service Unavailable: no-healthy-server\n");
+    }
+    let plain = Origin::scripted(|peer| {
+        let _ = peer.read_some();
+        peer.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+    });
+    let engine = engine(&[plain.address()], &format!("{}\nhealth = {{ kind = \"tls\", {QUICK} }}", tls("")));
+    up(&engine, plain.address(), 0.0);
+    assert!(engine.metric("propylon_health_checks_total", &[("result", "tls-failed")]) > 0.0);
+    nginx.stop();
+}
+
+#[test]
+fn a_grpc_server_is_asked_over_tls() {
+    let server = GrpcServer::start("shop.Cart");
+    let pass = format!("location /grpc. {{ grpc_pass grpc://{}; }}", server.address());
+    let mut nginx = secure(&pass);
+    let health = format!("{}\nhealth = {{ kind = \"grpc\", service = \"shop.Cart\", {QUICK} }}", tls(""));
+    let engine = engine(&[nginx.address()], &health);
+    holds("up", || state(&engine, &nginx.address().to_string())["state"] == "up");
+    server.say(NOT_SERVING);
+    holds("down", || state(&engine, &nginx.address().to_string())["reason"] == "not-serving (NOT_SERVING)");
+    nginx.stop();
 }
 
 #[test]
