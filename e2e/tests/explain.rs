@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use propylon_e2e::engine::simple;
 use propylon_e2e::program::{Said, run};
-use propylon_e2e::{Certificates, Scratch, binaries};
+use propylon_e2e::{Certificates, Engine, Origin, Scratch, binaries};
 use serde_json::Value;
 
 fn propylon(arguments: &[&str]) -> Said {
@@ -126,4 +127,21 @@ fn a_limit_too_low_for_the_configuration_is_bad() {
     let said = propylon(&["doctor", "-c", &path]);
     assert_eq!(said.status.code(), Some(1), "{}", said.text());
     assert!(said.text().contains("LimitNOFILE=200000064"), "{}", said.text());
+}
+
+#[test]
+fn an_engine_at_work_is_watched_from_a_terminal() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let admin = engine.admin().to_string();
+    let said = propylon(&["top", "--admin", &admin, "--json"]);
+    assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
+    let value: Value = serde_json::from_str(&said.text()).expect("JSON");
+    assert_eq!(value["servers"][0]["address"], origin.address().to_string());
+    let said = propylon(&["top", "--admin", &admin]);
+    assert!(said.text().contains(&origin.address().to_string()), "{}", said.text());
+    drop(engine);
+    let said = propylon(&["top", "--admin", &admin]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains("does not answer"), "{}", said.stderr);
 }

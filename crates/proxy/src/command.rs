@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod explain;
 mod run;
+mod top;
 mod with_parent;
 
 use std::ffi::OsString;
@@ -59,6 +60,10 @@ enum Command {
         nothing.\n\nExit codes: 0 nothing is bad (advice may be printed); 1 something is, or the configuration has errors; \
         2 wrong usage.")]
     Doctor(doctor::Arguments),
+    /// Watch an engine in a terminal: clients, handshakes, latencies, servers, certificates
+    #[command(after_help = "Examples:\n  propylon top\n  propylon top -c propylon.toml\n  propylon top --admin \
+        127.0.0.1:9900 --json\n\nKeys: q quits.\n\nExit codes: 0 done; 1 the admin address does not answer; 2 wrong usage.")]
+    Top(top::Arguments),
     /// Become another program, which ends when the process that started it does
     #[command(hide = true)]
     WithParent {
@@ -83,6 +88,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::main(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
         Command::Demo(arguments) => demo::main(&arguments),
+        Command::Top(arguments) => top::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
