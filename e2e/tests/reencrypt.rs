@@ -40,7 +40,7 @@ fn refused(engine: &Engine, reason: &str) {
     assert!(engine.metric(failures, &[("reason", reason)]) > 0.0);
     assert!(engine.metric("propylon_server_faults_total", &[("reason", reason)]) > 0.0);
     let said = engine.stderr().join("\n");
-    assert!(said.contains(&format!("backend \"app\", server 127.0.0.1:")) && said.contains(reason), "{said}");
+    assert!(said.contains("backend \"app\", server 127.0.0.1:") && said.contains(reason), "{said}");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_connection_that_turns_out_to_be_stale_is_not_felt() {
 
 #[test]
 fn an_end_that_was_not_announced_is_told_from_one_that_was() {
-    let whole = |number: usize| number % 2 == 0;
+    let whole = |number: usize| number.is_multiple_of(2);
     let origin = SecureOrigin::scripted(&certificate(), &[&TLS13], move |number, stream| {
         if read_request(stream).is_some() {
             send(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nall there is");

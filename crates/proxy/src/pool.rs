@@ -261,15 +261,18 @@ impl Pool {
     /// without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |idle: &mut Idle| {
-            if idle.since < rested {
-                idle.connection.stream.rest();
-            }
-            let notice = &self.notices[idle.connection.key.server];
-            idle.since >= limit
+            let connection = &mut idle.connection;
+            let notice = &self.notices[connection.key.server];
+            let is_kept = idle.since >= limit
                 && notice.is_open()
-                && notice.is_current(&mut idle.connection.way)
-                && idle.connection.stream.is_quiet()
-                && !idle.connection.is_expired()
+                && notice.is_current(&mut connection.way)
+                && connection.stream.is_quiet()
+                && !connection.is_expired();
+            // After the look at what has come: there may be tickets in it.
+            if is_kept && idle.since < rested {
+                connection.stream.rest();
+            }
+            is_kept
         };
         self.retain(keep, closed);
     }

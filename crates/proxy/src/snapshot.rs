@@ -357,15 +357,15 @@ impl CoreSnapshot {
     /// With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates is
     /// forgotten.
     fn connectors_for(&self, next: &Snapshot) -> Vec<Option<Rc<Connector>>> {
-        let pairs = self.shared.upstreams.iter().zip(&next.upstreams).zip(&self.connectors);
-        let connector = |((old, new), known): ((&Option<Arc<_>>, &Option<Arc<UpstreamProfile>>), &Option<Rc<_>>)| {
-            let new = new.as_ref()?;
-            match old.as_ref().is_some_and(|old| Arc::ptr_eq(old, new)) {
-                true => known.clone(),
-                false => Some(Rc::new(new.connector())),
+        let connector = |(backend, upstream): (usize, &Option<Arc<UpstreamProfile>>)| {
+            let upstream = upstream.as_ref()?;
+            let same = self.shared.upstreams[backend].as_ref().is_some_and(|known| Arc::ptr_eq(known, upstream));
+            match same {
+                true => self.connectors[backend].clone(),
+                false => Some(Rc::new(upstream.connector())),
             }
         };
-        pairs.map(connector).collect()
+        next.upstreams.iter().enumerate().map(connector).collect()
     }
 
     /// Whether RSA operations wait for each other's company.

@@ -139,11 +139,6 @@ impl Connector {
         let target = &self.servers[server];
         UpstreamSession::new(&target.config, &target.name)
     }
-
-    /// What the certificate of this server has to be for, for logs.
-    pub fn name(&self, server: usize) -> String {
-        self.servers[server].name.to_str().into_owned()
-    }
 }
 
 impl fmt::Debug for UpstreamProfile {
