@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::Directory;
-use propylon_config::{At, Backend, BackendTls, Balance, Queue, Reuse, Server, ServerAddress, ServerTimeouts};
+use propylon_config::{At, Backend, BackendTls, Balance, Circuit, Queue, Reuse, Server, ServerAddress, ServerTimeouts};
 use propylon_config::{TlsPolicy, Trust};
 use propylon_tls::{Connector, Step, UpstreamFailure, UpstreamProfile, UpstreamSession, Version};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
@@ -88,6 +88,9 @@ fn backend(address: &str) -> Backend {
         min_idle: 0,
         max_requests: None,
         max_lifetime: None,
+        health: None,
+        outlier: None,
+        circuit: Circuit::default(),
         tls: None,
         at: AT,
     }
