@@ -10,6 +10,7 @@ pub mod client;
 pub mod distance;
 pub mod dns;
 pub mod engine;
+pub mod external;
 pub mod grpc;
 pub mod http;
 pub mod keyserver;

@@ -171,6 +171,11 @@ pub struct Listener {
     pub protocol: Protocol,
     /// Absent: plaintext.
     pub tls: Option<TlsId>,
+    /// Application protocols that TLS may agree on here, the one liked best first. For `Tcp` only; none: whatever a
+    /// client offers is passed over.
+    pub alpn: Vec<String>,
+    /// Every connection begins with a header of the PROXY protocol, before TLS, and it is believed. Default no.
+    pub accept_proxy_protocol: bool,
     /// Key types in this listener's own order. Absent: its TLS profile's.
     pub prefer: Option<Vec<KeyType>>,
     /// Path that Propylon answers itself, with 200.
@@ -196,11 +201,40 @@ pub struct Bind {
     pub at: At,
 }
 
-/// Grows `Tcp` and `Passthrough`; until then the schema refuses them as "not supported yet".
+/// What a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1 and, where TLS agrees on it, HTTP/2.
     Http,
+    /// Bytes both ways, whatever they mean; TLS may end here.
+    Tcp,
+    /// TLS that ends at the servers: only the name that the client asks for is read.
+    Passthrough,
+}
+
+impl Protocol {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Tcp => "tcp",
+            Protocol::Passthrough => "passthrough",
+        }
+    }
+
+    /// Bytes are handed on and not understood.
+    pub fn is_relay(self) -> bool {
+        self != Protocol::Http
+    }
+}
+
+/// Which form of the PROXY protocol is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// A line of text with the addresses.
+    V1,
+    /// Binary: the addresses and, where TLS ended here, what is known of it.
+    V2,
 }
 
 /// What becomes of X-Forwarded-For/-Proto/-Host and Forwarded that a client sent.
@@ -292,7 +326,7 @@ pub struct ClientTimeouts {
     pub body: Duration,
     /// Keep-alive connection with nothing in progress. Default 75 s.
     pub idle: Duration,
-    /// Upgraded connection with no byte either way. Default 1 h.
+    /// Upgraded or relayed connection with no byte either way. Default 1 h.
     pub tunnel_idle: Duration,
 }
 
@@ -654,9 +688,12 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
-    /// Which requests may share a server connection. Default safe.
+    /// Which requests may share a server connection. Default safe. Where `send_proxy_protocol` is set, only those of one client
+    /// connection do, whatever this says.
     pub reuse: Reuse,
-    /// Requests that wait while every server has as many connections as it may.
+    /// Connections begin with a header that tells of the client. Default none.
+    pub send_proxy_protocol: Option<ProxyProtocol>,
+    /// Requests and relays that wait while every server has as many connections as it may.
     pub queue: Queue,
     /// Patience with servers.
     pub timeouts: ServerTimeouts,

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use crate::model::{
-    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Redirect, Route, TlsProfile,
+    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Protocol, Redirect, Route,
+    TlsProfile,
 };
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};
@@ -19,9 +20,11 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     monitor_paths(report, config, routes);
     identities(report, config, routes);
     facts(report, config);
+    relays(report, config, routes);
     // What is absent from the tree may only be missing because of an error elsewhere in the text.
     if report.is_whole() {
         reach(report, config, routes);
+        relays_lead_somewhere(report, config, routes);
         unused(context, config, routes);
     }
 }
@@ -183,7 +186,9 @@ fn reached<'c>(config: &'c Config, route: &Route) -> impl Iterator<Item = (Liste
         Some(ListenerId(id)) => id..(id + 1).min(config.listeners.len()),
         None => 0..config.listeners.len(),
     };
-    range.map(|id| (ListenerId(id), &config.listeners[id]))
+    // A route for any listener is for http listeners.
+    let is_reached = move |listener: &Listener| only.is_some() || !listener.protocol.is_relay();
+    range.map(|id| (ListenerId(id), &config.listeners[id])).filter(move |(_, listener)| is_reached(listener))
 }
 
 /// The monitor path is answered before any route is looked at.
@@ -256,6 +261,43 @@ fn facts(report: &Report<'_>, config: &Config) {
     }
 }
 
+/// Routes of listeners that hand bytes on: there is no path, no answer of our own, and a host only where TLS names one.
+fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let listener = draft.route.listener.and_then(|id| config.listeners.get(id.0));
+        let Some(listener) = listener.filter(|listener| listener.protocol.is_relay()) else { continue };
+        let (name, protocol) = (shown(&listener.name), listener.protocol.name());
+        let on = format!("[listener.{name}] has protocol = \"{protocol}\"");
+        if draft.route.path != PathPattern::Prefix("/".to_string()) {
+            report.error(draft.span, format!("{on}: there are no paths"), "remove `path`");
+        }
+        if !matches!(draft.route.action, Action::Backend(_)) {
+            report.error(draft.span, format!("{on}: nothing is answered here"), "give the route a `backend`");
+        }
+        let is_named = listener.protocol == Protocol::Passthrough || listener.tls.is_some();
+        if draft.route.host != HostPattern::Any && !is_named {
+            let fix = "remove `host`, or add `tls` to the listener";
+            report.error(draft.span, format!("{on} and no TLS: clients name no host"), fix);
+        }
+    }
+}
+
+/// A relay without a route could only close every connection; a route for any listener is for http listeners.
+fn relays_lead_somewhere(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    if routes.iter().any(|draft| !draft.complete) {
+        return;
+    }
+    let routed: HashSet<ListenerId> = routes.iter().filter_map(|draft| draft.route.listener).collect();
+    for (id, listener) in config.listeners.iter().enumerate() {
+        if listener.protocol.is_relay() && !routed.contains(&ListenerId(id)) {
+            let name = shown(&listener.name);
+            let what = format!("no route is for [listener.{name}]: its connections have nowhere to go");
+            let fix = format!("add a [[route]] with listener = \"{name}\" and a `backend`");
+            report.error_at(listener.at, what, fix);
+        }
+    }
+}
+
 fn profile<'c>(config: &'c Config, listener: &Listener) -> Option<&'c TlsProfile> {
     listener.tls.and_then(|id| config.tls.get(id.0))
 }
@@ -266,7 +308,7 @@ fn reach(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
     let reached: HashSet<ListenerId> = routes.iter().filter_map(|draft| draft.route.listener).collect();
     for (id, listener) in config.listeners.iter().enumerate() {
-        if !reached.contains(&ListenerId(id)) {
+        if !reached.contains(&ListenerId(id)) && !listener.protocol.is_relay() {
             let name = shown(&listener.name);
             let what = format!("no route is for [listener.{name}]: it answers every request with 404");
             report.warning_at(listener.at, what, "add a [[route]], or remove the listener");

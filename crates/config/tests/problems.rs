@@ -170,10 +170,8 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
     let listener = |text: &str| format!("[listener.b]\nbind='[::]:1'\n{text}");
     let tls = |text: &str| format!("{}\n[tls.t]\ncertificates=['a']\n{text}", listener("tls='t'"));
     expect_below_good(&[
-        (&listener("protocol='tcp'"), 3, 10, "`protocol = \"tcp\"` is not supported yet; remove it, or use \"http\""),
-        (&listener("protocol='passthrough'"), 3, 10, "`protocol = \"passthrough\"` is not supported yet"),
         (&listener("protocol='htpp'"), 3, 10, "did you mean \"http\"?"),
-        (&listener("accept_proxy_protocol=true"), 3, 1, "`accept_proxy_protocol` is not supported yet"),
+        (&listener("accept_proxy_protocol='yes'"), 3, 23, "expected a boolean"),
         (&tls("signer='v'"), 6, 8, "no signer named \"v\""),
         (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
         (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
@@ -258,6 +256,37 @@ fn probes_ejections_and_name_servers_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn relays_are_checked() {
+    let relay = |protocol: &str, more: &str, route: &str| {
+        format!("[listener.r]\nbind='[::]:1'\nprotocol='{protocol}'\n{more}\n[[route]]\nlistener='r'\n{route}")
+    };
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let secure = "tls='t'\n[tls.t]\ncertificates=['a']";
+    for fine in [
+        relay("tcp", "accept_proxy_protocol=true", "backend='app'"),
+        relay("tcp", secure, "host='*.a.example'\nbackend='app'"),
+        relay("tcp", &format!("alpn=['imap','h2']\n{secure}"), "backend='app'"),
+        relay("passthrough", "", "host='a.example'\nbackend='app'"),
+        backend("send_proxy_protocol='v2'\nreuse='always'\nmin_idle=0"),
+    ] {
+        assert_eq!(all(&format!("{GOOD}{fine}")), Vec::<String>::new(), "{fine}");
+    }
+    expect_below_good(&[
+        ("[listener.r]\nbind='[::]:1'\nprotocol='tcp'", 1, 11, "no route is for [listener.r]: its connections have nowhere to go; add a [[route]] with listener = \"r\""),
+        (&relay("tcp", "", "backend='app'\npath='/x'"), 5, 1, "there are no paths; remove `path`"),
+        (&relay("tcp", "", "respond={}"), 5, 1, "nothing is answered here"),
+        (&relay("tcp", "", "host='a'\nbackend='app'"), 5, 1, "clients name no host; remove `host`, or add `tls`"),
+        (&relay("tcp", "monitor_path='/x'", "backend='app'"), 4, 1, "`monitor_path` is about HTTP"),
+        (&relay("passthrough", "limits={headers=3}", "backend='app'"), 4, 1, "which protocol = \"passthrough\" does not look into"),
+        (&relay("passthrough", secure, "backend='app'"), 4, 5, "TLS ends at the servers"),
+        (&relay("tcp", "alpn=['imap']", "backend='app'"), 4, 1, "`alpn` is for listeners with protocol = \"tcp\" and `tls`"),
+        (&relay("tcp", &format!("alpn=['']\n{secure}"), "backend='app'"), 4, 7, "not the name of a protocol"),
+        (&backend("send_proxy_protocol='v3'"), 6, 21, "did you mean \"v1\"?"),
+        (&backend("send_proxy_protocol='v1'\nmin_idle=2"), 7, 10, "`min_idle` has no use with `send_proxy_protocol`"),
+    ]);
+}
+
+#[test]
 fn signers_are_checked() {
     let used = "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=['c']\nsigner='v'";
     let whole = |text: &str| format!("[signer.v]\n{text}\n{used}");
@@ -500,7 +529,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

@@ -45,6 +45,28 @@ pub struct Record<'a> {
     pub fault: Option<&'a str>,
 }
 
+/// What is known of a relayed connection when it has ended.
+pub struct RelayRecord<'a> {
+    pub client: std::net::SocketAddr,
+    pub listener: &'a str,
+    /// "tcp" or "passthrough".
+    pub protocol: &'static str,
+    /// The name that the client asked for.
+    pub server_name: Option<&'a str>,
+    pub bytes_received: u64,
+    pub bytes_sent: u64,
+    /// In microseconds.
+    pub handshake_us: Option<u64>,
+    pub queue_us: Option<u64>,
+    pub connect_us: Option<u64>,
+    pub total_us: u64,
+    pub backend: Option<&'a str>,
+    pub server: Option<&'a str>,
+    pub attempts: u32,
+    pub tls: Option<&'a TlsFields<'a>>,
+    pub fault: Option<&'a str>,
+}
+
 /// In microseconds; absent where a phase did not take place.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Durations {
@@ -68,7 +90,7 @@ pub struct TlsFields<'a> {
     pub group: Option<&'static str>,
     pub certificate: Option<&'static str>,
     pub signature: Option<&'static str>,
-    pub alpn: Option<&'static str>,
+    pub alpn: Option<&'a str>,
     pub resumed: bool,
     /// Only on a connection's first request.
     pub server_name: Option<&'a str>,
@@ -119,7 +141,38 @@ impl Sheet {
         let _ = write!(out, ",\"attempts\":{},\"reused\":{}", record.attempts, record.reused);
         tls(out, record.tls);
         field(out, "fault", record.fault.map(str::as_bytes));
-        out.extend_from_slice(b"}\n");
+        self.end_line();
+    }
+
+    pub fn write_relay(&mut self, record: &RelayRecord<'_>) {
+        if self.outlet.is_none() {
+            return;
+        }
+        self.write_time();
+        let out = &mut self.lines;
+        let _ = write!(out, ",\"client\":\"{}\",\"listener\":", record.client);
+        text(out, record.listener.as_bytes());
+        field(out, "protocol", Some(record.protocol.as_bytes()));
+        field(out, "server_name", record.server_name.map(str::as_bytes));
+        let _ = write!(out, ",\"bytes_received\":{},\"bytes_sent\":{}", record.bytes_received, record.bytes_sent);
+        let _ = write!(out, ",\"duration_us\":{{\"total\":{}", record.total_us);
+        let phases = [("handshake", record.handshake_us), ("queue", record.queue_us), ("connect", record.connect_us)];
+        for (name, value) in phases {
+            if let Some(value) = value {
+                let _ = write!(out, ",\"{name}\":{value}");
+            }
+        }
+        out.push(b'}');
+        field(out, "backend", record.backend.map(str::as_bytes));
+        field(out, "server", record.server.map(str::as_bytes));
+        let _ = write!(out, ",\"attempts\":{}", record.attempts);
+        tls(out, record.tls);
+        field(out, "fault", record.fault.map(str::as_bytes));
+        self.end_line();
+    }
+
+    fn end_line(&mut self) {
+        self.lines.extend_from_slice(b"}\n");
         self.count += 1;
         if self.lines.len() >= SHEET_BYTES {
             self.hand_over();

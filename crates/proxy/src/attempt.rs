@@ -54,6 +54,8 @@ pub async fn forward(
     request.note.backend = Some(backend.0);
     connection.note_backend(backend);
     let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
+        let core = Rc::clone(&connection.core);
+        core.metrics.increment(core.telemetry.backends[backend.0].queue_refused.of("circuit-open"));
         return refuse(connection, request, snapshot, backend, &Refusal::Queue("circuit-open"));
     };
     state.retry_budget.borrow_mut().earn();
@@ -151,8 +153,7 @@ fn give_up(
         experience.fresh = true;
         experience.kept = permit.map(|permit| (server, permit));
     } else {
-        experience.failures += 1;
-        experience.tried.push(server);
+        experience.failed(server);
         // What this machine is short of is no fault of the server.
         if failed.status != 503 {
             core.metrics.increment(metrics.servers[server].failures);
@@ -193,19 +194,16 @@ fn refuse(
     backend: BackendId,
     refusal: &Refusal,
 ) -> After {
-    let core = Rc::clone(&connection.core);
-    let metrics = &core.telemetry.backends[backend.0];
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
-            core.metrics.increment(metrics.unavailable);
             // All of them are known to be down, or drained: nobody was asked.
             let reason = if snapshot.backends[backend.0].open() == 0 { "no-healthy-server" } else { "no-server" };
-            core.metrics.increment(metrics.faults.of(reason));
+            let core = Rc::clone(&connection.core);
+            core.metrics.increment(core.telemetry.backends[backend.0].faults.of(reason));
             request.note.fault = Some(reason);
             answer_busy(connection, request, reason, 1)
         }
         Refusal::Queue(reason) => {
-            core.metrics.increment(metrics.queue_refused.of(reason));
             request.note.fault = Some(reason);
             let wait = match *reason {
                 "circuit-open" => 1,
@@ -214,9 +212,8 @@ fn refuse(
             answer_busy(connection, request, reason, wait)
         }
         Refusal::ClientGone => {
-            core.metrics.increment(metrics.queue_refused.of("client-gone"));
             request.note.fault = Some("client-reset");
-            core.metrics.increment(connection.metrics().faults.of("client-reset"));
+            connection.core.metrics.increment(connection.metrics().faults.of("client-reset"));
             After::Abort
         }
     }

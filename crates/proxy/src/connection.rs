@@ -2,6 +2,7 @@
 //! quiet times between them, then an orderly end.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU64;
 use std::pin::Pin;
@@ -20,6 +21,9 @@ use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
+use crate::proxied;
+use crate::proxy_protocol::Ends;
+use crate::relay;
 use crate::signer::Work;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
@@ -47,18 +51,27 @@ pub struct Connection {
     pub wire: Buffer,
     pub deadline: Deadline,
     /// Milliseconds on the core's clock.
-    accepted: u64,
+    pub accepted: u64,
     pub facts: Option<Facts>,
     /// Duration of the handshake in microseconds, until the first request has logged it.
     pub handshake_us: Option<u32>,
     /// Requests begun on this connection.
     pub requests: u32,
-    /// By what server connections of its own are known; none while it has had none.
-    owner: Option<NonZeroU64>,
+    /// None for nearly all.
+    rare: Option<Box<Rare>>,
     /// Backends that its requests went to, a bit for each (from the 65th on they share them).
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
+}
+
+/// What few connections have, in a box of its own.
+#[derive(Default)]
+struct Rare {
+    /// What a header of the PROXY protocol has said; `peer` is its source then.
+    proxied: Option<Ends>,
+    /// By what server connections of its own are known.
+    owner: Option<NonZeroU64>,
 }
 
 /// What becomes of a connection when a request is over.
@@ -95,7 +108,8 @@ impl Connection {
         core.metrics.raise(metrics.open);
         core.connections.set(core.connections.get() + 1);
         let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
-        let handshaking = tls.is_some();
+        // A client that a proxy will announce is not known yet.
+        let handshaking = tls.is_some() && !core.snapshot().listener(listener).accept_proxy_protocol;
         if handshaking {
             core.begin_handshake(peer.ip());
         }
@@ -113,8 +127,8 @@ impl Connection {
             facts: None,
             handshake_us: None,
             requests: 0,
+            rare: None,
             handshaking,
-            owner: None,
             backends: 0,
         }
     }
@@ -125,8 +139,38 @@ impl Connection {
         }
     }
 
+    /// The client is somebody else than it seemed to be.
+    pub fn stand_for(&mut self, ends: Ends) {
+        self.peer = ends.source;
+        self.rare.get_or_insert_default().proxied = Some(ends);
+    }
+
+    /// Who has connected to where: as a header of the PROXY protocol has said, or else as the socket says.
+    pub fn ends(&self) -> io::Result<Ends> {
+        match self.rare.as_ref().and_then(|rare| rare.proxied) {
+            Some(ends) => Ok(ends),
+            None => Ok(Ends { source: self.peer, destination: self.stream.socket.local_address()? }),
+        }
+    }
+
+    /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
+    /// many of this client's.
+    pub fn admit_announced(&mut self) -> bool {
+        if self.stream.tls.is_none() {
+            return true;
+        }
+        if let Err(refusal) = self.core.check_handshake(self.peer.ip()) {
+            self.core.metrics.increment(self.core.telemetry.gate.refused.of(refusal));
+            let _ = self.stream.socket.reset_on_close();
+            return false;
+        }
+        self.core.begin_handshake(self.peer.ip());
+        self.handshaking = true;
+        true
+    }
+
     pub fn owner(&mut self) -> NonZeroU64 {
-        *self.owner.get_or_insert_with(|| self.core.next_owner())
+        *self.rare.get_or_insert_default().owner.get_or_insert_with(|| self.core.next_owner())
     }
 
     /// A request goes to this backend.
@@ -146,8 +190,14 @@ impl Connection {
 
     /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet.
     async fn live(&mut self) {
+        if self.is_announced() && !Box::pin(proxied::read(self)).await {
+            return;
+        }
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
             return;
+        }
+        if self.is_relayed() {
+            return Box::pin(relay::run(self)).await;
         }
         loop {
             match Box::pin(self.work()).await {
@@ -163,6 +213,15 @@ impl Connection {
                 return Box::pin(self.farewell(After::Close)).await;
             }
         }
+    }
+
+    /// A proxy in front speaks first, and tells who the client is.
+    fn is_announced(&self) -> bool {
+        self.core.snapshot().listener(self.listener).accept_proxy_protocol
+    }
+
+    fn is_relayed(&self) -> bool {
+        self.core.snapshot().listener(self.listener).protocol.is_relay()
     }
 
     /// Waits for the next request with no buffer in hand. False when it will not come.
@@ -424,8 +483,8 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field: of the server name there is only the log to be told.
-        if !self.core.log.borrow().is_on() {
+        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told.
+        if !self.is_relayed() && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
             self.forget_introduction(core.snapshot().listener(self.listener));
         }
@@ -492,7 +551,7 @@ impl Connection {
     }
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
-    async fn farewell(&mut self, after: After) {
+    pub async fn farewell(&mut self, after: After) {
         let core = Rc::clone(&self.core);
         if self.facts.is_some() {
             self.stream.stage_close(&mut self.wire);
@@ -564,7 +623,7 @@ impl Drop for Connection {
             self.core.metrics.increment(self.core.telemetry.process.panics);
         }
         self.give_buffers_back();
-        if let Some(owner) = self.owner {
+        if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);
         }
         for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {

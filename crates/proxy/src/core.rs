@@ -23,6 +23,7 @@ use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::pool::Pool;
+use crate::relay::Pipes;
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -36,6 +37,7 @@ const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 pub struct Core {
     pub stock: Stock,
+    pub pipes: Pipes,
     pub timers: Rc<Timers>,
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
@@ -73,6 +75,11 @@ pub struct Core {
     date: RefCell<Date>,
 }
 
+/// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
+fn first_owner(core: usize) -> NonZeroU64 {
+    NonZeroU64::MIN.saturating_add((core as u64) << 48)
+}
+
 fn limits(config: HandshakeLimits) -> Limits {
     let per_source = match config.per_source {
         Some(count) => PerSource::Always(count),
@@ -103,8 +110,10 @@ impl Core {
         let signers = telemetry.signers.iter().enumerate();
         let signers =
             signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
+        let core = metrics.index();
         Rc::new(Core {
             stock: Stock::default(),
+            pipes: Pipes::default(),
             timers: Rc::new(Timers::new()),
             metrics,
             telemetry,
@@ -125,7 +134,7 @@ impl Core {
             requests: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
-            owners: Cell::new(NonZeroU64::MIN),
+            owners: Cell::new(first_owner(core)),
             snapshot: RefCell::new(snapshot),
             date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
         })
@@ -218,12 +227,14 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);
         self.metrics.set(metrics.queued, self.gate.waiting() as i64);
         if sweep {
             self.stock.trim();
+            self.pipes.trim();
             self.sweep_pools();
         }
     }
@@ -265,7 +276,7 @@ impl Core {
         self.metrics.set(metrics.idle, pool.idle(server) as i64);
     }
 
-    /// A number that no other client connection of this core has.
+    /// A number that no other client connection has, of this core or another.
     pub fn next_owner(&self) -> NonZeroU64 {
         let owner = self.owners.get();
         self.owners.set(owner.saturating_add(1));
@@ -297,5 +308,17 @@ impl Core {
         for _ in 0..closed {
             self.metrics.lower(metrics.open);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_cores_have_the_same_owners() {
+        let cores = [0, 1, 2, 1023].map(first_owner);
+        // A million client connections a second would take nine years.
+        assert!(cores.windows(2).all(|pair| pair[1].get() - pair[0].get() >= 1 << 48), "{cores:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Config, Workers};
+use propylon_config::{Config, Listener, Protocol, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
@@ -119,19 +119,29 @@ fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>
                 propylon_sys::check_free(address).map_err(fail)?;
             }
             for own in &mut sockets {
-                let options =
-                    ListenOptions { reuse_port: true, defer_accept: Some(DEFER_ACCEPT), ..ListenOptions::default() };
+                let defer_accept = clients_speak_first(listener).then_some(DEFER_ACCEPT);
+                let options = ListenOptions { reuse_port: true, defer_accept, ..ListenOptions::default() };
                 let socket = propylon_sys::listen(address, options).map_err(fail)?;
                 // Accepted sockets inherit it: a call saved per connection.
                 propylon_sys::set_nodelay(&socket).map_err(fail)?;
                 address = socket.local_addr().map_err(fail)?;
                 own.push((index, socket));
             }
-            let scheme = if listener.tls.is_some() { "https" } else { "http" };
+            let scheme = match (listener.protocol, listener.tls) {
+                (Protocol::Http, None) => "http",
+                (Protocol::Http, Some(_)) => "https",
+                (Protocol::Tcp, None) => "tcp",
+                (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
+            };
             log::info!("listener \"{}\" at {scheme}://{address}", listener.name);
         }
     }
     Ok(sockets)
+}
+
+/// Of what is relayed as it is nothing is known: servers of SMTP, SSH or MySQL begin themselves.
+fn clients_speak_first(listener: &Listener) -> bool {
+    listener.protocol != Protocol::Tcp || listener.tls.is_some() || listener.accept_proxy_protocol
 }
 
 /// By listener. All workers have bound the same, so the first one's sockets tell.

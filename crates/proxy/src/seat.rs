@@ -1,4 +1,4 @@
-//! A place at a server for one request: which server, on which connection, and the wait while all of them are full.
+//! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
 use std::num::NonZeroU64;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use propylon_config::{BackendId, Reuse};
+use propylon_config::{Backend, BackendId, Reuse};
 use propylon_policy::reuse::{Fit, Level, fit};
 use propylon_policy::suspect::Suspects;
 use propylon_policy::turnstile::{Grant, Ticket};
@@ -21,6 +21,7 @@ use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use crate::proxied;
 use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
 use crate::socket::Socket;
@@ -29,7 +30,9 @@ use crate::telemetry::Wait;
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
 
-/// What a request has learnt in its earlier attempts.
+pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
+
+/// What a request or a relay has learnt in its earlier attempts.
 #[derive(Default)]
 pub struct Experience {
     /// Attempts that failed for another reason than a stale connection.
@@ -41,9 +44,19 @@ pub struct Experience {
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
+    /// Microseconds in the backend's line, if there was a wait.
+    pub queue_us: Option<u64>,
 }
 
-/// Why a request got no connection.
+impl Experience {
+    /// An attempt has failed, and the server is to blame.
+    pub fn failed(&mut self, server: usize) {
+        self.failures += 1;
+        self.tried.push(server);
+    }
+}
+
+/// Why there is no connection.
 pub enum Refusal {
     NoServer,
     /// One of `telemetry::QUEUE_REFUSALS`.
@@ -53,7 +66,7 @@ pub enum Refusal {
     Failed(Attempt),
 }
 
-/// Which servers a request may go to, the most particular first.
+/// Which servers will do, the most particular first.
 #[derive(Clone, Copy)]
 enum Choice {
     Trusted,
@@ -78,6 +91,21 @@ enum Pick {
     None,
 }
 
+/// What is asked of a connection.
+pub struct Need {
+    pub fit: Fit,
+    /// The kernel is asked whether an idle connection is still open.
+    pub certain: bool,
+    /// The only client connection whose bytes it may carry.
+    pub owner: Option<NonZeroU64>,
+}
+
+pub enum Found {
+    Connection(Box<ServerConnection>),
+    /// The right to make one; none where there is no limit.
+    Permit(Option<Permit>),
+}
+
 /// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
 pub async fn take(
     connection: &mut Connection,
@@ -88,40 +116,36 @@ pub async fn take(
     experience: &mut Experience,
 ) -> Result<Box<ServerConnection>, Refusal> {
     let core = Rc::clone(&connection.core);
-    let level = level(snapshot.shared.config.backends[backend.0].reuse);
-    let owner = (level == Level::Never).then(|| connection.owner());
+    let config = &snapshot.shared.config.backends[backend.0];
+    let level = level(config.reuse);
+    // What a server was told of a client at the start is not true of another.
+    let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
+    let owner = is_private.then(|| connection.owner());
     let need = Need {
         fit: if experience.fresh { Fit::New } else { fit(level, connection.requests <= 1, repeatable) },
         certain: !request.head.method.is_idempotent(),
         owner,
     };
     request.note.reused = false;
-    let (server, found) = match experience.kept.take() {
-        Some((server, permit)) => (server, Found::Permit(Some(permit))),
-        None => match seek(&core, snapshot, backend, &need, experience) {
-            Ok(found) => found,
-            Err(None) => return Err(Refusal::NoServer),
-            // Boxed, as all that is rare: every request would carry room for it.
-            Err(Some(wants)) => Box::pin(queue(connection, request, snapshot, backend, wants, &need)).await?,
-        },
-    };
+    let found = find(connection, snapshot, backend, &need, experience).await;
+    request.note.queue_us = experience.queue_us;
+    let (server, found) = found?;
     request.note.server = Some(server);
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    core.metrics.increment(metrics.requests);
     let permit = match found {
         Found::Connection(mut found) => {
             found.requests = found.requests.saturating_add(1);
-            core.metrics.increment(metrics.reused);
+            core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
             request.note.reused = true;
             return Ok(found);
         }
         Found::Permit(permit) => permit,
     };
     let key = PoolKey { server, owner };
+    let preamble = preamble(connection, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &connection.deadline)).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, &connection.deadline)).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         connection.count_timeout(Wait::Connect);
@@ -131,38 +155,58 @@ pub async fn take(
     Ok(made)
 }
 
-/// What a request asks of a connection.
-struct Need {
-    fit: Fit,
-    /// The kernel is asked whether an idle connection is still open.
-    certain: bool,
-    owner: Option<NonZeroU64>,
+/// What connections of this client to this backend begin with.
+fn preamble(connection: &Connection, config: &Backend) -> Result<Vec<u8>, Attempt> {
+    let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
+    let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
+    proxied::header(connection, version, None).map_err(|_| failed)
 }
 
-enum Found {
-    Connection(Box<ServerConnection>),
-    /// The right to make one; none where there is no limit.
-    Permit(Option<Permit>),
+/// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
+/// where every server that would do is full.
+pub async fn find(
+    connection: &mut Connection,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    need: &Need,
+    experience: &mut Experience,
+) -> Result<(usize, Found), Refusal> {
+    let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
+    let (server, found) = match experience.kept.take() {
+        Some((server, permit)) => (server, Found::Permit(Some(permit))),
+        None => match seek(&core, snapshot, backend, need, experience) {
+            Ok(found) => found,
+            Err(None) => {
+                core.metrics.increment(metrics.unavailable);
+                return Err(Refusal::NoServer);
+            }
+            // Boxed, as all that is rare: every request would carry room for it.
+            Err(Some(wants)) => Box::pin(queue(connection, snapshot, backend, wants, need, experience)).await?,
+        },
+    };
+    core.metrics.increment(metrics.servers[server].requests);
+    Ok((server, found))
 }
 
-/// Makes a connection within the backend's patience, and keeps the account of it.
+/// Makes a connection within the backend's patience, and keeps the account of it. It begins with `preamble`.
 pub async fn connect(
     core: &Core,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
+    preamble: &[u8],
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
-    let metrics = &core.telemetry.backends[backend.0];
-    let suspects = &snapshot.backends[backend.0].suspects;
     let config = &snapshot.shared.config.backends[backend.0];
-    let started = Instant::now();
     // One patience for both: the server is there when it can be spoken to.
     let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
-    let connected = reach(core, &snapshot.shared.servers[backend.0][key.server].notice, due, deadline).await;
-    core.metrics.observe(metrics.connect_duration, started.elapsed().as_micros() as u64);
-    let connected = match (connected, &snapshot.connectors[backend.0]) {
+    let started = Instant::now();
+    let notice = &snapshot.shared.servers[backend.0][key.server].notice;
+    let reached = reach(core, notice, preamble, due, deadline).await;
+    core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
+    let made = match (reached, &snapshot.connectors[backend.0]) {
         (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
         (Ok((socket, way)), Some(connector)) => {
             let greeted = greet(core, socket, connector, key.server, due, deadline).await;
@@ -171,7 +215,22 @@ pub async fn connect(
         }
         (Err(failed), _) => Err(failed),
     };
-    match connected {
+    settle(core, snapshot, backend, key, permit, made)
+}
+
+/// The account of an attempt to connect, and the connection if there is one.
+pub fn settle(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    made: Result<(ServerStream, Way), Attempt>,
+) -> Result<Box<ServerConnection>, Attempt> {
+    let metrics = &core.telemetry.backends[backend.0];
+    let suspects = &snapshot.backends[backend.0].suspects;
+    let config = &snapshot.shared.config.backends[backend.0];
+    match made {
         Ok((stream, way)) => {
             suspects.borrow_mut().succeeded(key.server);
             core.metrics.increment(metrics.servers[key.server].connections);
@@ -226,16 +285,29 @@ fn seek(
 
 async fn queue(
     connection: &mut Connection,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     wants: Box<[usize]>,
     need: &Need,
+    experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
     let core = Rc::clone(&connection.core);
+    let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
-    let grant = wait(connection, request, snapshot, backend, turnstile, wants).await?;
-    Ok(granted(&core, snapshot, backend, turnstile, grant, need))
+    let began = Instant::now();
+    let waited = wait(connection, snapshot, backend, turnstile, wants).await;
+    match &waited {
+        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
+        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        _ => {}
+    }
+    // Who found the line full has not waited.
+    if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
+        let micros = began.elapsed().as_micros() as u64;
+        experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
+        core.metrics.observe(metrics.queue_wait, micros);
+    }
+    Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
 }
 
 fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
@@ -368,7 +440,6 @@ impl Drop for Place<'_> {
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it.
 async fn wait(
     connection: &mut Connection,
-    request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
@@ -380,11 +451,11 @@ async fn wait(
     let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket };
-    let (started, due) = (Instant::now(), core.timers.now() + patience);
+    let due = core.timers.now() + patience;
     if connection.inbox.is_idle() {
         core.stock.give_back(&mut connection.inbox);
     }
-    let outcome = poll_fn(|context| {
+    let granted = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
@@ -399,14 +470,17 @@ async fn wait(
     })
     .await;
     drop(place);
-    let micros = started.elapsed().as_micros() as u64;
-    request.note.queue_us = Some(request.note.queue_us.unwrap_or(0) + micros);
-    core.metrics.observe(metrics.queue_wait, micros);
-    outcome
+    granted
 }
 
 /// A connection to the server, by the address whose turn it is; by another where that fails.
-async fn reach(core: &Core, notice: &Notice, due: u64, deadline: &Deadline) -> Result<(Socket, Way), Attempt> {
+async fn reach(
+    core: &Core,
+    notice: &Notice,
+    preamble: &[u8],
+    due: u64,
+    deadline: &Deadline,
+) -> Result<(Socket, Way), Attempt> {
     let mut ways = notice.ways();
     let share = due.saturating_sub(core.timers.now()) / ways.len().max(1) as u64;
     let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
@@ -414,7 +488,7 @@ async fn reach(core: &Core, notice: &Notice, due: u64, deadline: &Deadline) -> R
     while let Some(way) = ways.next() {
         // One that does not answer leaves time for the others.
         let due = if ways.len() == 0 { due } else { (core.timers.now() + share).min(due) };
-        match reach_by(core, way, due, deadline).await {
+        match reach_by(core, way, preamble, due, deadline).await {
             Ok(socket) => {
                 lost.into_iter().for_each(|lost| notice.note_failed(lost));
                 return Ok((socket, way));
@@ -428,20 +502,23 @@ async fn reach(core: &Core, notice: &Notice, due: u64, deadline: &Deadline) -> R
     Err(failed)
 }
 
-async fn reach_by(core: &Core, way: Way, due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
+async fn reach_by(core: &Core, way: Way, preamble: &[u8], due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
     let mut socket = Socket::new(propylon_sys::connect(way.address).map_err(|error| connect_failure(&error))?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
         }
         if core.timers.now() >= due {
-            let repeatable = Repeatable::Unsent;
-            return Poll::Ready(Err(Attempt { status: 504, reason: "connect-timeout", repeatable }));
+            return Poll::Ready(Err(CONNECT_TIMEOUT));
         }
         deadline.set(due, context.waker());
         Poll::Pending
     })
     .await?;
+    // The request follows at once. The kernel takes a first few hundred bytes whole, or the connection has failed.
+    if !preamble.is_empty() && socket.send_more(preamble).ok() != Some(preamble.len()) {
+        return Err(Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent });
+    }
     Ok(socket)
 }
 
@@ -519,7 +596,7 @@ pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server
     log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
 }
 
-fn connect_failure(error: &std::io::Error) -> Attempt {
+pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         // Another server would fare no better.
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),

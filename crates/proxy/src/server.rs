@@ -154,6 +154,11 @@ impl ServerStream {
         self.socket.leave_event_loop()
     }
 
+    /// See [`Socket::reset_on_close`].
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        self.socket.reset_on_close()
+    }
+
     /// Moves the connection out; what stays behind answers with errors.
     pub fn take(&mut self) -> ServerStream {
         ServerStream { socket: self.socket.take(), tls: self.tls.take() }

@@ -46,6 +46,9 @@ pub fn alpn_name(position: u8) -> &'static str {
 pub struct Snapshot {
     pub config: Arc<Config>,
     pub router: Arc<Router>,
+    relay_router: Arc<Router>,
+    /// The routes that `relay_router` knows.
+    relay_routes: Arc<[usize]>,
     /// By backend, then by server.
     pub servers: Arc<Vec<Vec<Server>>>,
     /// By `SignerId`.
@@ -111,12 +114,29 @@ impl Snapshot {
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers = Arc::new(config.backends.iter().map(|backend| servers(backend, &mut found)).collect());
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
+        // A route for any listener is one for any http listener.
+        let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
+        let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
+        let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
+        let relay_router = Arc::new(Router::new(relay_rules));
         let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
         let turnstiles = turnstiles.collect();
         let profiles = profiles.into_iter().map(Arc::new).collect();
         let upstreams = upstreams.into_iter().map(|upstream| upstream.map(Arc::new)).collect();
         let config = Arc::new(config);
-        Ok((Snapshot { config, router, servers, signers, turnstiles, profiles, upstreams, tickets }, warnings))
+        let snapshot = Snapshot {
+            config,
+            router,
+            relay_router,
+            relay_routes,
+            servers,
+            signers,
+            turnstiles,
+            profiles,
+            upstreams,
+            tickets,
+        };
+        Ok((snapshot, warnings))
     }
 
     /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
@@ -128,6 +148,8 @@ impl Snapshot {
         Snapshot {
             config: Arc::clone(&self.config),
             router: Arc::clone(&self.router),
+            relay_router: Arc::clone(&self.relay_router),
+            relay_routes: Arc::clone(&self.relay_routes),
             servers: Arc::clone(&self.servers),
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
@@ -165,6 +187,10 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
 /// Loads the certificates of one profile. The findings beside it are warnings.
 pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
     Profile::load(tls, ALPN)
+}
+
+fn is_relay_route(config: &Config, route: &Route) -> bool {
+    route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
 }
 
 /// Loads what every signer's files hold; as [`load_profiles`].
@@ -289,7 +315,8 @@ impl Publication {
 impl Snapshot {
     fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
         let profile = listener.tls?.0;
-        Some(self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile)))
+        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile));
+        Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
     }
 }
 
@@ -381,6 +408,12 @@ impl CoreSnapshot {
     pub fn route(&self, listener: usize, host: &str, path: &[u8]) -> Option<&Route> {
         let index = self.shared.router.find(listener, host, path)?;
         Some(&self.shared.config.routes[index])
+    }
+
+    /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
+    pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
+        let index = self.shared.relay_router.find(listener, name, b"/")?;
+        Some(&self.shared.config.routes[self.shared.relay_routes[index]])
     }
 }
 

@@ -5,12 +5,13 @@
 //! read that fails (edge-triggered epoll reports whatever comes later; tokio's streams know this too).
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use propylon_sys::Pipe;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 pub struct Socket(State);
 
@@ -70,6 +71,45 @@ impl Socket {
             }
         }
         Pin::new(self.registered()?).poll_write_vectored(context, slices)
+    }
+
+    /// Moves up to `most` of what has come into an empty pipe, without a copy. 0 is the end.
+    pub fn poll_fill_pipe(
+        &mut self,
+        context: &mut Context<'_>,
+        pipe: &mut Pipe,
+        most: usize,
+    ) -> Poll<io::Result<usize>> {
+        let stream = self.registered()?;
+        loop {
+            ready!(stream.poll_read_ready(context))?;
+            match stream.try_io(Interest::READABLE, || pipe.fill(stream.as_fd(), most)) {
+                Err(error) if must_wait(&error) => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// Moves what a pipe holds on its way to the peer, as much as the kernel takes.
+    pub fn poll_drain_pipe(&mut self, context: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        let stream = self.registered()?;
+        loop {
+            ready!(stream.poll_write_ready(context))?;
+            match stream.try_io(Interest::WRITABLE, || pipe.drain(stream.as_fd())) {
+                Err(error) if must_wait(&error) => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+
+    /// Where the client has connected to.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        propylon_sys::local_address(self.fd()?)
+    }
+
+    /// Writes what the next write follows at once; both may go out together. Never waits.
+    pub fn send_more(&self, bytes: &[u8]) -> io::Result<usize> {
+        propylon_sys::send_more(self.fd()?, bytes)
     }
 
     /// Waits until there is something to read (or an end, or an error), without a buffer to read it into.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use propylon_config::Config;
+use propylon_config::{Config, Listener};
 use propylon_crypto::JobKind;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
@@ -12,6 +12,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::health;
+use crate::proxy_protocol::Malformed;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -75,9 +76,22 @@ pub struct Telemetry {
     pub backends: Vec<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
+    pub relay: PipeMetrics,
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+}
+
+/// Pipes that relays splice through.
+pub struct PipeMetrics {
+    pub open: Gauge,
+    pub refused: Counter,
+}
+
+/// What is counted of connections whose bytes are handed on.
+pub struct RelayMetrics {
+    pub ended: ByReason,
+    pub duration: Histogram,
 }
 
 /// Handshakes that wait for their turn, and those that are not begun at all.
@@ -160,6 +174,10 @@ pub struct ListenerMetrics {
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
+    /// Where bytes are handed on.
+    pub relay: Option<RelayMetrics>,
+    /// Where the PROXY protocol is spoken.
+    pub proxy_refused: Option<ByReason>,
 }
 
 /// Finished handshakes by what was negotiated.
@@ -395,6 +413,29 @@ pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gon
 pub const CLIENT_FAULTS: &[&str] =
     &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
 
+/// How a relayed connection ended: both sides in order, or one of these.
+pub const RELAY_ENDS: &[&str] = &[
+    "closed",
+    "client-closed",
+    "client-reset",
+    "server-reset",
+    "idle",
+    "tls-failure",
+    "hello-timeout",
+    "not-tls",
+    "bad-hello",
+    "no-route",
+    "client-certificate-required",
+    "no-server",
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "queue-full",
+    "queue-timeout",
+    "out-of-files",
+    "out-of-ports",
+];
+
 impl Telemetry {
     /// Registers everything for `config`; `columns` writers will be needed.
     pub fn new(config: &Config, columns: usize) -> (Telemetry, Arc<Store>) {
@@ -402,16 +443,24 @@ impl Telemetry {
         let r = &mut registry;
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
-        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, &listener.name)).collect();
+        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, listener)).collect();
         let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
+        let relay = PipeMetrics {
+            open: r.gauge("propylon_relay_pipes", "Pipes open for relays to splice through; two files each.", &[]),
+            refused: r.counter(
+                "propylon_relay_pipes_refused_total",
+                "Times that a relay went on copying because no pipe was to be had.",
+                &[],
+            ),
+        };
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate }, store)
     }
 }
 
@@ -473,6 +522,24 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
     }
 }
 
+/// Upper bounds for whole connections, in milliseconds: 1 ms to a day.
+const RELAY_BOUNDS: &[u64] =
+    &[1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 60_000, 300_000, 1_800_000, 3_600_000, 14_400_000, 86_400_000];
+
+fn relay_metrics(r: &mut Registry, name: &str) -> RelayMetrics {
+    let label = ("listener", name);
+    RelayMetrics {
+        ended: ByReason::new(r, "propylon_relays_total", "Relayed connections, by how they ended.", label, RELAY_ENDS),
+        duration: r.histogram(
+            "propylon_relay_duration_seconds",
+            "Relayed connections, from their accept to their end.",
+            &[label],
+            RELAY_BOUNDS,
+            1e-3,
+        ),
+    }
+}
+
 fn signer_metrics(r: &mut Registry, signer: &propylon_config::Signer) -> SignerMetrics {
     let servers: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
     SignerMetrics::new(r, &signer.name, &servers)
@@ -498,7 +565,14 @@ fn gate_metrics(r: &mut Registry) -> GateMetrics {
     }
 }
 
-fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
+fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {
+    let help = "Connections closed for want of a good header of the PROXY protocol.";
+    let reasons = [Malformed::REASONS, &["closed", "timeout"]].concat();
+    ByReason::new(r, "propylon_proxy_protocol_refused_total", help, ("listener", name), &reasons)
+}
+
+fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
+    let name = listener.name.as_str();
     let label = ("listener", name);
     let by = &[label];
     let class = |r: &mut Registry, class: &str| {
@@ -557,6 +631,8 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
         ),
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+        relay: listener.protocol.is_relay().then(|| relay_metrics(r, name)),
+        proxy_refused: listener.accept_proxy_protocol.then(|| proxy_refused(r, name)),
     }
 }
 

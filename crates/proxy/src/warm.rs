@@ -58,7 +58,7 @@ fn permit(pool: &Pool, server: usize) -> Option<Option<Permit>> {
 async fn make(core: Rc<Core>, snapshot: Rc<CoreSnapshot>, backend: BackendId, server: usize, permit: Option<Permit>) {
     let deadline = core.timers.deadline();
     let key = PoolKey { server, owner: None };
-    let made = seat::connect(&core, &snapshot, backend, key, permit, &deadline).await;
+    let made = seat::connect(&core, &snapshot, backend, key, permit, &[], &deadline).await;
     let pool = &snapshot.backends[backend.0].pool;
     pool.warming[server].set(pool.warming[server].get() - 1);
     let metrics = &core.telemetry.backends[backend.0].servers[server];

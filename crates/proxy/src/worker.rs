@@ -212,7 +212,10 @@ async fn accept(
 /// Serves a client, or resets its connection at once if its handshake could only be one too many: told early it can turn
 /// to another address, and it has cost next to nothing.
 fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
-    if core.snapshot().acceptors[listener].is_some()
+    let snapshot = core.snapshot();
+    // A proxy in front is not the client: see `Connection::admit_announced`.
+    if snapshot.acceptors[listener].is_some()
+        && !snapshot.listener(listener).accept_proxy_protocol
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
         core.metrics.increment(core.telemetry.gate.refused.of(refusal));

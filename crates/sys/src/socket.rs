@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv, sockopt};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send, sockopt};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// How to listen.
@@ -111,6 +111,18 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
 pub fn peek_reset(stream: impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     !matches!(recv(&stream, &mut [0], flags), Ok(_) | Err(Errno::AGAIN | Errno::INTR))
+}
+
+/// Where a client has connected to; an IPv4 address as such also on a dual-stack socket.
+pub fn local_address(stream: impl AsFd) -> io::Result<SocketAddr> {
+    let address = SocketAddr::try_from(rustix::net::getsockname(stream)?)?;
+    Ok(SocketAddr::new(address.ip().to_canonical(), address.port()))
+}
+
+/// Writes what is followed by more at once: the kernel holds it back a moment, to send both together. Returns how much
+/// of it was taken.
+pub fn send_more(stream: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    Ok(send(stream, bytes, SendFlags::MORE | SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
 /// Without Nagle's delay. Sockets accepted from a listener inherit it.

@@ -72,6 +72,14 @@ impl AcceptorParts {
         AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4 }
     }
 
+    /// The same with other protocols to agree on than the profile's, the one liked best first.
+    #[must_use]
+    pub fn with_alpn(mut self, protocols: &[String]) -> AcceptorParts {
+        let config = Arc::make_mut(&mut self.config);
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        self
+    }
+
     /// On the core that it is for: from here on references are counted there alone.
     pub fn assemble(&self) -> Acceptor {
         Acceptor { parts: self.clone(), way: None }

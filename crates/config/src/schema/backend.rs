@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::backend_tls::backend_tls;
 use super::{Context, DAY, HOUR, close, health, seconds, timeout, up_to};
 use crate::address;
-use crate::model::{Backend, Balance, Queue, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, Balance, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -21,6 +21,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let report = context.report;
     let balance = balance(&mut section);
     let servers = servers(&mut section);
+    let send_proxy_protocol = send_proxy_protocol(&mut section);
     let reuse = reuse(&mut section);
     let tls = backend_tls(context, &mut section);
     let health = health::health(&mut section, tls.is_some());
@@ -35,7 +36,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
-    let min_idle = min_idle(&mut section, max_idle, reuse);
+    let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
     let max_lifetime = section.duration("max_lifetime", up_to(DAY)).map(|found| found.value);
     section.close();
@@ -44,6 +45,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         balance,
         servers,
         reuse,
+        send_proxy_protocol,
         queue,
         timeouts,
         retries,
@@ -57,6 +59,11 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         tls,
         at: report.at(span),
     }
+}
+
+fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
+    let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
+    section.choice("send_proxy_protocol", &choices).map(|found| found.value)
 }
 
 fn balance(section: &mut Section<'_, '_>) -> Balance {
@@ -85,7 +92,7 @@ fn reuse(section: &mut Section<'_, '_>) -> Reuse {
     section.choice("reuse", &choices).map_or(Reuse::Safe, |found| found.value)
 }
 
-fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usize {
+fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse, announces: bool) -> usize {
     let Some(Found { value, span }) = section.integer("min_idle", 0..=65_536) else { return 0 };
     if value > max_idle {
         let what = format!("`min_idle` is above `max_idle`, which is {max_idle}");
@@ -93,6 +100,10 @@ fn min_idle(section: &mut Section<'_, '_>, max_idle: usize, reuse: Reuse) -> usi
     }
     if value > 0 && reuse == Reuse::Never {
         section.report.error(span, "`min_idle` has no use with reuse = \"never\"", "remove it, or allow reuse");
+    }
+    if value > 0 && announces {
+        let what = "`min_idle` has no use with `send_proxy_protocol`: connections begin with a client's address";
+        section.report.error(span, what, "remove one of the two");
     }
     value
 }

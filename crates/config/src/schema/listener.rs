@@ -9,23 +9,34 @@ use crate::{address, path};
 
 const HEAD_BYTES: std::ops::RangeInclusive<u64> = 1024..=64 * 1024;
 const RATE_MAX: u64 = 1 << 30;
+/// Protocols that may be offered by ALPN.
+const ALPN_MAX: usize = 16;
 
 pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Listener {
     let Named { name, span, mut section } = named;
     let report = context.report;
     let bind = binds(&mut section);
-    protocol(&mut section);
-    let tls = section.string("tls").and_then(|found| context.tls.resolve(report, found)).map(TlsId);
+    let protocol = protocol(&mut section);
+    let tls_key = section.string("tls");
+    let tls = tls_key.and_then(|found| context.tls.resolve(report, found)).map(TlsId);
+    if let (Protocol::Passthrough, Some(found)) = (protocol, tls_key) {
+        let fix = "remove it, or use protocol = \"tcp\" to end TLS here";
+        report.error(
+            found.span,
+            "with protocol = \"passthrough\" TLS ends at the servers, and `tls` has no meaning",
+            fix,
+        );
+    }
+    let alpn = alpn(&mut section, protocol, tls_key.is_some());
     let prefer = section.list("prefer").map(|found| tls::prefer(report, found));
     if prefer.is_some() && tls.is_none() && report.is_whole() {
         let span = section.entry("prefer").map_or(span, |entry| entry.key_span);
         report.warning(span, "`prefer` has no effect on a listener without `tls`", "remove it, or name a TLS profile");
     }
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
-    if section.boolean("accept_proxy_protocol").is_some_and(|found| found.value)
-        && let Some(entry) = section.entry("accept_proxy_protocol")
-    {
-        report.unsupported(entry.key_span, "accept_proxy_protocol", "or set it to false");
+    let accept_proxy_protocol = section.boolean("accept_proxy_protocol").is_some_and(|found| found.value);
+    if protocol.is_relay() {
+        http_only(&mut section, protocol);
     }
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
@@ -37,8 +48,10 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     Listener {
         name: name.to_string(),
         bind,
-        protocol: Protocol::Http,
+        protocol,
         tls,
+        alpn,
+        accept_proxy_protocol,
         prefer,
         monitor_path,
         forwarded,
@@ -85,12 +98,51 @@ fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
     }
 }
 
-fn protocol(section: &mut Section<'_, '_>) {
-    let choices = [("http", None), ("tcp", Some("tcp")), ("passthrough", Some("passthrough"))];
-    if let Some(Found { value: Some(name), span }) = section.choice("protocol", &choices) {
-        let key = format!("protocol = \"{name}\"");
-        section.report.unsupported(span, &key, "or use \"http\"");
+fn protocol(section: &mut Section<'_, '_>) -> Protocol {
+    let choices = [Protocol::Http, Protocol::Tcp, Protocol::Passthrough].map(|protocol| (protocol.name(), protocol));
+    section.choice("protocol", &choices).map_or(Protocol::Http, |found| found.value)
+}
+
+/// Keys that are about requests, on a listener that knows none.
+fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
+    for key in ["monitor_path", "forwarded", "request_headers", "limits"] {
+        if let Some(entry) = section.entry(key) {
+            let what = format!("`{key}` is about HTTP, which protocol = \"{}\" does not look into", protocol.name());
+            section.report.error(entry.key_span, what, "remove it, or use protocol = \"http\"");
+        }
     }
+}
+
+fn alpn(section: &mut Section<'_, '_>, protocol: Protocol, has_tls: bool) -> Vec<String> {
+    let report = section.report;
+    let Some(entry) = section.entry("alpn") else {
+        return Vec::new();
+    };
+    let Some(list) = section.list("alpn") else {
+        return Vec::new();
+    };
+    if protocol != Protocol::Tcp || !has_tls {
+        let fix = "remove it: http listeners know what they speak, and without TLS nothing is agreed on";
+        report.error(entry.key_span, "`alpn` is for listeners with protocol = \"tcp\" and `tls`", fix);
+    }
+    if list.value.len() > ALPN_MAX {
+        report.error(list.span, format!("`alpn` has more than {ALPN_MAX} entries"), "remove some");
+    }
+    let names = list.value.iter().filter_map(|node| string(report, "alpn", node));
+    let legal = |found: &Found<&str>| {
+        // RFC 7301 §3.1: 1 to 255 bytes; that they are printable is our own wish.
+        let is_legal =
+            (1..=255).contains(&found.value.len()) && found.value.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_legal {
+            report.error(
+                found.span,
+                "not the name of a protocol",
+                "write 1 to 255 printable characters, as in \"imap\"",
+            );
+        }
+        is_legal
+    };
+    names.filter(legal).map(|found| found.value.to_string()).collect()
 }
 
 fn monitor_path(report: &Report<'_>, found: Found<&str>) -> Option<String> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
     CrlScope, ForwardIdentity, Forwarded, HealthCheck, HostPattern, Leniency, Level, Listener, Outlier, PathPattern,
-    Piece, ProbeKind, Protocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile, Trust,
-    Verify, Workers,
+    Piece, ProbeKind, ProxyProtocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile,
+    Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -99,9 +99,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     let (timeouts, limits) = (&listener.timeouts, &listener.limits);
     let mut value = json!({
         "bind": listener.bind.iter().map(|bind| bind.address.to_string()).collect::<Vec<String>>(),
-        "protocol": match listener.protocol {
-            Protocol::Http => "http",
-        },
+        "protocol": listener.protocol.name(),
         "forwarded": match listener.forwarded {
             Forwarded::Replace => "replace",
             Forwarded::Append => "append",
@@ -120,6 +118,17 @@ fn listener(config: &Config, listener: &Listener) -> Value {
             "body_rate_min": limits.body_rate_min,
         },
     });
+    if listener.accept_proxy_protocol {
+        value["accept_proxy_protocol"] = json!(true);
+    }
+    if !listener.alpn.is_empty() {
+        value["alpn"] = json!(listener.alpn);
+    }
+    if listener.protocol.is_relay() {
+        // Keys about HTTP, which a file of the same shape may not have on such a listener.
+        let Value::Object(keys) = &mut value else { return value };
+        keys.retain(|key, _| key != "forwarded" && key != "limits");
+    }
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
     }
@@ -286,6 +295,12 @@ fn backend(backend: &Backend) -> Value {
         "max_idle": backend.max_idle,
         "min_idle": backend.min_idle,
     });
+    if let Some(version) = backend.send_proxy_protocol {
+        value["send_proxy_protocol"] = json!(match version {
+            ProxyProtocol::V1 => "v1",
+            ProxyProtocol::V2 => "v2",
+        });
+    }
     if let Some(requests) = backend.max_requests {
         value["max_requests"] = json!(requests);
     }

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{
-    Action, At, Backend, BackendId, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Route, Severity,
-    Source,
+    Action, At, Backend, BackendId, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol, Route,
+    Severity, Source,
 };
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
@@ -190,7 +190,12 @@ fn listeners(config: &Config, asked: &Asked, arguments: &Arguments) -> Result<Ve
 }
 
 fn addresses(listener: &Listener) -> String {
-    let scheme = if listener.tls.is_some() { "https" } else { "http" };
+    let scheme = match (listener.protocol, listener.tls) {
+        (Protocol::Http, None) => "http",
+        (Protocol::Http, Some(_)) => "https",
+        (Protocol::Tcp, None) => "tcp",
+        (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
+    };
     listener.bind.iter().map(|bind| format!("{scheme}://{}", bind.address)).collect::<Vec<String>>().join(", ")
 }
 
@@ -212,6 +217,10 @@ fn routes(config: &Config, listener: usize, asked: &Asked) -> Vec<usize> {
     let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
     let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, &asked.host, &asked.path).is_some();
     left.retain(|(_, rule)| matches(rule));
+    if config.listeners[listener].protocol.is_relay() {
+        // A route for any listener is one for any http listener.
+        left.retain(|(index, _)| config.routes[*index].listener.is_some());
+    }
     let mut order = Vec::new();
     while !left.is_empty() {
         let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
@@ -239,6 +248,7 @@ impl Explanation<'_> {
             Some(Err(what)) => line("certificate", &format!("cannot be told: {what}")),
         }
         match self.routes.first() {
+            None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
             None => line("route", "none matches: 404 (no-route)"),
             Some(&taken) => {
                 let route = &self.config.routes[taken];
@@ -412,5 +422,17 @@ mod tests {
         assert!(Asked::read("https:///x").is_err());
         let error = Asked::read("https://shop..example/").err().unwrap();
         assert!(error.contains("400") && error.contains("bad-host"), "{error}");
+    }
+
+    #[test]
+    fn a_relay_has_no_routes_but_those_that_name_it() {
+        let text = "[listener.web]\nbind='[::]:1'\n[listener.mail]\nbind='[::]:2'\nprotocol='tcp'\n\
+                    [backend.app]\nservers=['a:1']\n[[route]]\nbackend='app'\n\
+                    [[route]]\nlistener='mail'\nbackend='app'\n";
+        let (config, _) =
+            propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
+        let asked = Asked::read("http://a.example/").unwrap();
+        assert_eq!((routes(&config, 0, &asked), routes(&config, 1, &asked)), (vec![0], vec![1]));
+        assert!(addresses(&config.listeners[1]).starts_with("tcp://"));
     }
 }

@@ -1,0 +1,444 @@
+//! The life of a connection whose bytes are handed on and not understood: routed by its listener and, where TLS names
+//! one, by the server's name; a server dialled; bytes both ways until both sides have ended; one line in the log.
+
+mod dial;
+mod hello;
+mod pipes;
+mod way;
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use propylon_config::{Action, Protocol};
+
+use crate::access_log::{RelayRecord, TlsFields};
+use crate::buffer::Buffer;
+use crate::client::Fill;
+use crate::connection::{After, Connection};
+use crate::core::Core;
+use crate::pool::ServerConnection;
+use crate::snapshot::CoreSnapshot;
+use crate::telemetry::Wait;
+
+pub use pipes::Pipes;
+use way::{Broken, Way};
+
+/// A TLS session that was quiet for so long gives up what can be remade from its keys.
+const REST_AFTER_MILLIS: u64 = 1_000;
+/// RFC 8446 §6.2: no server here has the name that the client asked for.
+const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
+/// RFC 8446 §6.2: the hello could not be read.
+const DECODE_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 50];
+
+/// What the log and the metrics will say of a relayed connection.
+struct Note {
+    started: Instant,
+    server_name: Option<Box<str>>,
+    connect_us: Option<u32>,
+    queue_us: Option<u32>,
+    backend: Option<u32>,
+    server: Option<u32>,
+    attempts: u32,
+}
+
+impl Note {
+    fn begin() -> Note {
+        Note {
+            started: Instant::now(),
+            server_name: None,
+            connect_us: None,
+            queue_us: None,
+            backend: None,
+            server: None,
+            attempts: 0,
+        }
+    }
+}
+
+/// Both directions of a connection that has its server.
+struct Relay {
+    server: Box<ServerConnection>,
+    /// What the server sent and nobody has taken yet.
+    answer: Buffer,
+    up: Way,
+    down: Way,
+    /// When something has moved last, in milliseconds on the core's clock.
+    since: u64,
+    /// There is no TLS session, or it has given up what can be remade.
+    is_resting: bool,
+    snapshot: Rc<CoreSnapshot>,
+    note: Note,
+    in_progress: InProgress,
+}
+
+/// Relays a client's connection from its first byte (behind a header of the PROXY protocol and a TLS handshake) to its
+/// end. What happens once is boxed: this future is what an idle relay costs.
+pub async fn run(connection: &mut Connection) {
+    let Some(mut relay) = Box::pin(begin(connection)).await else { return };
+    let fault = relay.run(connection).await;
+    Box::pin(relay.end(connection, fault)).await;
+}
+
+/// None when there is no server for this client; then all is said and done.
+async fn begin(connection: &mut Connection) -> Option<Relay> {
+    let core = Rc::clone(&connection.core);
+    let in_progress = InProgress::begin(&core, connection.listener);
+    let snapshot = core.snapshot();
+    let mut note = Note::begin();
+    match find_server(connection, &snapshot, &mut note).await {
+        Ok((server, sent)) => {
+            core.metrics.add(connection.metrics().bytes_received, sent);
+            let up = Way::after(sent);
+            let (since, is_resting) = (core.timers.now(), connection.stream.tls.is_none());
+            let (answer, down) = (Buffer::default(), Way::default());
+            Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, in_progress })
+        }
+        Err(Refusal { reason, alert }) => {
+            if let Some(alert) = alert {
+                connection.wire.extend(alert);
+            }
+            // On TLS that ended here, a close_notify at least.
+            connection.farewell(if alert.is_some() { After::Linger } else { After::Close }).await;
+            drop(in_progress);
+            account(connection, &snapshot, &note, Some(reason), (0, 0));
+            None
+        }
+    }
+}
+
+/// Why a connection got no server.
+struct Refusal {
+    /// One of `telemetry::RELAY_ENDS`.
+    reason: &'static str,
+    /// What a TLS client is told, whose handshake has not begun.
+    alert: Option<&'static [u8]>,
+}
+
+impl Refusal {
+    fn silent(reason: &'static str) -> Refusal {
+        Refusal { reason, alert: None }
+    }
+}
+
+/// A server for this client, connected, and the bytes that it got already.
+async fn find_server(
+    connection: &mut Connection,
+    snapshot: &Rc<CoreSnapshot>,
+    note: &mut Note,
+) -> Result<(Box<ServerConnection>, u64), Refusal> {
+    let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
+    note.server_name = match is_passthrough {
+        true => hello::server_name(connection).await?,
+        false => connection.introduction().and_then(|known| known.server_name.clone()),
+    };
+    let name = note.server_name.as_deref().unwrap_or_default();
+    let Some(route) = snapshot.relay_route(connection.listener, name) else {
+        return Err(Refusal { reason: "no-route", alert: is_passthrough.then_some(&UNRECOGNIZED_NAME[..]) });
+    };
+    if route.require_client_certificate && !connection.is_identified() {
+        return Err(Refusal::silent("client-certificate-required"));
+    }
+    // Relays have no other routes: the configuration is checked for it.
+    let Action::Backend(backend) = route.action else { return Err(Refusal::silent("no-route")) };
+    note.backend = Some(backend.0 as u32);
+    connection.note_backend(backend);
+    let dialled = dial::dial(connection, snapshot, backend, note).await.map_err(Refusal::silent)?;
+    connection.forget_introduction_of_relay();
+    Ok(dialled)
+}
+
+impl Connection {
+    /// The log's line at the end is all that still needs it.
+    fn forget_introduction_of_relay(&mut self) {
+        if !self.core.log.borrow().is_on()
+            && let Some(session) = &mut self.stream.tls
+        {
+            session.forget_introduction();
+        }
+    }
+}
+
+impl Relay {
+    /// Moves bytes until both directions have ended, one has failed, or nothing has moved for too long. (Not an
+    /// `async fn`: that would keep its arguments twice, for as long as the relay is idle.)
+    fn run<'a>(
+        &'a mut self,
+        connection: &'a mut Connection,
+    ) -> impl Future<Output = Option<&'static str>> + 'a + use<'a> {
+        poll_fn(move |context| {
+            let before = (self.up.moved, self.down.moved);
+            let polled = self.poll(context, connection);
+            let core = &connection.core;
+            let now = core.timers.now();
+            let moved = (self.up.moved, self.down.moved);
+            if moved != before {
+                let metrics = connection.metrics();
+                core.metrics.add(metrics.bytes_received, moved.0 - before.0);
+                core.metrics.add(metrics.bytes_sent, moved.1 - before.1);
+                self.since = now;
+                self.is_resting = connection.stream.tls.is_none();
+            }
+            if let Poll::Ready(ended) = polled {
+                return Poll::Ready(ended.err());
+            }
+            self.patience(context, connection, now)
+        })
+    }
+
+    /// What is due when nothing has moved for a while. Ready when it was too long.
+    fn patience(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: &mut Connection,
+        now: u64,
+    ) -> Poll<Option<&'static str>> {
+        let idle_limit = self.snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
+        let due = self.since + idle_limit;
+        if now >= due {
+            connection.count_timeout(Wait::TunnelIdle);
+            return Poll::Ready(Some("idle"));
+        }
+        let rest_at = self.since + REST_AFTER_MILLIS;
+        if !self.is_resting
+            && now >= rest_at
+            && let Some(session) = &mut connection.stream.tls
+        {
+            session.rest();
+            self.is_resting = true;
+        }
+        connection.deadline.set(if self.is_resting { due } else { rest_at.min(due) }, context.waker());
+        Poll::Pending
+    }
+
+    /// Closes the server's side, says goodbye to the client where that is called for, and writes the account.
+    async fn end(mut self, connection: &mut Connection, fault: Option<&'static str>) {
+        let moved = (self.up.moved, self.down.moved);
+        let is_broken = self.up.is_broken();
+        self.close(connection, fault);
+        let Relay { server, snapshot, note, in_progress, .. } = self;
+        // The permit of the connection goes back now, whatever the client still does.
+        drop(server);
+        let core = Rc::clone(&connection.core);
+        if let (Some(backend), Some(server)) = (note.backend, note.server) {
+            core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
+        }
+        if fault.is_none() && is_broken {
+            // The server has closed with bytes of the client's unread: its answer must not be lost to a reset.
+            connection.farewell(After::Linger).await;
+        }
+        drop(in_progress);
+        account(connection, &snapshot, &note, fault, moved);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), &'static str>> {
+        if !self.up.is_over() {
+            match self.poll_up(context, connection) {
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err("client-reset")),
+                // The server has closed, but what it said before that is still on its way to the client.
+                Poll::Ready(Err(Broken::Write)) => self.up.give_up(),
+                Poll::Ready(Ok(())) => self.up.end(),
+                Poll::Pending => {}
+            }
+        }
+        if !self.down.is_over() {
+            match self.poll_down(context, connection) {
+                Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err("server-reset")),
+                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err("client-reset")),
+                Poll::Ready(Ok(())) => self.down.end(),
+                Poll::Pending => {}
+            }
+        }
+        match self.up.is_over() && self.down.is_over() {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    }
+
+    /// From the client to the server.
+    fn poll_up(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
+        let core = &connection.core;
+        let is_last = self.down.is_over();
+        if connection.stream.tls.is_none()
+            && let Some(to) = self.server.stream.plain_socket()
+        {
+            // An end that was read before there was a server.
+            if connection.stream.ended {
+                self.up.ending();
+            }
+            let from = &mut connection.stream.socket;
+            return self.up.poll_plain(context, core, from, to, &mut connection.inbox, is_last);
+        }
+        let stock = &core.stock;
+        loop {
+            ready!(self.up.poll_submit(context, stock, &mut connection.inbox, &mut self.server.stream))?;
+            if self.up.is_ending() {
+                return match is_last {
+                    true => Poll::Ready(Ok(())),
+                    false => self.server.stream.poll_end(context, stock).map_err(|_| Broken::Write),
+                };
+            }
+            if self.up.turn_is_over(context) {
+                return Poll::Pending;
+            }
+            match connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(Fill::Bytes)) => self.up.took(connection.inbox.len()),
+                Poll::Ready(Ok(Fill::End)) => self.up.ending(),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
+            }
+        }
+    }
+
+    /// From the server to the client.
+    fn poll_down(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Poll<Result<(), Broken>> {
+        let is_last = self.up.is_over();
+        let stream = &mut connection.stream;
+        if stream.tls.is_none()
+            && let Some(from) = self.server.stream.plain_socket()
+        {
+            let to = &mut stream.socket;
+            return self.down.poll_plain(context, &connection.core, from, to, &mut self.answer, is_last);
+        }
+        let stock = &connection.core.stock;
+        loop {
+            match stream.poll_flush(context, stock, &mut connection.wire) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Write)),
+                Poll::Ready(Ok(())) => {}
+            }
+            if !self.answer.is_empty() {
+                let count = self.answer.len().min(crate::client::SEAL_BYTES_MAX);
+                stream.stage(&self.answer.readable()[..count], stock, &mut connection.wire);
+                self.answer.consume(count);
+                self.down.moved += count as u64;
+                continue;
+            }
+            if self.down.is_ending() {
+                return Poll::Ready(way::shut(&stream.socket, is_last));
+            }
+            if self.down.turn_is_over(context) {
+                return Poll::Pending;
+            }
+            let taken = match self.server.stream.plain_socket() {
+                Some(socket) => self.down.poll_take(context, stock, socket, &mut self.answer),
+                None => self.down.poll_open(context, stock, &mut self.server.stream, &mut self.answer),
+            };
+            match taken {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Broken::Read)),
+                Poll::Ready(Ok(())) => {}
+            }
+            if self.down.is_ending() {
+                stream.stage_close(&mut connection.wire);
+            }
+        }
+    }
+
+    /// Gives back what is borrowed, and has a failure of one side passed on to the other.
+    fn close(&mut self, connection: &mut Connection, fault: Option<&str>) {
+        let core = Rc::clone(&connection.core);
+        self.up.release();
+        self.down.release();
+        core.stock.give_back(&mut self.answer);
+        core.stock.give_back(&mut connection.inbox);
+        core.stock.give_back(&mut connection.wire);
+        match fault {
+            Some("client-reset") => drop(self.server.stream.reset_on_close()),
+            // A server that has said all it had to say in order has cut nothing short.
+            Some("server-reset") if !self.down.is_over() => drop(connection.stream.socket.reset_on_close()),
+            Some("idle") => {
+                let _ = self.server.stream.reset_on_close();
+                let _ = connection.stream.socket.reset_on_close();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Keeps the count of what the drain waits for right, also when the task is dropped half-way.
+struct InProgress {
+    core: Rc<Core>,
+    listener: usize,
+}
+
+impl InProgress {
+    fn begin(core: &Rc<Core>, listener: usize) -> InProgress {
+        core.requests.set(core.requests.get() + 1);
+        core.metrics.raise(core.telemetry.listeners[listener].in_progress);
+        InProgress { core: Rc::clone(core), listener }
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.core.requests.set(self.core.requests.get() - 1);
+        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].in_progress);
+    }
+}
+
+/// Writes a finished connection into metrics and log.
+fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<&str>, moved: (u64, u64)) {
+    let core = &connection.core;
+    let total = note.started.elapsed();
+    if let Some(metrics) = &connection.metrics().relay {
+        core.metrics.increment(metrics.ended.of(fault.unwrap_or("closed")));
+        let millis = core.timers.now().saturating_sub(connection.accepted);
+        core.metrics.observe(metrics.duration, millis);
+    }
+    let mut log = core.log.borrow_mut();
+    if !log.is_on() {
+        return;
+    }
+    let config = &snapshot.shared.config;
+    let listener = &config.listeners[connection.listener];
+    let introduction = connection.introduction();
+    let alpn = |at: u8| listener.alpn.get(usize::from(at)).map(String::as_str);
+    let tls = connection.facts.as_ref().map(|facts| TlsFields {
+        version: facts.version.name(),
+        suite: facts.suite.name(),
+        group: facts.group.map(propylon_tls::Group::name),
+        certificate: facts.certificate.map(propylon_config::KeyType::name),
+        signature: facts.signature.map(propylon_tls::Scheme::name),
+        alpn: facts.alpn.and_then(alpn),
+        resumed: facts.resumed,
+        server_name: None,
+        ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
+        client: introduction.and_then(|known| known.identity.as_ref()),
+    });
+    let (backend, server) = (note.backend.map(|at| at as usize), note.server.map(|at| at as usize));
+    log.write_relay(&RelayRecord {
+        client: connection.peer,
+        listener: &listener.name,
+        protocol: listener.protocol.name(),
+        server_name: note.server_name.as_deref(),
+        bytes_received: moved.0,
+        bytes_sent: moved.1,
+        handshake_us: connection.handshake_us.map(u64::from),
+        queue_us: note.queue_us.map(u64::from),
+        connect_us: note.connect_us.map(u64::from),
+        total_us: total.as_micros() as u64,
+        backend: backend.map(|backend| config.backends[backend].name.as_str()),
+        server: backend.zip(server).map(|(b, s)| snapshot.shared.servers[b][s].label.as_str()),
+        attempts: note.attempts,
+        tls: tls.as_ref(),
+        fault,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of_future<A, F>(_: fn(A) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn an_idle_relay_is_two_small_futures() {
+        // This one is in a block of its own, beside the connection's of 512 bytes; the two sockets have 256 each.
+        let size = bytes_of_future(run);
+        assert!(size <= 256, "{size} bytes");
+    }
+}

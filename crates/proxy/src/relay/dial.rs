@@ -1,0 +1,202 @@
+//! A server for a relay: picked, connected, and told of the client; another one where that fails, since nothing was sent.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use propylon_config::BackendId;
+use propylon_policy::reuse::Fit;
+
+use super::Note;
+use crate::attempt::{Attempt, Repeatable};
+use crate::connection::Connection;
+use crate::notice::Way;
+use crate::pool::{PoolKey, ServerConnection};
+use crate::proxied;
+use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
+use crate::server::ServerStream;
+use crate::snapshot::CoreSnapshot;
+use crate::socket::Socket;
+use crate::telemetry::Wait;
+
+const READ_BYTES_MIN: usize = 4096;
+
+/// A connected server, and how many of the client's bytes it got already. The error is one of `telemetry::RELAY_ENDS`.
+pub async fn dial(
+    connection: &mut Connection,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    note: &mut Note,
+) -> Result<(Box<ServerConnection>, u64), &'static str> {
+    let core = Rc::clone(&connection.core);
+    let config = &snapshot.shared.config.backends[backend.0];
+    let metrics = &core.telemetry.backends[backend.0];
+    let header = match config.send_proxy_protocol {
+        None => Vec::new(),
+        Some(version) => {
+            proxied::header(connection, version, note.server_name.as_deref()).map_err(|_| "client-reset")?
+        }
+    };
+    // What an idle connection has behind it is a request; a relay's server sees its client from the first byte.
+    let need = Need { fit: Fit::New, certain: false, owner: None };
+    let mut experience = Experience::default();
+    snapshot.backends[backend.0].retry_budget.borrow_mut().earn();
+    loop {
+        let found = seat::find(connection, snapshot, backend, &need, &mut experience).await;
+        note.queue_us = experience.queue_us.map(narrow);
+        let (server, found) = found.map_err(reason)?;
+        let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
+        note.server = Some(server as u32);
+        note.attempts += 1;
+        let began = Instant::now();
+        let opened = open(connection, snapshot, backend, server, &header).await;
+        let micros = began.elapsed().as_micros() as u64;
+        note.connect_us = Some(narrow(micros));
+        let (made, sent) = match opened {
+            Ok((socket, way, sent)) => (Ok((ServerStream::plain(socket), way)), sent),
+            Err(Failed::Client) => return Err("client-reset"),
+            Err(Failed::Server(failed)) => (Err(failed), 0),
+        };
+        core.metrics.observe(metrics.connect_duration, micros);
+        let key = PoolKey { server, owner: None };
+        match seat::settle(&core, snapshot, backend, key, permit, made) {
+            Ok(server) => return Ok((server, sent)),
+            Err(failed) => {
+                core.metrics.increment(metrics.faults.of(failed.reason));
+                experience.failed(server);
+                if failed.repeatable == Repeatable::No || experience.failures > config.retries {
+                    return Err(failed.reason);
+                }
+                if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
+                    core.metrics.increment(metrics.retries_refused);
+                    return Err(failed.reason);
+                }
+                core.metrics.increment(metrics.retries);
+            }
+        }
+    }
+}
+
+fn reason(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::NoServer => "no-server",
+        Refusal::Queue(reason) => reason,
+        Refusal::ClientGone => "client-reset",
+        Refusal::Failed(failed) => failed.reason,
+    }
+}
+
+fn narrow(micros: u64) -> u32 {
+    u32::try_from(micros).unwrap_or(u32::MAX)
+}
+
+enum Failed {
+    /// The client has reset its connection meanwhile.
+    Client,
+    Server(Attempt),
+}
+
+async fn open(
+    connection: &mut Connection,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    server: usize,
+    header: &[u8],
+) -> Result<(Socket, Way, u64), Failed> {
+    let core = Rc::clone(&connection.core);
+    let patience = snapshot.shared.config.backends[backend.0].timeouts.connect.as_millis() as u64;
+    let notice = &snapshot.shared.servers[backend.0][server].notice;
+    let Some(way) = notice.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
+    // Another attempt takes another address, where there is one.
+    let fail = |error: &io::Error| {
+        notice.note_failed(way);
+        Failed::Server(connect_failure(error))
+    };
+    let mut first =
+        First { socket: Socket::new(propylon_sys::connect(way.address).map_err(|error| fail(&error))?), at: 0 };
+    let due = core.timers.now() + patience;
+    let sent = poll_fn(|context| {
+        match first.poll(context, connection, header) {
+            Poll::Ready(Ok(sent)) => return Poll::Ready(Ok(sent)),
+            Poll::Ready(Err(Side::Client)) => return Poll::Ready(Err(Failed::Client)),
+            Poll::Ready(Err(Side::Server(error))) => return Poll::Ready(Err(fail(&error))),
+            Poll::Pending => {}
+        }
+        if core.timers.now() >= due {
+            connection.count_timeout(Wait::Connect);
+            notice.note_failed(way);
+            return Poll::Ready(Err(Failed::Server(CONNECT_TIMEOUT)));
+        }
+        connection.deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await?;
+    Ok((first.socket, way, sent))
+}
+
+enum Side {
+    Client,
+    Server(io::Error),
+}
+
+/// A connection whose first write tells whether it was made: where the client's bytes are there, and the server is near,
+/// no event need be waited for.
+struct First {
+    socket: Socket,
+    /// Bytes of the header that the server has.
+    at: usize,
+}
+
+impl First {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        connection: &mut Connection,
+        header: &[u8],
+    ) -> Poll<Result<u64, Side>> {
+        self.listen(context, connection)?;
+        let header = &header[self.at..];
+        if header.is_empty() && connection.inbox.is_empty() {
+            return self.socket.poll_connected(context).map(|done| done.map(|()| 0).map_err(Side::Server));
+        }
+        let slices = [IoSlice::new(header), IoSlice::new(connection.inbox.readable())];
+        let slices = match (header.is_empty(), connection.inbox.is_empty()) {
+            (true, _) => &slices[1..],
+            (false, true) => &slices[..1],
+            (false, false) => &slices[..],
+        };
+        match self.socket.poll_write_vectored(context, slices) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Side::Server(error))),
+            Poll::Ready(Ok(count)) if count < header.len() => {
+                self.at += count;
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Ready(Ok(count)) => {
+                let sent = count - header.len();
+                connection.inbox.consume(sent);
+                Poll::Ready(Ok(sent as u64))
+            }
+        }
+    }
+
+    /// Takes what the client has sent meanwhile, once: in plaintext it can go out with the first write.
+    fn listen(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Side> {
+        let stream = &mut connection.stream;
+        if stream.tls.is_some() || stream.ended || !connection.inbox.is_empty() {
+            return Ok(());
+        }
+        let stock = &connection.core.stock;
+        stock.equip(&mut connection.inbox);
+        match stream.socket.poll_read(context, connection.inbox.spare(READ_BYTES_MIN)) {
+            Poll::Pending => stock.give_back(&mut connection.inbox),
+            Poll::Ready(Ok(0)) => stream.ended = true,
+            Poll::Ready(Ok(count)) => connection.inbox.filled(count),
+            Poll::Ready(Err(_)) => return Err(Side::Client),
+        }
+        Ok(())
+    }
+}
