@@ -274,6 +274,12 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         if !matches!(draft.route.action, Action::Backend(_)) {
             report.error(draft.span, format!("{on}: nothing is answered here"), "give the route a `backend`");
         }
+        if let Action::Backend(backend) = &draft.route.action
+            && config.backends.get(backend.0).is_some_and(|backend| backend.tls.is_some())
+        {
+            let what = "a relay hands bytes on as they are, and this backend has `tls`";
+            report.error(draft.span, what, "name a backend without `tls`, or use protocol = \"http\"");
+        }
         let is_named = listener.protocol == Protocol::Passthrough || listener.tls.is_some();
         if draft.route.host != HostPattern::Any && !is_named {
             let fix = "remove `host`, or add `tls` to the listener";

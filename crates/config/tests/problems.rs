@@ -327,6 +327,8 @@ fn tls_to_servers_is_checked() {
         (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
         (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
     ]);
+    let relay = "[listener.r]\nbind='[::]:1'\nprotocol='tcp'\n[[route]]\nlistener='r'\nbackend='b'\n[backend.b]\nservers=['a:1']\ntls={}";
+    expect_below_good(&[(relay, 4, 1, "a relay hands bytes on as they are, and this backend has `tls`")]);
     let found = all(&format!("{GOOD}{}", tls("ca='a',verify=false")));
     assert!(found.iter().any(|line| line.contains("warning: `ca` has no effect with `verify = false`")), "{found:#?}");
     let source = source("f", &format!("{GOOD}{}", tls("ca=['a','/b'],server_name='App.Internal',certificate='c'")));

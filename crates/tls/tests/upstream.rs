@@ -81,6 +81,7 @@ fn backend(address: &str) -> Backend {
         balance: Balance::RoundRobin,
         servers: vec![Server { address, weight: NonZeroU16::MIN, max_connections: None, at: AT }],
         reuse: Reuse::Safe,
+        send_proxy_protocol: None,
         queue: Queue::default(),
         timeouts: ServerTimeouts { connect: seconds(3), first_byte: seconds(3), body: seconds(3), idle: seconds(3) },
         retries: 2,
