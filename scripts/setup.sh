@@ -16,6 +16,8 @@ PEERS=(
     "haproxy haproxy"
     "python3 python3"
     "chromium chromium"
+    "softhsm2-util softhsm2"
+    "pkcs11-tool opensc"
 )
 
 main() {

@@ -17,6 +17,23 @@ pub fn keyserver() -> PathBuf {
     folder().join("propylon-keyserver")
 }
 
+/// `propylon-keyserver` with keys in hardware modules. It lies apart, so that stories of the ordinary one are not told of it.
+pub fn keyserver_with_modules() -> PathBuf {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let folder = folder();
+        build(folder, &["-p", "propylon-keyserver", "--features", "pkcs11"]);
+        let apart = folder.join("propylon-keyserver-with-modules");
+        // By renaming: another process may be running what is there.
+        let new = folder.join(format!("propylon-keyserver-with-modules.{}", std::process::id()));
+        std::fs::copy(folder.join("propylon-keyserver"), &new).expect("a copy of the binary");
+        std::fs::rename(&new, &apart).expect("its name");
+        build_ordinary(folder);
+        apart
+    };
+    BINARY.get_or_init(build).clone()
+}
+
 /// `propylon-bench`
 pub fn bench() -> PathBuf {
     folder().join("propylon-bench")
@@ -33,19 +50,23 @@ fn folder() -> &'static Path {
     FOLDER.get_or_init(|| {
         let test = std::env::current_exe().expect("a test knows its own path");
         let folder = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").to_owned();
-        build(&folder);
+        build_ordinary(&folder);
         folder
     })
 }
 
-fn build(folder: &Path) {
+fn build_ordinary(folder: &Path) {
+    build(folder, &["-p", "propylon-proxy", "-p", "propylon-keyserver", "-p", "propylon-bench"]);
+}
+
+fn build(folder: &Path, what: &[&str]) {
     let target = folder.parent().expect("a profile's folder lies in a target folder");
     // Tests of several processes wait for each other here, quietly, and not in cargo.
     let lock = File::create(target.join("e2e-build.lock")).expect("a lock file in the target folder");
     flock(&lock, FlockOperation::LockExclusive).expect("a lock on the build");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "-p", "propylon-proxy", "-p", "propylon-keyserver", "-p", "propylon-bench"]);
+    command.args(["build", "--quiet"]).args(what);
     command.arg("--target-dir").arg(target);
     if folder.ends_with("release") {
         command.arg("--release");

@@ -39,6 +39,11 @@ impl Client {
         Client::over(connect(address, None).expect("a connection to the engine"))
     }
 
+    /// Plaintext, from a source address of this machine.
+    pub fn plain_from(source: IpAddr, address: SocketAddr) -> io::Result<Client> {
+        Ok(Client::over(connect(address, Some(source))?))
+    }
+
     /// TLS, the certificate verified for `localhost`.
     #[track_caller]
     pub fn tls(address: SocketAddr) -> Client {
@@ -309,7 +314,7 @@ fn read_tls(tls: &mut ClientConnection, socket: &mut TcpStream, into: &mut [u8])
     }
 }
 
-fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if let Some(source) = source {
         socket.set_reuse_address(true)?;

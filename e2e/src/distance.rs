@@ -21,6 +21,9 @@ struct Shared {
 }
 
 const SWALLOWS: u64 = u64::MAX;
+const HOLDS: u64 = u64::MAX - 1;
+/// How often it is looked whether what is held may go on.
+const HOLD_LOOK: Duration = Duration::from_millis(2);
 /// Pieces on their way in one direction of a connection.
 const PIECES_MAX: usize = 4096;
 
@@ -68,6 +71,11 @@ impl Distance {
         self.shared.delay.store(SWALLOWS, Ordering::SeqCst);
     }
 
+    /// Nothing arrives until the distance is set again; then all of it does.
+    pub fn hold(&self) {
+        self.shared.delay.store(HOLDS, Ordering::SeqCst);
+    }
+
     /// Connections that were made so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
@@ -84,12 +92,14 @@ impl Drop for Distance {
 
 /// One direction: a thread that reads, and one that writes when it is time. Both end with the connection.
 fn carry(mut from: TcpStream, mut to: TcpStream, shared: Arc<Shared>) {
+    let gate = Arc::clone(&shared);
     let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(PIECES_MAX);
     std::thread::spawn(move || {
         let mut piece = vec![0; 64 * 1024];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             let delay = shared.delay.load(Ordering::SeqCst);
-            let due = Instant::now() + Duration::from_millis(delay.min(60_000));
+            let delay_now = if delay == HOLDS { 0 } else { delay.min(60_000) };
+            let due = Instant::now() + Duration::from_millis(delay_now);
             if delay != SWALLOWS && sender.send((due, piece[..count].to_vec())).is_err() {
                 return;
             }
@@ -98,6 +108,9 @@ fn carry(mut from: TcpStream, mut to: TcpStream, shared: Arc<Shared>) {
     std::thread::spawn(move || {
         for (due, bytes) in receiver {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            while gate.delay.load(Ordering::SeqCst) == HOLDS && !gate.stopped.load(Ordering::SeqCst) {
+                std::thread::sleep(HOLD_LOOK);
+            }
             if to.write_all(&bytes).is_err() {
                 break;
             }

@@ -26,7 +26,23 @@ use crate::wait::{PATIENCE, holds};
 /// Keys that every key server of a story has, as `keys/NAME.pem`; `NAME.crt` beside the folder is a certificate of each.
 pub const KEYS: [&str; 4] = ["ec", "ec384", "ed", "rsa"];
 
+/// The program, and what is said to it by its environment.
+#[derive(Clone)]
+pub struct Program {
+    pub binary: PathBuf,
+    pub environment: Vec<(&'static str, PathBuf)>,
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.envs(self.environment.iter().cloned());
+        command
+    }
+}
+
 pub struct KeyServer {
+    program: Program,
     child: Child,
     pub scratch: Scratch,
     stderr: Arc<Mutex<Vec<String>>>,
@@ -37,9 +53,25 @@ impl KeyServer {
     /// Starts one that has the [`KEYS`], with `more` after its configuration, and waits until it serves.
     #[track_caller]
     pub fn start(more: &str) -> KeyServer {
+        KeyServer::start_as(ordinary(), KeyServer::files(), more)
+    }
+
+    /// What a key server needs, [`KEYS`] included.
+    pub fn files() -> Scratch {
         let scratch = Scratch::new();
         make_files(&scratch);
-        KeyServer::start_in(scratch, more)
+        scratch
+    }
+
+    /// What a program says that does not start.
+    #[track_caller]
+    pub fn fails(program: &Program, scratch: &Scratch, more: &str) -> String {
+        let path = scratch.write("keyserver.toml", configuration(more));
+        let mut command = program.command();
+        command.arg("run").arg("-c").arg(path);
+        let said = run(command, b"", PATIENCE);
+        assert!(!said.status.success(), "it started");
+        said.stderr
     }
 
     /// Another one with the same files, and other lines after its configuration.
@@ -55,12 +87,12 @@ impl KeyServer {
                 }
             }
         }
-        KeyServer::start_in(scratch, more)
+        KeyServer::start_as(self.program.clone(), scratch, more)
     }
 
     #[track_caller]
-    fn start_in(scratch: Scratch, more: &str) -> KeyServer {
-        let mut server = KeyServer::spawn(scratch, more);
+    pub fn start_as(program: Program, scratch: Scratch, more: &str) -> KeyServer {
+        let mut server = KeyServer::spawn(program, scratch, more);
         holds("the key server runs", || {
             let ended = server.child.try_wait().expect("a child can be waited for");
             assert!(ended.is_none(), "the key server ended:\n{}", server.stderr().join("\n"));
@@ -70,9 +102,9 @@ impl KeyServer {
     }
 
     #[track_caller]
-    fn spawn(scratch: Scratch, more: &str) -> KeyServer {
+    fn spawn(program: Program, scratch: Scratch, more: &str) -> KeyServer {
         let path = scratch.write("keyserver.toml", configuration(more));
-        let mut command = Command::new(binaries::keyserver());
+        let mut command = program.command();
         command.arg("run").arg("-c").arg(path).stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the key server starts");
         let stderr = Arc::new(Mutex::new(Vec::new()));
@@ -82,7 +114,7 @@ impl KeyServer {
                 kept.lock().expect("readers do not panic").push(line);
             }
         });
-        KeyServer { child, scratch, stderr, killed: false }
+        KeyServer { program, child, scratch, stderr, killed: false }
     }
 
     pub fn stderr(&self) -> Vec<String> {
@@ -168,7 +200,7 @@ impl KeyServer {
     /// Another command on the same configuration.
     #[track_caller]
     pub fn command(&self, name: &str, arguments: &[&str]) -> Said {
-        let mut command = Command::new(binaries::keyserver());
+        let mut command = self.program.command();
         command.args([name, "-c"]).arg(self.scratch.join("keyserver.toml")).args(arguments);
         run(command, b"", PATIENCE)
     }
@@ -292,6 +324,11 @@ impl Link {
             Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
         }
     }
+}
+
+/// As it is built by default.
+pub fn ordinary() -> Program {
+    Program { binary: binaries::keyserver(), environment: Vec::new() }
 }
 
 /// A request without padding: opcode and whatever items follow it.

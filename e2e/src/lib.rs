@@ -20,6 +20,7 @@ pub mod program;
 pub mod scratch;
 pub mod secure;
 pub mod served;
+pub mod softhsm;
 pub mod wait;
 
 pub use certificates::Certificates;

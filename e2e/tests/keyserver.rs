@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::keyserver::{KeyServer, Link, frame, framed, write_key};
@@ -66,6 +67,42 @@ fn thousands_of_operations_of_every_sort_at_once_verify_with_kernels_and_without
         assert_eq!(server.metric("propylon_keyserver_checks_total{outcome=\"wrong\"}"), 0);
         assert_eq!(server.metric("propylon_keyserver_bad_lanes_total"), 0);
     }
+}
+
+#[test]
+fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
+    /// More than the line has places.
+    const GREEDY_LINKS: usize = 5;
+    const EACH: u32 = 1024;
+    let server = KeyServer::start("");
+    let ski = server.ski("rsa");
+    let is_over = AtomicBool::new(false);
+    let request = |id| frame(PSS_SHA256, id, &[DIGEST, (0x04, &ski)]);
+    std::thread::scope(|scope| {
+        for _ in 0..GREEDY_LINKS {
+            let mut link = server.link();
+            link.send(&(0..EACH).flat_map(request).collect::<Vec<_>>()).expect("requests are sent");
+            let (is_over, request) = (&is_over, &request);
+            scope.spawn(move || {
+                // Another for each that was answered, with a signature or a refusal.
+                for _ in 0..200_000 {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let id = link.receive().expect("a reply").id;
+                    link.send(&request(id)).expect("a request is sent");
+                }
+            });
+        }
+        let refused = "propylon_keyserver_refused_total{line=\"rsa\",reason=\"full\"}";
+        holds("the greedy client has filled the line", || server.metric(refused) > 0);
+        let mut other = server.link_as("other.pem", rustls::DEFAULT_VERSIONS).expect("a link");
+        let replies: Vec<u8> = (0..50).map(|id| other.ask(&request(id)).opcode).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(replies.iter().all(|opcode| *opcode == 0xf0), "{replies:x?}");
+    });
+    let displaced = server.metric("propylon_keyserver_refused_total{line=\"rsa\",reason=\"displaced\"}");
+    assert!(displaced > 0, "nothing was put out for the other");
 }
 
 #[test]

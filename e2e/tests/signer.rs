@@ -1,17 +1,18 @@
 //! Keys that are elsewhere: an engine with certificates only, and the key servers that sign for it.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use propylon_e2e::client::connect;
 use propylon_e2e::distance::Distance;
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{simple, with};
 use propylon_e2e::keyserver::KeyServer;
 use propylon_e2e::program::{run, s_client};
-use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, eventually, holds};
 use rustix::process::Signal;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
@@ -92,6 +93,10 @@ fn jobs(engine: &Engine, outcome: &str) -> f64 {
     engine.metric("propylon_signer_jobs_total", &[("outcome", outcome)])
 }
 
+fn says(engine: &Engine, what: &str) -> bool {
+    engine.stderr().iter().any(|line| line.contains(what))
+}
+
 /// A handshake and a request; the error is the handshake's.
 fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> std::io::Result<()> {
     let mut client = Client::try_tls_with(address, Arc::clone(config))?;
@@ -125,6 +130,69 @@ fn an_engine_with_certificates_only_serves_both_versions_and_key_types() {
     assert_eq!(jobs(&engine, "signed"), cases.len() as f64);
     assert_eq!(engine.metric("propylon_signer_requests_total", &[("outcome", "signed")]), cases.len() as f64);
     engine.metric_reaches("propylon_signer_outstanding", &[], 0.0);
+}
+
+#[test]
+fn a_key_server_with_a_name_is_found_at_whichever_of_its_addresses_answers() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    // The name has ::1 as well on most machines, where nobody listens.
+    let name = vault.addresses()[0].to_string().replace("127.0.0.1", "localhost");
+    let tables = vault.tables(&vault.addresses(), "resolve_interval = \"1s\"");
+    let tables = tables.replace(&vault.addresses()[0].to_string(), &name);
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    visit(engine.address("web"), &Certificates::shared().client()).expect("a handshake");
+    holds("the name is looked up again", || {
+        engine.metric("propylon_signer_lookups_total", &[("outcome", "same")]) > 0.0
+    });
+    assert_eq!(engine.metric("propylon_signer_lookups_total", &[("outcome", "failed")]), 0.0);
+}
+
+#[test]
+fn an_identity_that_was_replaced_is_shown_on_new_links() {
+    let mut vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let address = vault.addresses()[0];
+    // Only the other engine may use keys.
+    let only_other = format!(
+        "[server]\nbind = \"{address}\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\nworkers = 2\n\
+         [[client]]\ncommon_name = \"other\"\n"
+    );
+    let again = |vault: &mut Vault| vault.servers[0] = vault.servers[0].beside(&only_other);
+    let scratch = Scratch::new();
+    // The key server's own folder goes with it.
+    for name in ["engine.pem", "other.pem", "ca.pem", "shop-ec.crt"] {
+        scratch.write(name, fs::read(vault.file(name)).expect("a file of the engine's"));
+    }
+    fs::copy(scratch.join("engine.pem"), scratch.join("identity.pem")).expect("a copy");
+    let path = |name: &str| scratch.join(name).display().to_string();
+    let tables = format!(
+        "[tls.public]\ncertificates = [\"{}\"]\nsigner = \"vault\"\n[signer.vault]\nidentity = \"{}\"\nca = \"{}\"\n\
+         watch = \"1s\"\nservers = [{{ address = \"{address}\", server_name = \"localhost\" }}]\n",
+        path("shop-ec.crt"),
+        path("identity.pem"),
+        path("ca.pem")
+    );
+    vault.servers[0].kill();
+    again(&mut vault);
+    let engine = Engine::start(&(simple(&[origin.address()]) + &tables));
+    connected(&engine, 1);
+    let client = Certificates::shared().client();
+    assert!(visit(engine.address("web"), &client).is_err(), "the engine may not use keys");
+    fs::copy(scratch.join("other.pem"), scratch.join("new.tmp")).expect("a copy");
+    fs::rename(scratch.join("new.tmp"), scratch.join("identity.pem")).expect("its name");
+    let said = "signer \"vault\": identity and authorities were read again, for new links";
+    holds("the identity is read again", || says(&engine, said));
+    assert!(visit(engine.address("web"), &client).is_err(), "the links are the old ones");
+    vault.servers[0].kill();
+    again(&mut vault);
+    holds("a new link shows the new one", || visit(engine.address("web"), &client).is_ok());
+    // What cannot be used changes nothing, whoever asks.
+    scratch.write("identity.pem", "no identity");
+    engine.signal(Signal::HUP);
+    holds("it is told", || says(&engine, "identity.pem: there is no"));
+    assert!(visit(engine.address("web"), &client).is_ok());
 }
 
 #[test]
@@ -338,17 +406,89 @@ fn a_slow_key_server_is_avoided() {
 }
 
 /// Handshakes that have been begun and wait for their signatures; what comes is not read before the end.
-fn waiting(address: SocketAddr, count: usize) -> Vec<(TcpStream, rustls::ClientConnection)> {
+type Waiting = Vec<(TcpStream, rustls::ClientConnection)>;
+
+fn waiting(address: SocketAddr, count: usize) -> Waiting {
+    /// Of one source, less than a crowded engine lets in.
+    const FROM_ONE: usize = 200;
     let config = Certificates::shared().client();
-    let begin = |_| {
+    let begin = |number: usize| {
         let name = "localhost".try_into().expect("a name");
         let mut tls = rustls::ClientConnection::new(Arc::clone(&config), name).expect("a client");
-        let mut socket = TcpStream::connect(address).expect("the engine takes connections");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        let source = Ipv4Addr::new(127, 0, 1, 1 + (number / FROM_ONE) as u8);
+        let mut socket = connect(address, Some(source.into())).expect("the engine takes connections");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
         tls.write_tls(&mut socket).expect("a ClientHello is sent");
         (socket, tls)
     };
     (0..count).map(begin).collect()
+}
+
+/// Those who wait come to the end of their handshakes.
+fn finish(crowd: Waiting) {
+    for (mut socket, mut tls) in crowd {
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket).expect("a handshake that comes to its end");
+        }
+    }
+}
+
+/// Requests on a connection that is open, one after the other; how long each took, in order of length.
+fn asked(client: &mut Client, goes_on: impl Fn(usize) -> bool) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while goes_on(times.len()) {
+        let began = Instant::now();
+        assert_eq!(client.get("/").status, 200);
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    times
+}
+
+/// What is asserted is that nobody fails; what it costs the others is printed, for whoever runs this to see.
+#[test]
+fn five_thousand_handshakes_that_wait_for_a_key_server_all_come_to_their_end_and_others_are_served() {
+    const CROWD: usize = 5_000;
+    const ASKED: usize = 400;
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let distance = Distance::new(vault.addresses()[0], Duration::from_millis(25));
+    let tables = vault.tables(&[distance.address()], "timeout = \"60s\"\nhedge = \"off\"");
+    let process = "[process]\nworkers = 1\nhandshakes = { queue_wait = \"60s\" }\n";
+    let patient = with(&[origin.address()], "timeouts = { handshake = \"120s\" }", "");
+    let engine = Engine::start(&(process.to_owned() + &patient + &tables));
+    engine.metric_reaches("propylon_signer_connections", &[], 2.0);
+    let web = engine.address("web");
+    let mut steady = Client::tls(web);
+    let alone = asked(&mut steady, |count| count < ASKED);
+    let before = engine.rss();
+    // None is signed for before all have begun.
+    distance.hold();
+    let crowd = waiting(web, CROWD);
+    let parked = || engine.metric("propylon_tls_parked_handshakes", &[]);
+    eventually(Duration::from_secs(60), "all of them wait", || (parked() == CROWD as f64).then_some(()));
+    let beside = asked(&mut steady, |count| count < ASKED);
+    let each = engine.rss().saturating_sub(before) / CROWD as u64;
+    // Their signatures come, each after its way of 25 ms, while more are asked for.
+    let (meanwhile, took) = std::thread::scope(|scope| {
+        let began = Instant::now();
+        distance.set(Duration::from_millis(25));
+        let crowd = scope.spawn(move || {
+            finish(crowd);
+            began.elapsed()
+        });
+        let meanwhile = asked(&mut steady, |count| !crowd.is_finished() && count < 1_000_000);
+        (meanwhile, crowd.join().expect("all handshakes come to their end"))
+    });
+    for (what, times) in
+        [("alone", &alone), ("beside those who wait", &beside), ("while they are signed for", &meanwhile)]
+    {
+        let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+        eprintln!("requests {what}: p50 {:?}, p99 {:?}, {} of them", at(50), at(99), times.len());
+    }
+    eprintln!("{CROWD} handshakes: {each} bytes each while they waited, all signed for within {took:?}");
+    assert_eq!(jobs(&engine, "signed"), (CROWD + 1) as f64);
+    engine.metric_reaches("propylon_tls_parked_handshakes", &[], 0.0);
 }
 
 #[test]
@@ -377,11 +517,7 @@ fn a_thousand_handshakes_that_wait_for_a_server_far_away_hold_nobody_up() {
     assert!(each < 100_000, "{each} bytes for each that waits");
     let files = fs::read_dir(format!("/proc/{}/fd", engine.pid())).expect("a running engine").count();
     assert!(files < 1_100, "{files} files");
-    for (mut socket, mut tls) in crowd {
-        while tls.is_handshaking() {
-            tls.complete_io(&mut socket).expect("a handshake that comes to its end");
-        }
-    }
+    finish(crowd);
     assert_eq!(jobs(&engine, "signed"), 1_001.0);
     engine.metric_reaches("propylon_tls_parked_handshakes", &[], 0.0);
 }

@@ -13,15 +13,24 @@ enum Step {
     Lanes,
 }
 
+/// What is not built by default: the key server with hardware modules.
+const KEYSERVER: &str = "--package=propylon-keyserver";
+const MODULES: &str = "--features=pkcs11";
+
 /// The tests start the binaries of the dev profile, so those are what is built; optimised ones belong to the demo and
 /// the bench, and would double the time this takes. The kernels alone are built optimised, which takes seconds.
-const STEPS: [(&str, Step); 6] = [
+const STEPS: [(&str, Step); 8] = [
     ("format", Step::Cargo(&["fmt", "--all", "--check"])),
     ("clippy", Step::Cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+    (
+        "clippy with modules",
+        Step::Cargo(&["clippy", "--locked", KEYSERVER, MODULES, "--all-targets", "--", "-D", "warnings"]),
+    ),
     ("tidy", Step::Tidy),
     ("lanes", Step::Lanes),
     ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
     ("test", Step::Cargo(&["test", "--locked", "--workspace"])),
+    ("test with modules", Step::Cargo(&["test", "--locked", KEYSERVER, MODULES])),
 ];
 
 /// Whether all steps passed; the first that does not is the last that runs.

@@ -1,7 +1,7 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `keyserver`, `offload`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
+//! `keyserver`, `offload`, `fleet`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
 //! over machines). What they share: `target` (who is asked, and how), `link` (one client connection), `stream` (a socket,
 //! perhaps with TLS, read and written like one), `load` (the loop that keeps many connections busy), `http2` (the same
 //! for HTTP/2), `team` (several such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be
@@ -19,6 +19,7 @@ mod connections;
 mod cpu;
 mod crowd;
 mod failure;
+mod fleet;
 mod handshakes;
 mod http2;
 #[cfg(test)]
@@ -75,6 +76,7 @@ enum Command {
     Keyserver(keyserver::Arguments),
     Compare(compare::Arguments),
     Offload(offload::Arguments),
+    Fleet(fleet::Arguments),
     Prefork(offload::prefork::Arguments),
     Search(search::Arguments),
     Sweep(sweep::Arguments),
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::Keyserver(arguments) => keyserver::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Offload(arguments) => offload::run(&arguments),
+        Command::Fleet(arguments) => fleet::run(&arguments),
         Command::Prefork(arguments) => offload::prefork::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),

@@ -16,6 +16,8 @@ pub struct KeyServer {
     pub server: Server,
     /// `[keys]`
     pub keys: Keys,
+    /// `[[pkcs11]]`, in file order.
+    pub tokens: Vec<Pkcs11>,
     /// `[[client]]`, in file order. Empty: every client of the authority may use every key.
     pub clients: Vec<Client>,
     /// `[admin]`; absent: none.
@@ -62,6 +64,57 @@ pub struct Server {
     pub user: Option<String>,
 }
 
+/// Keys that a hardware module holds, behind its maker's PKCS#11 library.
+#[derive(Clone, Debug)]
+pub struct Pkcs11 {
+    /// The library.
+    pub module: NamedPath,
+    /// Which of the library's tokens.
+    pub token: Token,
+    /// A file that holds the user's PIN. Absent: the token wants none, or has a way of its own to ask for it.
+    pub pin_file: Option<NamedPath>,
+    /// Which keys; absent: all private keys of the token.
+    pub keys: Option<Vec<KeyName>>,
+    /// Operations at once, each with a thread and a session. Default 4.
+    pub sessions: u16,
+    /// How long an operation may take, waiting included; absent: `timeout` of `[server]`.
+    pub timeout: Option<Duration>,
+    /// Folders and devices that the library reads and writes while it works.
+    pub module_paths: Vec<NamedPath>,
+    /// Whether the library makes connections. Default false.
+    pub network: bool,
+    /// Where the section is.
+    pub at: At,
+}
+
+/// One of a library's tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// By the label it was initialised with.
+    Label(String),
+    /// By the number of the slot it is in.
+    Slot(u64),
+}
+
+/// A key of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyName {
+    /// CKA_LABEL
+    Label(String),
+    /// CKA_ID, written `id:` and hexadecimal digits.
+    Id(Vec<u8>),
+}
+
+impl Token {
+    /// What the token is called, in messages, metrics and `pkcs11:` references.
+    pub fn name(&self) -> String {
+        match self {
+            Token::Label(label) => label.clone(),
+            Token::Slot(slot) => format!("slot {slot}"),
+        }
+    }
+}
+
 /// The private keys that are served.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -93,6 +146,8 @@ pub enum KeyReference {
     Ski([u8; 20]),
     /// Whatever this file, or the files below this folder, hold.
     Path(NamedPath),
+    /// `pkcs11:TOKEN` for all keys of a token, `pkcs11:TOKEN/LABEL` for those of that label; here without `pkcs11:`.
+    Token(String),
 }
 
 /// What the process denies itself. All are on by default, where the kernel has them.

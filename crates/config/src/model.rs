@@ -67,6 +67,12 @@ pub struct Process {
     /// Client connections held at once by the process, shared evenly by the workers.
     /// Absent: what the limit of open files allows.
     pub max_connections: Option<usize>,
+    /// Client connections held at once of one IPv4 address or IPv6 /64, by all workers together. Absent: no limit.
+    pub connections_per_source: Option<u32>,
+    /// Memory that the process may use. Absent: no limit.
+    pub memory_limit: Option<MemoryLimit>,
+    /// Whether other processes of the same user may listen on the same addresses. Default false.
+    pub share_address: bool,
     /// Whether private-key work is done in batches. Default auto.
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
@@ -75,10 +81,19 @@ pub struct Process {
     pub resolver: Resolver,
 }
 
+/// How much memory the process may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// Four fifths of what the control group allows, or of the machine's.
+    Auto,
+    /// So many bytes, resident.
+    Bytes(u64),
+}
+
 /// Bounds on TLS handshakes in progress, of each worker by itself: `[process.handshakes]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// At once. Default 4096.
+    /// At once, those included that wait for a key server. Default 8192.
     pub in_progress: usize,
     /// At once by one IPv4 address or IPv6 /64. Absent: [`HandshakeLimits::PER_SOURCE_CROWDED`] while more than half of
     /// `in_progress` are, and as many as there may be otherwise.
@@ -94,7 +109,7 @@ impl HandshakeLimits {
 
 impl Default for HandshakeLimits {
     fn default() -> HandshakeLimits {
-        HandshakeLimits { in_progress: 4096, per_source: None, queue_wait: Duration::from_secs(2) }
+        HandshakeLimits { in_progress: 8192, per_source: None, queue_wait: Duration::from_secs(2) }
     }
 }
 
@@ -389,6 +404,10 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// How often names of servers are looked up. Default 30 s.
+    pub resolve_interval: Duration,
+    /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
+    pub watch: Option<Duration>,
     /// Where the name is written.
     pub at: At,
 }
@@ -715,6 +734,12 @@ pub struct Backend {
     pub circuit: Circuit,
     /// Absent: servers are reached in plaintext.
     pub tls: Option<BackendTls>,
+    /// How long a server that comes back takes to get its share. Default: no time.
+    pub slow_start: Option<Duration>,
+    /// Percent of the servers that are no backups; with fewer up, all of these are used. Default 0: only when none is up.
+    pub min_healthy: u8,
+    /// Clients that come back to their server. Absent: none do.
+    pub sticky: Option<Sticky>,
     /// Where the name is written.
     pub at: At,
 }
@@ -741,12 +766,104 @@ pub struct BackendTls {
 }
 
 /// How requests are spread over the servers of a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Balance {
     /// In turn, as often as the weights say.
     RoundRobin,
     /// By chance, as likely as the weights say.
     Random,
+    /// To the server with the fewest requests in flight for its weight.
+    LeastConnections,
+    /// To the one of two drawn by chance that would answer sooner.
+    P2cEwma {
+        /// In which an average falls to 1/e of its distance. Default 10 s.
+        decay: Duration,
+    },
+    /// The same key to the same server.
+    ConsistentHash(Hash),
+    /// To the first in the list that has room.
+    First,
+}
+
+impl Balance {
+    /// As it is written.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Balance::RoundRobin => "round-robin",
+            Balance::Random => "random",
+            Balance::LeastConnections => "least-connections",
+            Balance::P2cEwma { .. } => "p2c-ewma",
+            Balance::ConsistentHash(_) => "consistent-hash",
+            Balance::First => "first",
+        }
+    }
+}
+
+/// What requests are told apart by, and how far that goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hash {
+    /// Default the client's address.
+    pub key: HashKey,
+    /// What a server may have in flight at most, in percent of its share. Default 125.
+    pub bound_percent: u16,
+}
+
+/// What requests with the same server have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The client's address, without its port.
+    ClientIp,
+    /// The target's path, without its query.
+    Path,
+    /// The first field of this name, in lower case.
+    Header(String),
+    /// The first cookie of this name.
+    Cookie(String),
+}
+
+/// A cookie by which clients come back to their server.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Its name.
+    pub cookie: String,
+    /// What its values are made with; engines with the same file know each other's. Absent: chance, anew with every start.
+    pub key_file: Option<PathBuf>,
+    /// How long the client keeps it. Absent: until its browser ends.
+    pub ttl: Option<Duration>,
+    /// Sent back over TLS only. Default auto.
+    pub secure: CookieSecure,
+    /// Kept from scripts. Default yes.
+    pub http_only: bool,
+    /// Sent along with requests that come from other sites. Default lax.
+    pub same_site: SameSite,
+    /// Default `/`.
+    pub path: String,
+    /// Where it is written.
+    pub at: At,
+}
+
+/// Whether a cookie says Secure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CookieSecure {
+    /// To clients that came over TLS.
+    Auto,
+    /// To all.
+    Always,
+    /// To none.
+    Never,
+}
+
+/// The SameSite of a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SameSite {
+    /// Only within the site.
+    Strict,
+    /// And where the user follows a link to it.
+    Lax,
+    /// Always; browsers want Secure with it.
+    None,
+    /// Nothing is said.
+    Unsaid,
 }
 
 /// One server of a backend.
@@ -758,6 +875,8 @@ pub struct Server {
     pub weight: NonZeroU16,
     /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
     pub max_connections: Option<NonZeroU32>,
+    /// Used only while no other server is up. Default no.
+    pub backup: bool,
     /// Where it is written.
     pub at: At,
 }

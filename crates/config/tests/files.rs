@@ -25,15 +25,11 @@ fn the_example_has_nothing_wrong_with_it() {
 }
 
 #[test]
-fn the_design_is_refused_only_for_what_is_not_supported_yet() {
-    let problems = parse(&source("design.toml", include_str!("design.toml"))).expect_err("not all is supported");
-    assert_eq!(
-        lines(&problems),
-        [
-            "design.toml:29:11: `balance = \"least-connections\"` is not supported yet; remove it, or use \"round-robin\" or \"random\"",
-            "design.toml:35:1: `slow_start` is not supported yet; remove it",
-        ]
-    );
+fn the_design_has_nothing_wrong_with_it() {
+    let source = source("design.toml", include_str!("design.toml"));
+    let (config, warnings) = parse(&source).unwrap_or_else(|problems| panic!("{}", render(&problems, &source.text)));
+    assert_eq!(lines(&warnings), [""; 0]);
+    assert!(config.backends.iter().any(|backend| backend.health.is_some() && backend.slow_start.is_some()));
 }
 
 #[test]
@@ -44,15 +40,18 @@ fn every_key_reaches_the_model() {
     assert_eq!(config.process.user.as_deref(), Some("propylon"));
     assert_eq!(config.process.drain_timeout, Duration::ZERO);
     assert_eq!(config.process.max_connections, Some(100_000));
+    assert_eq!(config.process.connections_per_source, Some(500));
+    assert_eq!(config.process.memory_limit, Some(MemoryLimit::Bytes(2 << 30)));
+    assert!(config.process.share_address);
     assert_eq!(config.admin.map(|admin| admin.bind.to_string()).as_deref(), Some("[::1]:9900"));
     assert_eq!(config.log.access, AccessLog::File("/etc/propylon/logs/access.log".into()));
     assert_eq!(config.log.level, Level::Debug);
 
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(web.at, At { line: 15, column: 11, length: 3 });
+    assert_eq!(web.at, At { line: 18, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
-    assert_eq!(web.bind[1].at, At { line: 16, column: 24, length: 10 });
+    assert_eq!(web.bind[1].at, At { line: 19, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
@@ -103,7 +102,17 @@ fn every_key_reaches_the_model() {
     assert_eq!(vault.ca.path.as_path(), Path::new("/etc/keys-ca.pem"));
 
     let app = &config.backends[0];
-    assert_eq!((app.balance, app.reuse, app.retries, app.max_idle), (Balance::Random, Reuse::Aggressive, 0, 3));
+    let hash = Hash { key: HashKey::Header("x-account".into()), bound_percent: 150 };
+    assert_eq!((&app.balance, config.backends[1].balance.name()), (&Balance::ConsistentHash(hash), "p2c-ewma"));
+    assert_eq!(config.backends[1].balance, Balance::P2cEwma { decay: seconds(3) });
+    assert_eq!((app.slow_start, app.min_healthy), (Some(seconds(30)), 40));
+    assert_eq!(app.servers.iter().map(|server| server.backup).collect::<Vec<_>>(), [false, false, true]);
+    let sticky = app.sticky.as_ref().expect("it is sticky");
+    assert_eq!((sticky.cookie.as_str(), sticky.path.as_str(), sticky.ttl), ("seat", "/shop", Some(seconds(8 * 3600))));
+    assert_eq!(sticky.key_file.as_deref(), Some(Path::new("/etc/propylon/sticky.key")));
+    let said = (sticky.secure, sticky.http_only, sticky.same_site);
+    assert_eq!(said, (CookieSecure::Always, false, SameSite::Strict));
+    assert_eq!((app.reuse, app.retries, app.max_idle), (Reuse::Aggressive, 0, 3));
     assert_eq!((app.min_idle, app.max_requests.map(Into::into), app.max_lifetime), (2, Some(1000), Some(seconds(600))));
     assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1) });
     let limits = app.servers.iter().map(|server| server.max_connections.map(u32::from));
@@ -113,7 +122,7 @@ fn every_key_reaches_the_model() {
     let t = app.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [10, 20_000, 30_000, 40_000].map(Duration::from_millis));
 
-    let [api, old, rest] = config.routes.as_slice() else { panic!("three routes") };
+    let [api, old, _, rest] = config.routes.as_slice() else { panic!("four routes") };
     assert_eq!((api.listener, old.listener), (Some(ListenerId(0)), None));
     assert_eq!(api.host, HostPattern::Exact("shop.example".into()));
     assert_eq!(api.path, PathPattern::Prefix("/api/".into()));
@@ -138,13 +147,17 @@ fn what_is_left_out_has_its_default() {
         ["a.toml:3:6: warning: no listener uses [tls.t]; name it in a listener, or remove it"]
     );
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
+    let process = &config.process;
+    assert!(process.connections_per_source.is_none() && process.memory_limit.is_none() && !process.share_address);
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
-    assert_eq!((handshakes.in_progress, handshakes.per_source), (4096, None));
+    assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));
     assert_eq!(handshakes.queue_wait, Duration::from_secs(2));
     assert_eq!((&config.log.access, config.log.level), (&AccessLog::Off, Level::Info));
     let backend = &config.backends[0];
-    assert_eq!((backend.balance, backend.reuse), (Balance::RoundRobin, Reuse::Safe));
+    assert_eq!((&backend.balance, backend.reuse), (&Balance::RoundRobin, Reuse::Safe));
+    assert_eq!((backend.slow_start, backend.min_healthy, backend.sticky.is_none()), (None, 0, true));
+    assert!(!backend.servers[0].backup);
     assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
     assert!(backend.tls.is_none());
     assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
@@ -193,7 +206,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:65:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:70:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

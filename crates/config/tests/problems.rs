@@ -105,6 +105,11 @@ fn wrong_units_and_ranges_are_refused() {
         ("[process]\nworkers=1025", 2, 9, "use 1024 or less"),
         ("[process]\nworkers=99999999999999999999999999999999999999999999", 2, 9, "use 1024 or less"),
         ("[process]\nmax_connections=-1", 2, 17, "use 1 or more"),
+        ("[process]\nconnections_per_source=0", 2, 24, "use 1 or more"),
+        ("[process]\nmemory_limit='2gb'", 2, 14, "`memory_limit`: \"2gb\" is not a size; write \"2GiB\" for 1024s or \"2GB\" for 1000s"),
+        ("[process]\nmemory_limit='16MiB'", 2, 14, "`memory_limit` is too small; use \"32MiB\" or more"),
+        ("[process]\nmemory_limit='automatic'", 2, 14, "is not a size; use \"auto\""),
+        ("[process]\nshare_address='true'", 2, 15, "write true without quotes"),
         (&listener("timeouts={idle='0s'}"), 3, 16, "`idle` is too small; use \"1ms\" or more"),
         (&listener("timeouts={handshake='61m'}"), 3, 21, "use \"1h\" or less"),
         (&listener("limits={head_bytes='1MiB'}"), 3, 20, "`head_bytes` is too large; use \"64KiB\" or less"),
@@ -165,6 +170,48 @@ fn backends_are_checked_server_by_server() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn balancing_is_checked_with_the_keys_that_go_with_it() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let hash = |text: &str| backend(&format!("balance='consistent-hash'\nhash={{{text}}}"));
+    let sticky = |text: &str| backend(&format!("sticky={{{text}}}"));
+    let many: Vec<String> = (0..6554).map(|server| format!("'10.0.{}.{}:1'", server / 256, server % 256)).collect();
+    let many = format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nbalance='consistent-hash'\nservers=[{}]", many.join(","));
+    expect_below_good(&[
+        (&backend("ewma_decay='5s'"), 6, 1, "warning: `ewma_decay` has no effect without balance = \"p2c-ewma\""),
+        (&backend("balance='p2c-ewma'\newma_decay='2h'"), 7, 12, "`ewma_decay` is too large; use \"1h\" or less"),
+        (&backend("hash={key='path'}"), 6, 1, "warning: `hash` has no effect without balance = \"consistent-hash\""),
+        (&hash("key='ip'"), 7, 11, "`key` cannot be \"ip\"; use \"client-ip\", \"path\", { header"),
+        (&hash("key=1"), 7, 11, "`key`: expected \"client-ip\""),
+        (&hash("key={}"), 7, 11, "`key` is one of `header` and `cookie`"),
+        (&hash("key={header='a',cookie='b'}"), 7, 11, "`key` is one of `header` and `cookie`"),
+        (&hash("key={heador='a'}"), 7, 12, "did you mean `header`?"),
+        (&hash("key={header='a b'}"), 7, 19, "\"a b\" cannot be the name of a header"),
+        (&hash("bound=1"), 7, 13, "`bound` is not between 1 and 100; use 1.25"),
+        (&hash("bound=0.5"), 7, 13, "`bound` is not between 1 and 100"),
+        (&hash("bound=nan"), 7, 13, "`bound` is not between 1 and 100"),
+        (&hash("bound='1.25'"), 7, 13, "`bound`: expected a number such as 1.25, found a string"),
+        (&many, 6, 1, "has no room for 6554 servers; use at most 6553"),
+        (&backend("min_healthy=101"), 6, 13, "`min_healthy` is too large; use 100 or less"),
+        (&backend("min_healthy='50%'"), 6, 13, "`min_healthy`: expected an integer"),
+        (&sticky(""), 6, 1, "`sticky` has no `cookie`"),
+        (&sticky("cookie='a;b'"), 6, 16, "\"a;b\" cannot be the name of a cookie"),
+        (&sticky("cookie='a',key_file=''"), 6, 29, "`key_file` is empty"),
+        (&sticky("cookie='a',ttl='9601h'"), 6, 24, "`ttl` is too large; use \"9600h\" or less"),
+        (&sticky("cookie='a',secure='yes'"), 6, 27, "`secure`: expected \"auto\", true or false"),
+        (&sticky("cookie='a',same_site='laxs'"), 6, 30, "did you mean \"lax\"?"),
+        (&sticky("cookie='a',secure=false,same_site='none'"), 6, 43, "browsers drop a cookie with same_site = \"none\""),
+        (&sticky("cookie='a',path='b'"), 6, 25, "\"b\" cannot be the path of a cookie"),
+        (&sticky("cookie='a',path='/b;Domain=c'"), 6, 25, "cannot be the path of a cookie"),
+        (&sticky("cookie='__Host-a',path='/b'"), 6, 1, "with a path other than \"/\""),
+        (&sticky("cookie='__Secure-a',secure=false"), 6, 1, "browsers drop a cookie named \"__Secure-a\" that is not secure"),
+        (&sticky("cookie='__Host-a'"), 6, 1, "warning: a cookie named \"__Host-a\" is dropped by clients that come without TLS"),
+        ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=[{address='a:1',backup=true}]", 5, 1, "warning: every server is a backup"),
+        ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=[{address='a:1',backup=1}]", 5, 32, "`backup`: expected a boolean"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
     let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
     let listener = |text: &str| format!("[listener.b]\nbind='[::]:1'\n{text}");
@@ -175,10 +222,8 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         (&tls("signer='v'"), 6, 8, "no signer named \"v\""),
         (&tls("ech='on'"), 6, 1, "`ech` is not supported yet; remove it, because the TLS library has"),
         (&tls("delegated_credentials=true"), 6, 1, "`delegated_credentials` is not supported yet"),
-        (&backend("balance='first'"), 6, 9, "`balance = \"first\"` is not supported yet"),
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
         (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
-        (&backend("slow_start='1s'"), 6, 1, "`slow_start` is not supported yet; remove it"),
     ]);
     let text = format!("{GOOD}{}", backend("tls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
@@ -301,6 +346,10 @@ fn signers_are_checked() {
         (&signer("hedge='1s'"), 5, 7, "`hedge` is not shorter than `timeout`"),
         (&signer("hedge='soon'"), 5, 7, "`hedge`: \"soon\" is not a duration"),
         (&signer("hedge=false"), 5, 7, "`hedge`: expected \"off\" or a duration"),
+        (&signer("resolve_interval='10ms'"), 5, 18, "`resolve_interval` is too small"),
+        (&signer("resolve_interval='2h'"), 5, 18, "`resolve_interval` is too large"),
+        (&signer("watch='1ms'"), 5, 7, "`watch` is too small"),
+        (&signer("watch=true"), 5, 7, "`watch`: expected a duration"),
         (&signer("verify='yes'"), 5, 8, "`verify` cannot be \"yes\"; use \"rsa\", \"all\" or \"off\""),
         (&servers("[]"), 2, 9, "`servers` is empty"),
         (&servers("['a:1','a:1']"), 2, 16, "this server is listed already"),

@@ -22,7 +22,7 @@ pub(crate) fn pkcs1(hash: Hash, digest: &[u8], modulus_len: usize) -> Option<Box
 }
 
 /// The DER in front of the digest (RFC 8017 §9.2, note 1).
-fn digest_info(hash: Hash) -> &'static [u8] {
+pub(crate) fn digest_info(hash: Hash) -> &'static [u8] {
     match hash {
         Hash::Md5Sha1 => &[],
         Hash::Sha1 => b"\x30\x21\x30\x09\x06\x05\x2b\x0e\x03\x02\x1a\x05\x00\x04\x14",

@@ -112,6 +112,14 @@ impl Key {
         }
     }
 
+    #[must_use]
+    pub fn ski(&self) -> Ski {
+        match self {
+            Key::Local(key) => key.ski(),
+            Key::Remote(key) => key.ski,
+        }
+    }
+
     /// What has to be done to sign `input`, which is what [`Scheme`] says.
     pub fn job(&self, scheme: Scheme, input: &[u8]) -> Result<Job, KeyError> {
         match self {

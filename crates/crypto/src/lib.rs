@@ -17,6 +17,7 @@ pub mod keyless;
 mod locked;
 mod pair;
 mod scheme;
+mod tag;
 mod verify;
 
 pub use desk::{Desk, DeskCounts, Pending};
@@ -24,3 +25,4 @@ pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
 pub use pair::X25519Pair;
 pub use scheme::{Hash, Scheme};
+pub use tag::{SecretFileError, Tag, TagKey};

@@ -42,6 +42,13 @@ impl Hash {
         }
     }
 
+    /// The DER that stands before the digest in an RSASSA-PKCS1-v1_5 signature (RFC 8017 §9.2, note 1); nothing for
+    /// `Md5Sha1`.
+    #[must_use]
+    pub fn digest_info(self) -> &'static [u8] {
+        crate::encoding::digest_info(self)
+    }
+
     /// The digest of a message; none of `Md5Sha1`, which nothing here computes.
     #[must_use]
     pub fn digest(self, message: &[u8]) -> Option<aws_lc_rs::digest::Digest> {

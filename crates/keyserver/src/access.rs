@@ -9,6 +9,19 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleId(pub usize);
 
+/// Whose links share what there is of it: all that show the same certificate are one client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+impl ClientId {
+    /// The first bytes of the certificate's SHA-256. Clients that took the trouble to make two alike would share a place.
+    pub fn of(certificate: &[u8]) -> ClientId {
+        let digest = Hash::Sha256.digest(certificate);
+        let first = digest.as_ref().and_then(|digest| digest.as_ref().first_chunk::<8>().copied());
+        ClientId(first.map_or(0, u64::from_be_bytes))
+    }
+}
+
 /// What a connection may do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Access {

@@ -20,11 +20,12 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::access::Access;
+use crate::access::{Access, ClientId};
 use crate::kernels;
+use crate::line::Task;
 use crate::request::{self, Answer};
-use crate::signing::{self, Line, Note, Place, Task};
-use crate::telemetry::End;
+use crate::signing::{self, Crew, Note, Place, Turned};
+use crate::telemetry::{End, LineMetrics};
 use crate::worker::Desk;
 
 /// From accept to the end of the handshake.
@@ -51,6 +52,7 @@ pub struct Connection {
     tls: ServerConnection,
     /// Absent until the handshake is done.
     access: Option<Access>,
+    client: ClientId,
     decoder: Decoder,
     /// Frames that are not sealed yet.
     replies: Vec<u8>,
@@ -78,6 +80,7 @@ impl Connection {
             stream,
             tls,
             access: None,
+            client: ClientId(0),
             decoder: Decoder::new(),
             replies: Vec::new(),
             sealed_at: None,
@@ -225,6 +228,7 @@ impl Connection {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
         // Without a certificate there is no handshake; should there ever be one, it opens nothing.
         let nothing = Access::Rules([].into());
+        self.client = certificate.map_or(ClientId(0), |certificate| ClientId::of(certificate));
         self.access = Some(certificate.map_or(nothing, |certificate| self.desk.shared.rules.access(certificate)));
         self.heard_at = Instant::now();
         self.desk.column.increment(self.desk.telemetry.handshakes);
@@ -288,26 +292,49 @@ impl Connection {
                     ids.push(id);
                     jobs.push(job);
                 }
-                Place::There(line) => self.hand_on(now, line, id, job),
+                Place::There(crew) => self.hand_on(now, crew, id, job),
+                Place::Token(token) => self.hand_to_token(now, token, id, job),
             },
         }
         Ok(true)
     }
 
-    fn hand_on(&mut self, now: Instant, line: Line, id: u32, job: propylon_crypto::Job) {
-        let desk = &self.desk;
+    fn task(&self, now: Instant, timeout: Duration, id: u32, job: propylon_crypto::Job) -> Task {
         let since = now.into_std();
-        let task = Task { id, job, since, deadline: since + desk.timeout, reply_to: self.reply_to.clone() };
-        let numbers = &desk.telemetry.lines[line as usize];
+        Task { id, client: self.client, job, since, deadline: since + timeout, reply_to: self.reply_to.clone() }
+    }
+
+    fn hand_on(&mut self, now: Instant, crew: Crew, id: u32, job: propylon_crypto::Job) {
+        let desk = &self.desk;
+        let task = self.task(now, desk.timeout, id, job);
+        let numbers = &desk.telemetry.lines[crew as usize];
         // Before it can be taken: the level must not fall below zero.
         desk.column.raise(numbers.waiting);
-        if desk.lines.push(line, task).is_some() {
-            self.in_work += 1;
-            return;
+        self.in_work += 1;
+        let result = desk.lines.push(crew, task);
+        self.count(numbers, result);
+    }
+
+    /// As [`Connection::hand_on`].
+    fn hand_to_token(&mut self, now: Instant, token: usize, id: u32, job: propylon_crypto::Job) {
+        let desk = &self.desk;
+        let task = self.task(now, desk.tokens.timeout(token).unwrap_or(desk.timeout), id, job);
+        let numbers = &desk.telemetry.tokens[token].line;
+        desk.column.raise(numbers.waiting);
+        self.in_work += 1;
+        let result = desk.tokens.push(token, task);
+        self.count(numbers, result);
+    }
+
+    /// What is refused, this operation or another, is told so by a note like any other result.
+    fn count(&self, numbers: &LineMetrics, pushed: Result<(), Turned>) {
+        if let Err(turned) = pushed {
+            self.desk.column.lower(numbers.waiting);
+            self.desk.column.increment(match turned {
+                Turned::Away => numbers.refused,
+                Turned::OutAnother => numbers.displaced,
+            });
         }
-        desk.column.lower(numbers.waiting);
-        desk.column.increment(numbers.refused);
-        self.reply(id, Err(ErrorCode::Internal));
     }
 
     fn reply(&mut self, id: u32, result: Result<&[u8], ErrorCode>) {

@@ -1,10 +1,11 @@
 //! The keys that are served: by SKI, each with the clients that may use it.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::Path;
 
+use propylon_config::At;
 use propylon_config::keyserver::KeyReference;
-use propylon_crypto::{KeyKind, PrivateKey, Ski};
+use propylon_crypto::{Key, KeyKind, Ski};
 
 use crate::access::{Access, RuleId};
 
@@ -15,24 +16,63 @@ pub struct Keys {
 }
 
 struct Held {
-    key: PrivateKey,
+    key: Key,
     /// Rules that name this key.
     rules: Vec<RuleId>,
 }
 
+/// Why the keys of a hardware module cannot be served, where it was configured, and what to do.
+#[derive(Debug)]
+pub struct TokenFault {
+    pub at: At,
+    pub what: String,
+    pub fix: &'static str,
+}
+
+/// Where a key was found.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin<'a> {
+    File(&'a Path),
+    /// `TOKEN/LABEL`
+    Token(&'a str),
+}
+
+impl Origin<'_> {
+    /// Whether a `[[client]]` means keys from here.
+    pub fn is_named_by(self, reference: &KeyReference) -> bool {
+        match (reference, self) {
+            (KeyReference::Path(named), Origin::File(path)) => path.starts_with(&named.path),
+            (KeyReference::Token(name), Origin::Token(key)) => {
+                key.strip_prefix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Token(name) => write!(f, "pkcs11:{name}"),
+        }
+    }
+}
+
 impl Keys {
-    /// Of a key that several files hold, one is taken: they are the same. `references` are each rule's, by its id.
+    /// Of a key that is in several places, the first is taken: they are the same. `references` are each rule's, by its id.
     pub fn new<'a>(
-        found: impl IntoIterator<Item = (&'a PrivateKey, &'a PathBuf)>,
+        found: impl IntoIterator<Item = (Key, Origin<'a>)>,
         references: &[Option<Vec<KeyReference>>],
     ) -> Keys {
         let mut keys = Keys::default();
-        for (key, path) in found {
-            let held = keys.held.entry(key.ski()).or_insert_with(|| Held { key: key.clone(), rules: Vec::new() });
+        for (key, origin) in found {
+            let ski = key.ski();
+            let held = keys.held.entry(ski).or_insert_with(|| Held { key, rules: Vec::new() });
             for (id, references) in references.iter().enumerate() {
                 let names = |reference: &KeyReference| match reference {
-                    KeyReference::Ski(ski) => *ski == key.ski(),
-                    KeyReference::Path(named) => path.starts_with(&named.path),
+                    KeyReference::Ski(named) => *named == ski,
+                    reference => origin.is_named_by(reference),
                 };
                 let id = RuleId(id);
                 if references.iter().flatten().any(names) && !held.rules.contains(&id) {
@@ -44,7 +84,7 @@ impl Keys {
     }
 
     /// None if there is no such key, or this client may not use it: it is not told which.
-    pub fn find(&self, ski: &Ski, access: &Access) -> Option<&PrivateKey> {
+    pub fn find(&self, ski: &Ski, access: &Access) -> Option<&Key> {
         let held = self.held.get(ski)?;
         let allowed = match access {
             Access::Everything => true,

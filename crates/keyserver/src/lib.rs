@@ -7,9 +7,13 @@ mod access;
 mod admin;
 pub mod command;
 mod connection;
+mod fair;
+#[cfg_attr(not(feature = "pkcs11"), path = "hsm/absent.rs")]
+mod hsm;
 mod identity;
 mod kernels;
 mod keys;
+mod line;
 mod logger;
 mod request;
 mod sandbox;

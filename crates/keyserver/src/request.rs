@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn each_mistake_has_its_error() {
         let key = key();
-        let path = std::path::PathBuf::from("key.pem");
-        let keys = Keys::new([(&key, &path)], &[]);
+        let origin = crate::keys::Origin::File(std::path::Path::new("key.pem"));
+        let keys = Keys::new([(propylon_crypto::Key::Local(key.clone()), origin)], &[]);
         let (known, unknown) = (Some(key.ski()), Some([1; 20]));
         let nothing = Access::Rules([].into());
         for (opcode, ski, access, expected) in [

@@ -22,16 +22,33 @@ const LANDLOCK: ABI = ABI::V6;
 /// From here on the calling thread, and those that it starts, may open the keys, the certificates and their folders for
 /// reading, and nothing else; they can neither listen anew nor connect. Says how much of that the kernel enforces.
 pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
-    restrict(&readable(config)).map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))
+    let changeable: Vec<PathBuf> = module_paths(config).cloned().collect();
+    restrict(&readable(config), &changeable, makes_connections(config))
+        .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))
 }
 
-fn restrict(paths: &BTreeSet<PathBuf>) -> Result<&'static str, RulesetError> {
+fn module_paths(config: &KeyServer) -> impl Iterator<Item = &PathBuf> {
+    config.tokens.iter().flat_map(|token| &token.module_paths).map(|named| &named.path)
+}
+
+fn makes_connections(config: &KeyServer) -> bool {
+    config.tokens.iter().any(|token| token.network)
+}
+
+/// `changeable` is what the library of a hardware module works with: there everything may be done but run programs.
+fn restrict(
+    paths: &BTreeSet<PathBuf>,
+    changeable: &[PathBuf],
+    connections: bool,
+) -> Result<&'static str, RulesetError> {
+    let net = if connections { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
     let status = Ruleset::default()
         .handle_access(AccessFs::from_all(LANDLOCK))?
-        .handle_access(AccessNet::from_all(LANDLOCK))?
+        .handle_access(net)?
         .scope(Scope::from_all(LANDLOCK))?
         .create()?
         .add_rules(path_beneath_rules(paths, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(path_beneath_rules(changeable, AccessFs::from_all(LANDLOCK) & !AccessFs::Execute))?
         .restrict_self()?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => "enforced",
@@ -49,7 +66,8 @@ fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
     };
     let keys = config.keys.paths.iter().map(|named| &named.path);
     let keys = keys.map(|path| if path.is_dir() { path.clone() } else { folder(path) });
-    files.into_iter().map(|path| folder(path)).chain(keys).collect()
+    let pins = config.tokens.iter().filter_map(|token| token.pin_file.as_ref()).map(|named| folder(&named.path));
+    files.into_iter().map(|path| folder(path)).chain(keys).chain(pins).collect()
 }
 
 /// From here on no thread of the process gets through with another system call than serving needs: it fails with EPERM,
@@ -57,13 +75,18 @@ fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
 ///
 /// Failing, and not ending, is the rule because a C library may try something new and go on without it; the process's
 /// end would be an outage. Call it when all threads run and have what they need. False if this processor is not known.
-pub fn confine_calls() -> Result<bool, String> {
+pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
     let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(false) };
     let told = |error: &dyn std::fmt::Display| format!("seccomp: {error}; to do without, say seccomp = false");
     let permission = u32::try_from(libc::EPERM).unwrap_or(1);
     let programs = [
-        program(deadly(), SeccompAction::Allow, SeccompAction::KillProcess, arch),
-        program(allowed().map_err(|error| told(&error))?, SeccompAction::Errno(permission), SeccompAction::Allow, arch),
+        program(deadly(!config.tokens.is_empty()), SeccompAction::Allow, SeccompAction::KillProcess, arch),
+        program(
+            allowed_to(config).map_err(|error| told(&error))?,
+            SeccompAction::Errno(permission),
+            SeccompAction::Allow,
+            arch,
+        ),
     ];
     for program in programs {
         let program = program.map_err(|error| told(&error))?;
@@ -84,8 +107,71 @@ fn program(
     SeccompFilter::new(calls, others, these, arch)?.try_into()
 }
 
+/// What the library of a hardware module may do beside: lock and write files, which Landlock limits to `module_paths`, and
+/// make connections if it is said that it does. New code it cannot load.
+fn allowed_to(config: &KeyServer) -> Result<Calls, seccompiler::BackendError> {
+    let mut calls = allowed()?;
+    if config.tokens.is_empty() {
+        return Ok(calls);
+    }
+    let files = [
+        libc::SYS_openat,
+        libc::SYS_flock,
+        libc::SYS_faccessat,
+        libc::SYS_faccessat2,
+        libc::SYS_readlinkat,
+        libc::SYS_pread64,
+        libc::SYS_pwrite64,
+        libc::SYS_ftruncate,
+        libc::SYS_fsync,
+        libc::SYS_fdatasync,
+        libc::SYS_fchmod,
+        libc::SYS_mkdirat,
+        libc::SYS_unlinkat,
+        libc::SYS_renameat2,
+        libc::SYS_umask,
+        libc::SYS_dup,
+        libc::SYS_pipe2,
+        libc::SYS_eventfd2,
+        libc::SYS_epoll_create1,
+        libc::SYS_ppoll,
+        libc::SYS_uname,
+        libc::SYS_getppid,
+        libc::SYS_getuid,
+        libc::SYS_geteuid,
+        libc::SYS_getgid,
+        libc::SYS_getegid,
+        libc::SYS_times,
+        libc::SYS_clock_getres,
+        libc::SYS_mlock,
+        libc::SYS_munlock,
+    ];
+    calls.extend(files.map(|call| (call, Vec::new())));
+    #[cfg(target_arch = "x86_64")]
+    calls.extend(
+        [
+            libc::SYS_open,
+            libc::SYS_access,
+            libc::SYS_readlink,
+            libc::SYS_mkdir,
+            libc::SYS_unlink,
+            libc::SYS_rmdir,
+            libc::SYS_rename,
+            libc::SYS_select,
+            libc::SYS_time,
+        ]
+        .map(|call| (call, Vec::new())),
+    );
+    if makes_connections(config) {
+        let calls_of_clients =
+            [libc::SYS_socket, libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_pselect6];
+        calls.extend(calls_of_clients.map(|call| (call, Vec::new())));
+    }
+    Ok(calls)
+}
+
 /// What somebody does who has got in.
-fn deadly() -> Calls {
+fn deadly(has_modules: bool) -> Calls {
     let calls = [
         libc::SYS_execve,
         libc::SYS_execveat,
@@ -107,7 +193,9 @@ fn deadly() -> Calls {
         libc::SYS_finit_module,
         libc::SYS_kexec_load,
     ];
-    calls.into_iter().map(|call| (call, Vec::new())).collect()
+    // A library may want to tell the system's log something, and has to live with that it cannot.
+    let is_meant = |call: &i64| !(has_modules && [libc::SYS_socket, libc::SYS_connect].contains(call));
+    calls.into_iter().filter(is_meant).map(|call| (call, Vec::new())).collect()
 }
 
 /// Found by tracing the server while it served, read changed keys, answered its admin address, drained and ended; and
@@ -195,7 +283,7 @@ mod tests {
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
-        let (deadly, allowed) = (deadly(), allowed().expect("conditions that are valid"));
+        let (deadly, allowed) = (deadly(false), allowed().expect("conditions that are valid"));
         assert!(deadly.keys().all(|call| !allowed.contains_key(call)));
         program(deadly, SeccompAction::Allow, SeccompAction::KillProcess, arch).expect("a program");
         program(allowed, SeccompAction::Errno(1), SeccompAction::Allow, arch).expect("a program");
@@ -210,7 +298,7 @@ mod tests {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let (own, other) = (here.join("Cargo.toml"), here.join("../../Cargo.toml"));
         let result = confined(move || {
-            let status = restrict(&BTreeSet::from([here.join("src"), own.clone()])).expect("a ruleset");
+            let status = restrict(&BTreeSet::from([here.join("src"), own.clone()]), &[], false).expect("a ruleset");
             let read = |path: &Path| std::fs::read(path).map(drop).map_err(|error| error.kind());
             let append = |path: &Path| {
                 let opened = std::fs::OpenOptions::new().append(true).open(path);

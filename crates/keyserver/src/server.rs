@@ -20,9 +20,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::access::Rules;
 use crate::admin;
+use crate::hsm::Tokens;
 use crate::identity;
 use crate::kernels::Kernels;
-use crate::keys::Keys;
+use crate::keys::{Keys, Origin};
 use crate::sandbox;
 use crate::shelf::{self, Change, Shelf, Watched};
 use crate::signing::Lines;
@@ -43,6 +44,7 @@ pub struct Failure(pub String);
 struct Server {
     config: KeyServer,
     shelf: Shelf,
+    tokens: Tokens,
     /// The identity and the authority.
     links: Watched,
     shared: Arc<Shared>,
@@ -71,32 +73,53 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     for (path, _) in shelf.open_to_all() {
         log::warn!("{}: every account of this machine may read or change it; chmod o= it", path.display());
     }
+    // A module may look for files that Landlock keeps from it afterwards, and logging in may want another account's rights.
+    let tokens = Tokens::open(&config.tokens).map_err(|fault| Failure(format!("{}; {}", fault.what, fault.fix)))?;
     let rules = Rules::new(config.clients.clone());
-    let keys = Keys::new(shelf.keys(), &rules.references());
+    let keys = served(&shelf, &tokens, &rules);
     let count = worker_count(config.server.workers);
     let (sockets, admin) = bind(&config, count)?;
     confine(&config)?;
 
     log::info!("serves {} keys on {count} cores", keys.len());
-    let (telemetry, store) = Telemetry::new(THREADS_PER_CORE * count + 1);
-    let column = Store::column(&store, THREADS_PER_CORE * count);
+    let main = THREADS_PER_CORE * count;
+    let (telemetry, store) = Telemetry::new(main + 1 + tokens.threads(), &token_names(&config));
+    let column = Store::column(&store, main);
     column.set(telemetry.keys, keys.len() as i64);
     let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
     let kernels = Kernels::start(config.precompute, config.batch);
     kernels.tell();
-    let crew = start(&config, &kernels, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
+    let crew = start(&config, &kernels, &tokens, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
     let states = column.clone();
     let refresh = Box::new(move || telemetry.kernels.report_states(&states, &kernels));
     let view = Rc::new(admin::View { store, refresh, is_draining: Cell::new(false) });
-    let server = Server { config, shelf, links, shared, column, telemetry, crew, view };
+    let server = Server { config, shelf, tokens, links, shared, column, telemetry, crew, view };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::threads)?;
     LocalSet::new().block_on(&runtime, server.life(admin))
+}
+
+/// What is served now: of a key that is in a file and in a module, the file's.
+fn served(shelf: &Shelf, tokens: &Tokens, rules: &Rules) -> Keys {
+    let in_tokens = tokens.found();
+    let in_tokens = in_tokens.iter().map(|(key, name)| (key.clone(), Origin::Token(name)));
+    Keys::new(shelf.found().chain(in_tokens), &rules.references())
+}
+
+/// One for each, even where two have the same label.
+fn token_names(config: &KeyServer) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for (number, token) in config.tokens.iter().enumerate() {
+        let name = token.token.name();
+        names.push(if names.contains(&name) { format!("{name} ({number})") } else { name });
+    }
+    names
 }
 
 /// Starts all threads, and returns when each has what it needs.
 fn start(
     config: &KeyServer,
     kernels: &Kernels,
+    tokens: &Tokens,
     shared: &Arc<Shared>,
     sockets: Vec<Vec<TcpListener>>,
     telemetry: &'static Telemetry,
@@ -104,7 +127,13 @@ fn start(
 ) -> io::Result<Crew> {
     let count = sockets.len();
     let columns = |kind| (0..count).map(|index| Store::column(store, kind * count + index)).collect::<Vec<_>>();
-    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
+    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1 + tokens.threads()));
+    let mut next = THREADS_PER_CORE * count;
+    let column_of_token = || {
+        next += 1;
+        Store::column(store, next)
+    };
+    tokens.start(&telemetry.tokens, column_of_token, &ready)?;
     let lines = Lines::start(kernels, telemetry, columns(1), columns(2), &ready)?;
     let (doors, orders): (Vec<_>, Vec<_>) = (0..count).map(|_| worker::door()).unzip();
     let mut workers = Vec::new();
@@ -117,6 +146,7 @@ fn start(
             orders,
             doors: doors.clone(),
             lines: lines.clone(),
+            tokens: tokens.clone(),
             kernels: kernels.clone(),
             column,
             telemetry,
@@ -216,7 +246,7 @@ impl Server {
             admin::start(admin, Rc::clone(&self.view)).map_err(Failure::threads)?;
         }
         if self.config.sandbox.seccomp {
-            match sandbox::confine_calls().map_err(Failure)? {
+            match sandbox::confine_calls(&self.config).map_err(Failure)? {
                 true => log::info!("seccomp: enforced"),
                 false => log::warn!("seccomp: not enforced: no filter is known for this processor"),
             }
@@ -228,8 +258,17 @@ impl Server {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => self.look(true),
-                _ = ticks.tick(), if self.config.keys.watch => self.look(false),
+                _ = hangup.recv() => {
+                    // What this brings is seen at one of the next ticks: nothing here waits for a module.
+                    self.tokens.look_again();
+                    self.look(true);
+                }
+                _ = ticks.tick() => {
+                    self.look_at_tokens();
+                    if self.config.keys.watch {
+                        self.look(false);
+                    }
+                }
             }
         }
         self.drain().await;
@@ -245,11 +284,7 @@ impl Server {
             log::warn!("{}: {}{kept}; {}", fault.path.display(), fault.what, fault.what.fix());
         }
         if any {
-            let keys = Keys::new(self.shelf.keys(), &self.shared.rules.references());
-            self.column.set(self.telemetry.keys, keys.len() as i64);
-            self.column.increment(self.telemetry.reloads);
-            log::info!("serves {} keys now", keys.len());
-            self.shared.keys.store(Arc::new(keys));
+            self.publish();
         } else if asked {
             log::info!("no key has changed; {} are served", self.shared.keys.load().len());
         }
@@ -265,6 +300,21 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Those who are at the tokens have seen other keys there than before.
+    fn look_at_tokens(&mut self) {
+        if self.tokens.have_changed() {
+            self.publish();
+        }
+    }
+
+    fn publish(&mut self) {
+        let keys = served(&self.shelf, &self.tokens, &self.shared.rules);
+        self.column.set(self.telemetry.keys, keys.len() as i64);
+        self.column.increment(self.telemetry.reloads);
+        log::info!("serves {} keys now", keys.len());
+        self.shared.keys.store(Arc::new(keys));
     }
 
     async fn drain(self) {

@@ -8,10 +8,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use propylon_config::keyserver::NamedPath;
-use propylon_crypto::{KeyError, PrivateKey};
+use propylon_crypto::{Key, KeyError, PrivateKey};
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
 use zeroize::{Zeroize, Zeroizing};
+
+use crate::keys::Origin;
 
 /// A file with a key and its chain takes a few KiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -35,7 +37,7 @@ struct Known {
 
 /// A file that has the same is taken for unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+pub struct Stamp {
     inode: u64,
     bytes: u64,
     changed: (i64, i64),
@@ -157,6 +159,11 @@ impl Shelf {
         with_keys.filter(|(path, _)| is_open_to_all(path)).map(|(path, known)| (path, known.source))
     }
 
+    /// The same, as they are served.
+    pub fn found(&self) -> impl Iterator<Item = (Key, Origin<'_>)> {
+        self.keys().map(|(key, path)| (Key::Local(key.clone()), Origin::File(path)))
+    }
+
     /// Every key with its file, in the order of the files' names.
     pub fn keys(&self) -> impl Iterator<Item = (&PrivateKey, &PathBuf)> {
         self.files.iter().flat_map(|(path, known)| known.keys.iter().map(move |key| (key, path)))
@@ -164,6 +171,12 @@ impl Shelf {
 }
 
 impl Stamp {
+    /// None if nothing can be seen there.
+    #[cfg(feature = "pkcs11")]
+    pub fn at(path: &Path) -> Option<Stamp> {
+        fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))
+    }
+
     fn of(metadata: &fs::Metadata) -> Stamp {
         let changed = (metadata.mtime(), metadata.mtime_nsec());
         Stamp { inode: metadata.ino(), bytes: metadata.len(), changed }

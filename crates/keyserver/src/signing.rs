@@ -2,27 +2,24 @@
 //! from one turn of a connection; the rest goes to threads of its own, and RSA to others than the curves, which it would
 //! make wait. What waits for RSA is done several at a time.
 
-use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use propylon_crypto::keyless::ErrorCode;
 use propylon_crypto::{Job, JobError, KeyKind, batch};
 use propylon_metrics::Column;
-use tokio::sync::mpsc;
 
+use crate::fair::Pushed;
 use crate::kernels::{self, Kernels, Role, Seen};
+use crate::line::{Line, Task};
 use crate::telemetry::{Telemetry, micros};
 
-/// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s.
+/// Tasks that may wait for one kind of thread, in the process: at 0.6 ms each, an RSA thread's work for 2.5 s. A client
+/// has all of these places while others do not want them, and never less than its part.
 const QUEUE_TASKS_MAX: usize = 4096;
-/// Tasks that a thread has taken out of its line, those among them that have to wait for others of their size. More would
-/// find the lanes fuller when sizes are mixed, and keep work from threads that have none.
-const HELD_TASKS_MAX: usize = 8;
 /// How far behind the links the curves' threads stand, and how far behind those the RSA threads: so far that the kernel
 /// takes the core from an operation that lasts, and near enough that it still gets a tenth of a busy core.
 const CURVES_NICENESS: u8 = 5;
@@ -35,30 +32,34 @@ const SHORT_MESSAGE_BYTES: usize = 4096;
 pub enum Place {
     /// The thread that has read the request.
     Here,
-    There(Line),
+    There(Crew),
+    /// A hardware module, by its position in the configuration.
+    Token(usize),
 }
 
-/// A line that jobs wait in.
+/// Threads that jobs wait for in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum Crew {
     Curves,
     Rsa,
 }
 
-/// What the threads of the links have to do with the others.
+/// What the threads of the links have to do with the others. They end with the last clone.
 #[derive(Clone)]
-pub struct Lines {
-    curves: Sender<Task>,
-    rsa: Sender<Task>,
+pub struct Lines(Arc<Ends>);
+
+struct Ends {
+    curves: Line,
+    rsa: Line,
 }
 
-/// A job on its way to another thread, and where its result is to go.
-pub struct Task {
-    pub id: u32,
-    pub job: Job,
-    pub since: Instant,
-    pub deadline: Instant,
-    pub reply_to: mpsc::Sender<Note>,
+/// Why a task does not wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// All places are taken.
+    Away,
+    /// For a client that has fewer places, and it was another task that had to go.
+    OutAnother,
 }
 
 /// What a connection is told from elsewhere.
@@ -78,8 +79,9 @@ pub fn place(job: &Job) -> Place {
     match job {
         Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 => Place::Here,
         Job::Ed25519 { message, .. } if message.len() <= SHORT_MESSAGE_BYTES => Place::Here,
-        Job::Rsa { .. } => Place::There(Line::Rsa),
-        _ => Place::There(Line::Curves),
+        Job::Rsa { .. } => Place::There(Crew::Rsa),
+        Job::Remote { key, .. } => Place::Token(key.signer.into()),
+        _ => Place::There(Crew::Curves),
     }
 }
 
@@ -87,6 +89,19 @@ pub fn error_code(error: JobError) -> ErrorCode {
     match error {
         JobError::Refused | JobError::BadShare => ErrorCode::Cryptography,
         JobError::TimedOut | JobError::Unavailable | JobError::Cancelled => ErrorCode::Internal,
+    }
+}
+
+/// What a job takes of a thread, in microseconds, roughly: for the shares of clients that ask for different things.
+fn cost(job: &Job) -> u64 {
+    match job {
+        Job::Rsa { block, .. } => {
+            let times = (block.len() as u64).div_ceil(256);
+            240 * times * times * times
+        }
+        Job::Ecdsa { key, .. } if key.kind() == KeyKind::P384 => 75,
+        Job::Ed25519 { message, .. } => 20 + message.len() as u64 / 200,
+        _ => 140,
     }
 }
 
@@ -100,40 +115,53 @@ impl Lines {
         rsa_columns: Vec<Column>,
         ready: &Arc<Barrier>,
     ) -> io::Result<Lines> {
-        let (curves, curves_tasks) = bounded(QUEUE_TASKS_MAX);
-        let (rsa, rsa_tasks) = bounded(QUEUE_TASKS_MAX);
-        let of = |line, tasks: &Receiver<Task>, column| {
-            let (kernels, tasks) = (kernels.clone(), tasks.clone());
-            Hand { line, kernels, tasks, column, telemetry }
+        let ends = Ends { curves: Line::new(QUEUE_TASKS_MAX), rsa: Line::new(QUEUE_TASKS_MAX) };
+        let of = |crew, line: &Line, column| {
+            let (kernels, line) = (kernels.clone(), line.clone());
+            Hand { crew, kernels, line, column, telemetry }
         };
-        let curves_hands = curves_columns.into_iter().map(|column| of(Line::Curves, &curves_tasks, column));
-        let rsa_hands = rsa_columns.into_iter().map(|column| of(Line::Rsa, &rsa_tasks, column));
+        let curves_hands = curves_columns.into_iter().map(|column| of(Crew::Curves, &ends.curves, column));
+        let rsa_hands = rsa_columns.into_iter().map(|column| of(Crew::Rsa, &ends.rsa, column));
         for (index, hand) in curves_hands.chain(rsa_hands).enumerate() {
-            let name = format!("{}-{index}", hand.line.name());
+            let name = format!("{}-{index}", hand.crew.name());
             let ready = Arc::clone(ready);
             thread::Builder::new().name(name).spawn(move || hand.work_or_die(&ready))?;
         }
-        Ok(Lines { curves, rsa })
+        Ok(Lines(Arc::new(ends)))
     }
 
-    /// Puts a task into its line. None if the line is full.
-    pub fn push(&self, line: Line, task: Task) -> Option<()> {
-        let sender = match line {
-            Line::Curves => &self.curves,
-            Line::Rsa => &self.rsa,
+    /// Puts a task into its line. Whichever does not wait is answered with a refusal.
+    pub fn push(&self, crew: Crew, task: Task) -> Result<(), Turned> {
+        let line = match crew {
+            Crew::Curves => &self.0.curves,
+            Crew::Rsa => &self.0.rsa,
         };
-        match sender.try_send(task) {
-            Ok(()) => Some(()),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => None,
+        match line.push(cost(&task.job), task) {
+            Pushed::Taken => Ok(()),
+            Pushed::InsteadOf(other) => {
+                other.refuse();
+                Err(Turned::OutAnother)
+            }
+            Pushed::Refused(task) => {
+                task.refuse();
+                Err(Turned::Away)
+            }
         }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.curves.end();
+        self.rsa.end();
     }
 }
 
 /// One thread at a line.
 struct Hand {
-    line: Line,
+    crew: Crew,
     kernels: Kernels,
-    tasks: Receiver<Task>,
+    line: Line,
     column: Column,
     telemetry: &'static Telemetry,
 }
@@ -141,7 +169,7 @@ struct Hand {
 impl Hand {
     /// A line with nobody at it would swallow what is put into it: then a restart is better.
     fn work_or_die(self, ready: &Barrier) {
-        let name = self.line.name();
+        let name = self.crew.name();
         if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
             log::error!("a thread for {name} has failed by a bug in Propylon: please report it; the process ends");
             std::process::abort();
@@ -149,41 +177,25 @@ impl Hand {
     }
 
     fn work(self, ready: &Barrier) {
-        if let Err(error) = propylon_sys::lower_priority(self.line.niceness()) {
-            log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.line.name());
+        if let Err(error) = propylon_sys::lower_priority(self.crew.niceness()) {
+            log::warn!("the priority of a thread for {} cannot be lowered: {error}", self.crew.name());
         }
-        self.kernels.install(self.line.role());
+        self.kernels.install(self.crew.role());
         ready.wait();
-        let (mut held, mut seen) = (VecDeque::with_capacity(HELD_TASKS_MAX), Seen::default());
+        let mut seen = Seen::default();
         self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
-        while let Some(batch) = self.gather(&mut held) {
+        while let Some(batch) = self.gather() {
             self.finish(batch, &mut seen);
         }
     }
 
-    /// Waits for a task, and takes along what is there now and goes well together with it: nothing waits for company.
-    /// The oldest first, always. None when the line has ended.
-    fn gather(&self, held: &mut VecDeque<Task>) -> Option<Vec<Task>> {
-        let oldest = match held.pop_front() {
-            Some(task) => task,
-            None => self.tasks.recv().ok()?,
-        };
-        let wanted = batch::company(&oldest.job);
-        let mut batch = vec![oldest];
-        let mut passed_over = VecDeque::with_capacity(HELD_TASKS_MAX);
-        while batch.len() < wanted {
-            let has_room = batch.len() + passed_over.len() < HELD_TASKS_MAX;
-            let next = held.pop_front().or_else(|| has_room.then(|| self.tasks.try_recv().ok()).flatten());
-            let Some(task) = next else { break };
-            if batch::go_together(&batch[0].job, &task.job) { batch.push(task) } else { passed_over.push_back(task) }
-        }
-        passed_over.append(held);
-        *held = passed_over;
-        Some(batch)
+    fn gather(&self) -> Option<Vec<Task>> {
+        let wanted = |task: &Task| batch::company(&task.job);
+        self.line.take(wanted, |first, task| batch::go_together(&first.job, &task.job))
     }
 
     fn finish(&self, batch: Vec<Task>, seen: &mut Seen) {
-        let numbers = &self.telemetry.lines[self.line as usize];
+        let numbers = &self.telemetry.lines[self.crew as usize];
         let now = Instant::now();
         let mut places = Vec::with_capacity(batch.len());
         let mut jobs = Vec::with_capacity(batch.len());
@@ -192,14 +204,13 @@ impl Hand {
             self.column.observe(numbers.wait, micros(now.saturating_duration_since(task.since)));
             if now >= task.deadline {
                 self.column.increment(numbers.expired);
-                // A connection that is gone needs no answer.
-                let _ = task.reply_to.try_send(Note::Done { id: task.id, result: Err(ErrorCode::Internal) });
+                task.refuse();
             } else if !task.reply_to.is_closed() {
                 places.push((task.id, task.reply_to));
                 jobs.push(task.job);
             }
         }
-        let rsa = if self.line == Line::Rsa { jobs.len() as u64 } else { 0 };
+        let rsa = if self.crew == Crew::Rsa { jobs.len() as u64 } else { 0 };
         let outcomes = kernels::run_together(jobs);
         self.telemetry.kernels.report(&self.column, seen, 0, rsa);
         for ((id, reply_to), outcome) in places.into_iter().zip(outcomes) {
@@ -209,27 +220,27 @@ impl Hand {
     }
 }
 
-impl Line {
-    pub const ALL: [Line; 2] = [Line::Curves, Line::Rsa];
+impl Crew {
+    pub const ALL: [Crew; 2] = [Crew::Curves, Crew::Rsa];
 
     pub fn name(self) -> &'static str {
         match self {
-            Line::Curves => "curves",
-            Line::Rsa => "rsa",
+            Crew::Curves => "curves",
+            Crew::Rsa => "rsa",
         }
     }
 
     fn role(self) -> Role {
         match self {
-            Line::Curves => Role::Curves,
-            Line::Rsa => Role::Rsa,
+            Crew::Curves => Role::Curves,
+            Crew::Rsa => Role::Rsa,
         }
     }
 
     fn niceness(self) -> u8 {
         match self {
-            Line::Curves => CURVES_NICENESS,
-            Line::Rsa => RSA_NICENESS,
+            Crew::Curves => CURVES_NICENESS,
+            Crew::Rsa => RSA_NICENESS,
         }
     }
 }
@@ -240,8 +251,10 @@ mod tests {
 
     use propylon_crypto::{Hash, PrivateKey, Scheme};
     use propylon_metrics::Store;
+    use tokio::sync::mpsc;
 
     use super::*;
+    use crate::access::ClientId;
 
     fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> PrivateKey {
         let pair = rcgen::KeyPair::generate_for(algorithm).expect("a key");
@@ -250,7 +263,7 @@ mod tests {
 
     fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<Note>) -> Task {
         let job = key(&rcgen::PKCS_ECDSA_P384_SHA384).job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
-        Task { id, job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
+        Task { id, client: ClientId(1), job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
     }
 
     fn results(notes: &mut mpsc::Receiver<Note>) -> Vec<(u32, Option<ErrorCode>)> {
@@ -267,24 +280,24 @@ mod tests {
         let digest = Scheme::Ecdsa(Hash::Sha256);
         assert_eq!(place_of(&rcgen::PKCS_ECDSA_P256_SHA256, digest, &[7; 32]), Place::Here);
         assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 100]), Place::Here);
-        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::There(Line::Curves));
-        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::There(Line::Curves));
-        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::There(Line::Rsa));
+        assert_eq!(place_of(&rcgen::PKCS_ED25519, Scheme::Ed25519, &[7; 60_000]), Place::There(Crew::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_ECDSA_P384_SHA384, digest, &[7; 32]), Place::There(Crew::Curves));
+        assert_eq!(place_of(&rcgen::PKCS_RSA_SHA256, Scheme::RsaRaw, &[7; 32]), Place::There(Crew::Rsa));
     }
 
     #[test]
     fn an_operation_whose_time_is_up_is_refused_and_one_whose_client_is_gone_is_not_done() {
-        let (telemetry, store) = Telemetry::new(1);
+        let (telemetry, store) = Telemetry::new(1, &[]);
         let column = Store::column(&store, 0);
-        let (_lines, tasks) = bounded(1);
-        let hand = Hand { line: Line::Curves, kernels: Kernels::start(false, false), tasks, column, telemetry };
+        let hand =
+            Hand { crew: Crew::Curves, kernels: Kernels::start(false, false), line: Line::new(1), column, telemetry };
         let (reply_to, mut notes) = mpsc::channel(8);
         let (gone, _) = mpsc::channel(8);
         let (past, future) = (Instant::now(), Instant::now() + Duration::from_secs(600));
         let batch = vec![task(1, past, &reply_to), task(2, future, &reply_to), task(3, future, &gone)];
         hand.finish(batch, &mut Seen::default());
         assert_eq!(results(&mut notes), [(1, Some(ErrorCode::Internal)), (2, None)]);
-        let numbers = &telemetry.lines[Line::Curves as usize];
+        let numbers = &telemetry.lines[Crew::Curves as usize];
         assert_eq!((store.count(numbers.expired), store.distribution(numbers.wait).count), (1, 3));
     }
 
@@ -293,24 +306,25 @@ mod tests {
 
     #[test]
     fn what_waits_for_rsa_is_done_by_size_and_the_oldest_goes_first() {
-        let (telemetry, store) = Telemetry::new(1);
+        let (telemetry, store) = Telemetry::new(1, &[]);
         let kernels = Kernels::start(false, true);
         kernels.install(Role::Rsa);
         let is_used = kernels.state(batch::Kernel::Rsa) == batch::KernelState::Used;
-        let (line, tasks) = bounded(32);
-        let hand = Hand { line: Line::Rsa, kernels, tasks, column: Store::column(&store, 0), telemetry };
+        let line = Line::new(32);
+        let column = Store::column(&store, 0);
+        let hand = Hand { crew: Crew::Rsa, kernels, line: line.clone(), column, telemetry };
         let (reply_to, mut notes) = mpsc::channel(32);
         let keys = RSA.map(|der| PrivateKey::from_der(der).expect("a key that can be read"));
         let sizes = [0, 1, 0, 0, 1, 0, 0, 1, 1, 1, 1, 0, 1, 1];
         let (since, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(600));
         for (id, size) in (0..).zip(sizes) {
             let job = keys[size].job(Scheme::RsaPss(Hash::Sha256), &[7; 32]).expect("a job");
-            line.send(Task { id, job, since, deadline, reply_to: reply_to.clone() }).expect("there is room");
+            let task = Task { id, client: ClientId(1), job, since, deadline, reply_to: reply_to.clone() };
+            assert!(matches!(line.push(1, task), Pushed::Taken));
         }
-        drop(line);
-        let (mut held, mut seen, mut batches) = (VecDeque::new(), Seen::default(), Vec::new());
-        while let Some(batch) = hand.gather(&mut held) {
-            assert!(batch.len() + held.len() <= HELD_TASKS_MAX);
+        line.end();
+        let (mut seen, mut batches) = (Seen::default(), Vec::new());
+        while let Some(batch) = hand.gather() {
             batches.push(batch.iter().map(|task| task.id).collect::<Vec<_>>());
             hand.finish(batch, &mut seen);
         }
@@ -325,12 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_full_takes_no_more() {
-        let ((curves, _curves), (rsa, _rsa)) = (bounded(2), bounded(2));
-        let lines = Lines { curves, rsa };
-        let (reply_to, _notes) = mpsc::channel(8);
-        let taken = (0..3).map(|id| lines.push(Line::Rsa, task(id, Instant::now(), &reply_to)).is_some());
-        assert_eq!(taken.collect::<Vec<_>>(), [true, true, false]);
-        assert!(lines.push(Line::Curves, task(4, Instant::now(), &reply_to)).is_some());
+    fn a_line_that_is_full_refuses_and_makes_room_for_those_who_have_less() {
+        let lines = Lines(Arc::new(Ends { curves: Line::new(2), rsa: Line::new(2) }));
+        let (reply_to, mut notes) = mpsc::channel(8);
+        let push = |crew, id, client| {
+            lines.push(crew, Task { client: ClientId(client), ..task(id, Instant::now(), &reply_to) })
+        };
+        let taken = (0..3).map(|id| push(Crew::Rsa, id, 1));
+        assert_eq!(taken.collect::<Vec<_>>(), [Ok(()), Ok(()), Err(Turned::Away)]);
+        assert_eq!(push(Crew::Rsa, 3, 2), Err(Turned::OutAnother));
+        assert_eq!(push(Crew::Curves, 4, 1), Ok(()));
+        assert_eq!(results(&mut notes), [(2, Some(ErrorCode::Internal)), (1, Some(ErrorCode::Internal))]);
     }
 }

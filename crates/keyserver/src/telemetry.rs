@@ -8,7 +8,7 @@ use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Counter, Gauge, Histogram, Registry, Store};
 
 use crate::kernels::KernelMetrics;
-use crate::signing::Line;
+use crate::signing::Crew;
 
 /// Upper bounds of what waiting in a line takes, in microseconds: 50 µs to 5 s.
 const WAIT_BOUNDS: &[u64] = &[
@@ -28,8 +28,10 @@ pub struct Telemetry {
     pub requests: [Counter; 5],
     /// By error byte, from 1.
     pub errors: [Counter; 11],
-    /// By [`Line`].
+    /// By [`Crew`].
     pub lines: [LineMetrics; 2],
+    /// By `[[pkcs11]]`.
+    pub tokens: Vec<TokenMetrics>,
     pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
     pub panics: Counter,
@@ -42,8 +44,40 @@ pub struct Telemetry {
 pub struct LineMetrics {
     pub waiting: Gauge,
     pub refused: Counter,
+    /// For a client that had fewer in the line.
+    pub displaced: Counter,
     pub expired: Counter,
     pub wait: Histogram,
+}
+
+/// Of a hardware module.
+#[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody writes them"))]
+pub struct TokenMetrics {
+    pub line: LineMetrics,
+    /// Threads that are logged in.
+    pub sessions: Gauge,
+    /// Threads whose module has not come back in time.
+    pub stuck: Gauge,
+    /// Sessions that were not to be had.
+    pub failures: Counter,
+    pub duration: Histogram,
+    /// By [`TokenOutcome`].
+    pub operations: [Counter; 5],
+}
+
+/// What an operation of a hardware module came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "pkcs11"), allow(dead_code, reason = "nobody asks a module"))]
+pub enum TokenOutcome {
+    Signed,
+    /// The module does not do that with this key.
+    Refused,
+    /// The key is gone.
+    NoKey,
+    /// There was no session, and no new one.
+    Failed,
+    /// It came when the operation had been refused.
+    Late,
 }
 
 /// What a request is for.
@@ -97,13 +131,14 @@ impl Asked {
 
 impl Telemetry {
     /// Registered once for the life of the process, like the process's threads that write it.
-    pub fn new(columns: usize) -> (&'static Telemetry, Arc<Store>) {
+    /// `tokens` are the names of the hardware modules.
+    pub fn new(columns: usize, tokens: &[String]) -> (&'static Telemetry, Arc<Store>) {
         let mut registry = Registry::new();
-        let telemetry = Telemetry::register(&mut registry);
+        let telemetry = Telemetry::register(&mut registry, tokens);
         (Box::leak(Box::new(telemetry)), registry.build(columns))
     }
 
-    fn register(registry: &mut Registry) -> Telemetry {
+    fn register(registry: &mut Registry, tokens: &[String]) -> Telemetry {
         let counter = |registry: &mut Registry, name: &str, help: &str| {
             registry.counter(&format!("propylon_keyserver_{name}"), help, &[])
         };
@@ -140,7 +175,8 @@ impl Telemetry {
             ended,
             requests,
             errors,
-            lines: Line::ALL.map(|line| LineMetrics::register(registry, line)),
+            lines: Crew::ALL.map(|crew| LineMetrics::register(registry, crew.name())),
+            tokens: tokens.iter().map(|token| TokenMetrics::register(registry, token)).collect(),
             kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
                 registry,
@@ -158,17 +194,19 @@ impl Telemetry {
 }
 
 impl LineMetrics {
-    fn register(registry: &mut Registry, line: Line) -> LineMetrics {
-        let labels = [("line", line.name())];
-        let refused_help = "Operations refused, by reason: the line was full, or their time was up before their turn.";
+    pub fn register(registry: &mut Registry, line: &str) -> LineMetrics {
+        let labels = [("line", line)];
+        let refused_help = "Operations refused, by reason: the line was full, or full and a client with fewer needed the \
+            place, or their time was up before their turn.";
         let mut refused = |reason| {
-            let labels = [("line", line.name()), ("reason", reason)];
+            let labels = [("line", line), ("reason", reason)];
             registry.counter("propylon_keyserver_refused_total", refused_help, &labels)
         };
-        let (full, expired) = (refused("full"), refused("expired"));
+        let (full, displaced, expired) = (refused("full"), refused("displaced"), refused("expired"));
         LineMetrics {
             waiting: registry.gauge("propylon_keyserver_waiting", "Operations that wait for a thread.", &labels),
             refused: full,
+            displaced,
             expired,
             wait: registry.histogram(
                 "propylon_keyserver_wait_seconds",
@@ -177,6 +215,32 @@ impl LineMetrics {
                 WAIT_BOUNDS,
                 1e-6,
             ),
+        }
+    }
+}
+
+impl TokenMetrics {
+    fn register(registry: &mut Registry, token: &str) -> TokenMetrics {
+        let name = |name: &str| format!("propylon_keyserver_token_{name}");
+        let labels = [("token", token)];
+        let operations = ["signed", "refused", "no-key", "failed", "late"].map(|outcome| {
+            let help = "Operations that a hardware module was asked for, by what came of it.";
+            registry.counter(&name("operations_total"), help, &[("token", token), ("outcome", outcome)])
+        });
+        let gauge = |registry: &mut Registry, what: &str, help: &str| registry.gauge(&name(what), help, &labels);
+        TokenMetrics {
+            line: LineMetrics::register(registry, &format!("pkcs11:{token}")),
+            sessions: gauge(registry, "sessions", "Threads that are logged in to a hardware module."),
+            stuck: gauge(registry, "stuck", "Threads whose hardware module has not come back in time."),
+            failures: registry.counter(&name("failures_total"), "Sessions that were not to be had.", &labels),
+            duration: registry.histogram(
+                &name("duration_seconds"),
+                "How long a hardware module took for an operation, getting a session included.",
+                &labels,
+                WAIT_BOUNDS,
+                1e-6,
+            ),
+            operations,
         }
     }
 }

@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use crate::access::Rules;
 use crate::connection::Connection;
+use crate::hsm::Tokens;
 use crate::kernels::{self, Kernels, Role, Seen};
 use crate::keys::Keys;
 use crate::signing::{Lines, Note};
@@ -58,6 +59,7 @@ pub struct Worker {
     /// Of all workers, this one included.
     pub doors: Vec<mpsc::Sender<Order>>,
     pub lines: Lines,
+    pub tokens: Tokens,
     pub kernels: Kernels,
     pub column: Column,
     pub telemetry: &'static Telemetry,
@@ -69,6 +71,7 @@ pub struct Worker {
 pub struct Desk {
     pub shared: Arc<Shared>,
     pub lines: Lines,
+    pub tokens: Tokens,
     pub column: Column,
     pub telemetry: &'static Telemetry,
     pub idle_timeout: Duration,
@@ -136,6 +139,7 @@ impl Worker {
         let desk = Rc::new(Desk {
             shared: self.shared,
             lines: self.lines,
+            tokens: self.tokens,
             column: self.column,
             telemetry: self.telemetry,
             idle_timeout: self.idle_timeout,

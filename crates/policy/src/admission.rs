@@ -36,7 +36,7 @@ pub enum Refusal {
 
 /// An IPv4 address, or the /64 of an IPv6 address, which is what one subscriber has at the least (RFC 6177).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+pub(crate) enum Source {
     V4(u32),
     V6(u64),
 }

@@ -1,124 +1,231 @@
 //! Which server of a backend gets the next request.
+//!
+//! One balancer per core and backend. What is in flight at the servers is known to all cores; averages, turns and slow
+//! starts are each core's own.
 
-/// The choice, with its memory. One per core and backend.
+mod ewma;
+mod first;
+mod least_connections;
+mod loads;
+mod maglev;
+mod random;
+mod round_robin;
+#[cfg(test)]
+mod simulation;
+mod slow_start;
+mod tiers;
+
+use std::sync::Arc;
+
+use self::ewma::PeakEwma;
+use self::least_connections::LeastConnections;
+pub use self::loads::{CoreLoads, Loads};
+pub use self::maglev::{Maglev, SERVERS_MAX as HASH_SERVERS_MAX};
+use self::random::Random;
+use self::round_robin::RoundRobin;
+use self::slow_start::SlowStart;
+pub use self::tiers::{Tier, Tiers};
+
+/// How the choice is made.
 #[derive(Clone, Debug)]
-pub enum Balancer {
+pub enum Method {
+    /// In turn, as often as the weights say.
+    RoundRobin,
+    /// By chance, as likely as the weights say.
+    Random,
+    /// The fewest requests in flight for its weight.
+    LeastConnections,
+    /// Of two drawn by chance the one that would answer sooner.
+    PeakEwma { decay_millis: u64 },
+    /// By the request's key. `bound_percent`: what a server may have in flight at most, of its share.
+    ConsistentHash { table: Arc<Maglev>, bound_percent: u64 },
+    /// The first in the list that has room.
+    First,
+}
+
+/// The choice, with its memory.
+#[derive(Clone, Debug)]
+pub struct Balancer {
+    algorithm: Algorithm,
+    weights: Box<[u16]>,
+    weights_total: f64,
+    loads: CoreLoads,
+    slow_start: SlowStart,
+}
+
+#[derive(Clone, Debug)]
+enum Algorithm {
     RoundRobin(RoundRobin),
     Random(Random),
+    LeastConnections(LeastConnections),
+    PeakEwma(PeakEwma),
+    ConsistentHash { table: Arc<Maglev>, bound_percent: u64 },
+    First,
 }
 
-/// Smooth weighted round robin, as nginx does it: weights 5, 1, 1 give `a a b a c a a`, not `a a a a a b c`.
-///
-/// At each turn every eligible server gains its weight, the one with the most is picked and pays the sum of what was
-/// given out. After as many turns as the weights add up to, each server was picked exactly its weight, and the state is
-/// as it was. A turn looks at every server.
-#[derive(Clone, Debug)]
-pub struct RoundRobin {
-    weights: Box<[i64]>,
-    credits: Box<[i64]>,
+/// What a choice may be made by.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    /// Hash of what the request is to be told from others by; without one chance takes its place.
+    pub key: Option<u64>,
+    /// Any 64 random bits.
+    pub random: u64,
+    /// Milliseconds of any clock that does not go backwards.
+    pub now: u64,
 }
 
-/// Each server with a probability in proportion to its weight, whatever was picked before.
-#[derive(Clone, Debug)]
-pub struct Random {
-    /// The weights up to and with each server.
-    sums: Box<[u64]>,
+/// What an answer was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Success,
+    Failure,
 }
-
-/// How much work a start offset may cost: turns times servers.
-const OFFSET_STEPS_MAX: u64 = 1 << 20;
 
 impl Balancer {
-    /// `seed` sets where the round begins: with the same seed on every core, all of them would begin with the same
-    /// server, and a server would see the cores' first requests at once. A core's number does.
-    pub fn round_robin(weights: &[u16], seed: u64) -> Self {
-        Self::RoundRobin(RoundRobin::new(weights, seed))
-    }
-
-    pub fn random(weights: &[u16]) -> Self {
-        Self::Random(Random::new(weights))
+    /// `seed` sets where a round begins (a core's number does), `slow_start_millis` how long a server that comes back takes
+    /// to get its share; 0: no time.
+    pub fn new(method: Method, weights: &[u16], seed: u64, slow_start_millis: u64, loads: CoreLoads) -> Self {
+        let algorithm = match method {
+            Method::RoundRobin => Algorithm::RoundRobin(RoundRobin::new(weights, seed)),
+            Method::Random => Algorithm::Random(Random::new(weights)),
+            Method::LeastConnections => Algorithm::LeastConnections(LeastConnections::new(weights, seed)),
+            Method::PeakEwma { decay_millis } => Algorithm::PeakEwma(PeakEwma::new(weights, decay_millis)),
+            Method::ConsistentHash { table, bound_percent } => Algorithm::ConsistentHash { table, bound_percent },
+            Method::First => Algorithm::First,
+        };
+        Self {
+            algorithm,
+            weights: weights.into(),
+            weights_total: weights.iter().map(|weight| f64::from(*weight)).sum(),
+            loads,
+            slow_start: SlowStart::new(weights.len(), slow_start_millis),
+        }
     }
 
     /// The index of a server for which `eligible` holds, or none if it holds for no server.
     ///
-    /// `random` is any 64 random bits; round robin does not look at them. `eligible` may be asked about a server more
-    /// than once and must not change its mind.
-    pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
-        match self {
-            Self::RoundRobin(round) => round.pick(eligible),
-            Self::Random(chance) => chance.pick(eligible, random),
+    /// `eligible` may be asked about a server more than once and must not change its mind.
+    pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, draw: Draw) -> Option<usize> {
+        if self.slow_start.is_over() {
+            return self.algorithm.pick(eligible, &self.loads, self.weights.len(), draw);
+        }
+        let share = |server: usize| match self.algorithm {
+            // What the first one is due is everything.
+            Algorithm::First => 1.0,
+            _ => f64::from(self.weights[server]) / self.weights_total,
+        };
+        self.slow_start.advance(draw.now, share);
+        let (slow_start, by_key) = (&self.slow_start, matches!(self.algorithm, Algorithm::ConsistentHash { .. }));
+        let admits = |server: usize| match (by_key, draw.key) {
+            (true, Some(key)) => slow_start.admits_key(server, fraction(mix(key ^ SLOW_START_SALT)), draw.now),
+            _ => slow_start.admits(server),
+        };
+        let warm = |server: usize| eligible(server) && admits(server);
+        let servers = self.weights.len();
+        let picked = self.algorithm.pick(warm, &self.loads, servers, draw);
+        let picked = picked.or_else(|| self.algorithm.pick(eligible, &self.loads, servers, draw))?;
+        self.slow_start.picked(picked);
+        Some(picked)
+    }
+
+    /// The server is back after a failure, or new among others: its slow start begins.
+    pub fn joined(&mut self, server: usize, now: u64) {
+        self.slow_start.begin(server, now);
+    }
+
+    /// A request has a place at a server, until [`Balancer::ended`].
+    pub fn began(&mut self, server: usize) {
+        self.loads.began(server);
+    }
+
+    /// It has been sent whole: the server owes an answer, until [`Balancer::settled`].
+    pub fn sent(&mut self, server: usize, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
+            ewma.sent(server, now);
         }
     }
-}
 
-impl RoundRobin {
-    fn new(weights: &[u16], seed: u64) -> Self {
-        let divisor = weights.iter().map(|weight| u64::from(*weight)).fold(0, greatest_common_divisor).max(1);
-        let weights: Box<[i64]> = weights.iter().map(|weight| i64::from(*weight) / divisor as i64).collect();
-        let mut round = Self { credits: vec![0; weights.len()].into(), weights };
-        // The offset is walked, not computed: only states that turns lead to keep the promise of exact shares.
-        let period = round.weights.iter().sum::<i64>() as u64;
-        let turns_max = OFFSET_STEPS_MAX / (round.weights.len() as u64).max(1);
-        for _ in 0..seed % period.min(turns_max).max(1) {
-            round.pick(|_| true);
+    /// The answer has begun, or has failed.
+    pub fn settled(&mut self, server: usize, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
+            ewma.settled(server, now);
         }
-        round
     }
 
-    fn pick(&mut self, eligible: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut given = 0;
-        let mut best: Option<usize> = None;
-        for server in (0..self.weights.len()).filter(|server| self.weights[*server] > 0 && eligible(*server)) {
-            given += self.weights[server];
-            self.credits[server] += self.weights[server];
-            if best.is_none_or(|best| self.credits[server] > self.credits[best]) {
-                best = Some(server);
+    /// What became of the request, and the microseconds to the answer's head or to the failure.
+    pub fn answered(&mut self, server: usize, latency_us: u64, verdict: Verdict, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
+            ewma.answered(server, latency_us, verdict, &self.loads, now);
+        }
+    }
+
+    /// Nothing of the request is in flight any more.
+    pub fn ended(&mut self, server: usize) {
+        self.loads.ended(server);
+    }
+
+    /// Nobody waits for the answer any more, after so many microseconds since the request was sent.
+    pub fn abandoned(&mut self, server: usize, waited_us: u64, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &mut self.algorithm {
+            ewma.abandoned(server, waited_us, now);
+        }
+    }
+
+    /// Writes down what servers' latencies are taken for, for those who look from outside.
+    pub fn report(&self, now: u64) {
+        if let Algorithm::PeakEwma(ewma) = &self.algorithm {
+            for server in 0..self.weights.len() {
+                self.loads.note_latency(server, ewma.latency(server, &self.loads, now) as u64);
             }
         }
-        self.credits[best?] -= given;
-        best
     }
 }
 
-impl Random {
-    fn new(weights: &[u16]) -> Self {
-        let sums = weights.iter().scan(0, |sum, weight| {
-            *sum += u64::from(*weight);
-            Some(*sum)
-        });
-        Self { sums: sums.collect() }
-    }
-
-    fn pick(&self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
-        let target = below(random, *self.sums.last()?);
-        let server = self.sums.partition_point(|sum| *sum <= target);
-        if server < self.sums.len() && eligible(server) {
-            return Some(server);
+impl Algorithm {
+    fn pick(
+        &mut self,
+        eligible: impl Fn(usize) -> bool,
+        loads: &CoreLoads,
+        servers: usize,
+        draw: Draw,
+    ) -> Option<usize> {
+        match self {
+            Self::RoundRobin(round) => round.pick(eligible),
+            Self::Random(chance) => chance.pick(eligible, draw.random),
+            Self::LeastConnections(least) => least.pick(eligible, loads),
+            Self::PeakEwma(ewma) => ewma.pick(eligible, loads, draw.random, draw.now),
+            Self::ConsistentHash { table, bound_percent } => {
+                table.pick(eligible, draw.key.unwrap_or(draw.random), *bound_percent, loads)
+            }
+            Self::First => first::pick(servers, eligible),
         }
-        // Among the eligible ones the second draw keeps the proportions that the first one has.
-        self.pick_among_eligible(eligible, mix(random))
     }
+}
 
-    fn pick_among_eligible(&self, eligible: impl Fn(usize) -> bool, random: u64) -> Option<usize> {
-        let servers = || (0..self.sums.len()).filter(|server| self.weight(*server) > 0 && eligible(*server));
-        let total: u64 = servers().map(|server| self.weight(server)).sum();
-        let mut target = below(random, total);
-        servers().find(|server| {
-            let weight = self.weight(*server);
-            let found = target < weight;
-            target = target.saturating_sub(weight);
-            found
-        })
-    }
+/// Which keys a warming server gets first has nothing to do with which server a key has.
+const SLOW_START_SALT: u64 = 0x5157_AB1E_5107_57A7;
 
-    fn weight(&self, server: usize) -> u64 {
-        self.sums[server] - server.checked_sub(1).map_or(0, |before| self.sums[before])
+/// The same bytes have the same key on every engine. Not a secret: whoever may choose keys may choose servers by them,
+/// which is what the bound on load is for.
+pub fn key_of(bytes: &[u8]) -> u64 {
+    let mut hash = bytes.len() as u64;
+    let mut words = bytes.chunks_exact(8);
+    for word in &mut words {
+        hash = mix(hash ^ u64::from_le_bytes(word.try_into().unwrap_or_default()));
     }
+    let mut last = [0; 8];
+    last[..words.remainder().len()].copy_from_slice(words.remainder());
+    mix(hash ^ u64::from_le_bytes(last))
 }
 
 /// A number below `limit` (0 if that is 0), as even as 64 bits allow.
 fn below(random: u64, limit: u64) -> u64 {
     ((u128::from(random) * u128::from(limit)) >> 64) as u64
+}
+
+/// From 0 to 1.
+fn fraction(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// Other bits of the same quality, from the same draw (the finaliser of splitmix64).
@@ -129,120 +236,5 @@ fn mix(bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shares(balancer: &mut Balancer, servers: usize, turns: usize, random: &mut fastrand::Rng) -> Vec<usize> {
-        let mut shares = vec![0; servers];
-        for _ in 0..turns {
-            shares[balancer.pick(|_| true, random.u64(..)).unwrap()] += 1;
-        }
-        shares
-    }
-
-    #[test]
-    fn round_robin_is_smooth() {
-        let mut balancer = Balancer::round_robin(&[5, 1, 1], 0);
-        let picks: Vec<_> = (0..7).map(|_| balancer.pick(|_| true, 0).unwrap()).collect();
-        assert_eq!(picks, [0, 0, 1, 0, 2, 0, 0]);
-    }
-
-    #[test]
-    fn over_a_period_every_server_gets_exactly_its_weight() {
-        for seed in 0..200 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let weights: Vec<u16> = (0..random.usize(1..20)).map(|_| random.u16(1..=256)).collect();
-            let mut balancer = Balancer::round_robin(&weights, random.u64(..));
-            let period = weights.iter().map(|weight| usize::from(*weight)).sum();
-            let expected: Vec<usize> = weights.iter().map(|weight| usize::from(*weight)).collect();
-            for _ in 0..2 {
-                assert_eq!(shares(&mut balancer, weights.len(), period, &mut random), expected, "seed {seed}");
-            }
-        }
-    }
-
-    #[test]
-    fn cores_begin_with_different_servers() {
-        let first = |core| Balancer::round_robin(&[3, 3, 3, 3], core).pick(|_| true, 0).unwrap();
-        assert_eq!((0..8).map(first).collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn a_thousand_heavy_servers_are_set_up_within_the_limit_of_steps() {
-        let weights: Vec<u16> = (0..1_000).map(|server| 256 - server % 3).collect();
-        let mut balancer = Balancer::round_robin(&weights, u64::MAX);
-        assert!(balancer.pick(|_| true, 0).is_some());
-    }
-
-    #[test]
-    fn random_keeps_the_weights_in_the_long_run_with_and_without_ineligible_servers() {
-        let weights = [1, 2, 5, 8];
-        let mut random = fastrand::Rng::with_seed(7);
-        let mut balancer = Balancer::random(&weights);
-        for out in [None, Some(0), Some(3)] {
-            let mut shares = [0.0; 4];
-            for _ in 0..100_000 {
-                shares[balancer.pick(|server| Some(server) != out, random.u64(..)).unwrap()] += 1.0 / 100_000.0;
-            }
-            let share = |server| {
-                if Some(server) == out { 0.0 } else { f64::from(weights[server]) }
-            };
-            let total: f64 = (0..4).map(share).sum();
-            for server in 0..4 {
-                let expected = share(server) / total;
-                assert!((shares[server] - expected).abs() < 0.01, "without {out:?}: {shares:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn an_ineligible_server_is_never_picked_and_none_is_picked_when_none_is_eligible() {
-        for seed in 0..100 {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let weights: Vec<u16> = (0..random.usize(0..12)).map(|_| random.u16(1..=256)).collect();
-            let seed_of_round = random.u64(..);
-            for mut balancer in [Balancer::round_robin(&weights, seed_of_round), Balancer::random(&weights)] {
-                for _ in 0..200 {
-                    let up: Vec<bool> = weights.iter().map(|_| random.u8(0..4) == 0).collect();
-                    match balancer.pick(|server| up[server], random.u64(..)) {
-                        Some(server) => assert!(up[server], "seed {seed}"),
-                        None => assert!(!up.contains(&true), "seed {seed}"),
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn those_that_stay_eligible_share_in_proportion_while_one_is_out() {
-        let mut balancer = Balancer::round_robin(&[4, 2, 1], 0);
-        let mut shares = [0; 3];
-        for _ in 0..600 {
-            shares[balancer.pick(|server| server != 1, 0).unwrap()] += 1;
-        }
-        assert_eq!(shares, [480, 0, 120]);
-    }
-
-    #[test]
-    fn a_server_that_comes_back_is_not_flooded() {
-        let mut balancer = Balancer::round_robin(&[1, 1], 0);
-        for _ in 0..1_000 {
-            balancer.pick(|server| server == 0, 0);
-        }
-        let picks: Vec<_> = (0..4).map(|_| balancer.pick(|_| true, 0).unwrap()).collect();
-        assert_eq!(picks.iter().filter(|server| **server == 1).count(), 2);
-    }
-
-    #[test]
-    fn extreme_draws_stay_in_range() {
-        let mut balancer = Balancer::random(&[256, 1]);
-        assert_eq!(balancer.pick(|_| true, 0), Some(0));
-        assert_eq!(balancer.pick(|_| true, u64::MAX), Some(1));
-        assert_eq!(balancer.pick(|server| server == 0, u64::MAX), Some(0));
-    }
-}
+mod tests;

@@ -98,6 +98,11 @@ impl Suspects {
         news
     }
 
+    /// Whether any server is suspect.
+    pub fn any(&self) -> bool {
+        self.suspects > 0
+    }
+
     /// Whether this server is suspect; a view for metrics, [`Suspects::eligible`] is for decisions.
     pub fn is_suspect(&self, server: usize) -> bool {
         self.servers[server] != Standing::Trusted

@@ -28,7 +28,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-pub use view::{View, balance_name};
+pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,12 +12,14 @@ use std::task::Poll;
 
 use propylon_config::BackendId;
 
+use crate::balance::Wish;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
 use crate::http1::{Decoder, Event};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal};
 use crate::snapshot::CoreSnapshot;
+use crate::sticky::Lead;
 use crate::telemetry::{SERVER_FAULTS, Wait};
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
@@ -65,20 +67,33 @@ pub async fn forward(
         request.head.fields.withhold(&request.text, ours);
     }
     let mut upload = Upload::of(&request.head, &connection.inbox, listener);
-    let mut experience = Experience::default();
+    let wish = wish(connection, request, snapshot, backend);
+    let mut experience = Experience { wish, ..Experience::default() };
     loop {
         request.note.attempts += 1;
+        experience.turn = None;
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
         let taken = seat::take(connection, request, snapshot, backend, repeatable, &mut experience).await;
+        note_cookie(connection, request, backend);
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return refuse(connection, request, snapshot, backend, &refusal),
-            Ok(opened) => match Transfer::run(connection, request, snapshot, backend, opened, &mut upload).await {
+            Ok(opened) => match Transfer::run(
+                connection,
+                request,
+                snapshot,
+                backend,
+                opened,
+                &mut upload,
+                experience.turn.as_ref(),
+            )
+            .await
+            {
                 Ended::Over(after) => {
                     if request.note.status != 0
                         && let Some(server) = request.note.server
                     {
-                        state.suspects.borrow_mut().succeeded(server);
+                        state.succeeded(server, connection.core.timers.now());
                     }
                     note_outcome(connection, request, backend);
                     return after;
@@ -129,6 +144,34 @@ fn note_outcome(connection: &Connection, request: &Request, backend: BackendId) 
     connection.core.metrics.increment(if failed { metrics.failures } else { metrics.successes });
 }
 
+/// What a request is balanced by, and what is said of its cookie.
+fn wish(connection: &Connection, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
+    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref();
+    let config = &snapshot.shared.config.backends[backend.0];
+    let (wish, lead) = Wish::of(connection, request, config, sticky);
+    request.note.cookie_server = wish.server;
+    if let Some(metrics) = &connection.core.telemetry.backends[backend.0].sticky {
+        let reason = match lead {
+            Lead::Nowhere => "none",
+            Lead::Server(_) => return wish,
+            Lead::Gone => "gone",
+            Lead::Forged => "forged",
+        };
+        connection.core.metrics.increment(metrics.of(reason));
+    }
+    wish
+}
+
+/// Counts whether a cookie that leads to a server was followed, once for each request.
+fn note_cookie(connection: &Connection, request: &Request, backend: BackendId) {
+    let note = &request.note;
+    if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
+        && let Some(metrics) = &connection.core.telemetry.backends[backend.0].sticky
+    {
+        connection.core.metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
+    }
+}
+
 /// The account of a failed attempt; how the request ends if there is to be no other.
 fn give_up(
     connection: &mut Connection,
@@ -148,6 +191,14 @@ fn give_up(
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    if let Some(turn) = &experience.turn {
+        match stale {
+            true => turn.stale(),
+            // What this machine is short of is no fault of the server.
+            false if failed.status == 503 => {}
+            false => turn.failed(),
+        }
+    }
     if stale {
         core.metrics.increment(metrics.servers[server].stale);
         experience.fresh = true;

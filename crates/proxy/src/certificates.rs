@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::TlsProfile;
-use propylon_tls::{Finding, Profile, Severity, Stamp};
+use propylon_config::Config;
+use propylon_tls::{Finding, LinkProfile, Profile, Severity, Stamp};
 
 use crate::snapshot::{Snapshot, load_profile, load_upstream};
 
@@ -18,7 +18,16 @@ pub type Shown = Rc<RefCell<Vec<Arc<Profile>>>>;
 
 pub struct Certificates {
     watched: Vec<Watched>,
+    /// By signer: the files that links to key servers are made with.
+    links: Vec<Watched>,
     shown: Shown,
+}
+
+/// Which are to be read again, by position in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Which {
+    pub profiles: Vec<usize>,
+    pub signers: Vec<usize>,
 }
 
 /// The files of one profile.
@@ -33,6 +42,8 @@ struct Watched {
 pub enum Reloaded {
     /// To be published.
     New(Snapshot),
+    /// Only what is shown to key servers is new, and in use for new links.
+    Links,
     /// They are what they were.
     Same,
     /// The reasons are in the log.
@@ -42,9 +53,10 @@ pub enum Reloaded {
 impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
-        let watched = |tls: &TlsProfile| Watched { interval: tls.watch, looked: now, stamp: Stamp::unread() };
+        let watched = |interval| Watched { interval, looked: now, stamp: Stamp::unread() };
         Certificates {
-            watched: snapshot.config.tls.iter().map(watched).collect(),
+            watched: snapshot.config.tls.iter().map(|tls| watched(tls.watch)).collect(),
+            links: snapshot.config.signers.iter().map(|signer| watched(signer.watch)).collect(),
             shown: Rc::new(RefCell::new(snapshot.profiles.clone())),
         }
     }
@@ -53,28 +65,31 @@ impl Certificates {
         Rc::clone(&self.shown)
     }
 
-    /// Profiles whose time it is to be looked at, and whose files are not what they were when they were read.
-    pub fn changed(&mut self, profiles: &[TlsProfile], now: Instant) -> Vec<usize> {
-        let mut changed = Vec::new();
-        for (index, watched) in self.watched.iter_mut().enumerate() {
-            let Some(interval) = watched.interval else { continue };
-            if now.duration_since(watched.looked) < interval {
-                continue;
-            }
-            watched.looked = now;
-            if watched.stamp.is_changed(&Stamp::take(&profiles[index], SystemTime::now())) {
-                changed.push(index);
-            }
+    /// Those whose time it is to be looked at, and whose files are not what they were when they were read.
+    pub fn changed(&mut self, config: &Config, now: Instant) -> Which {
+        let changed = |all: &mut [Watched], stamp: &dyn Fn(usize) -> Stamp| {
+            let all = all.iter_mut().enumerate();
+            all.filter_map(|(index, watched)| watched.has_changed(now, || stamp(index)).then_some(index)).collect()
+        };
+        Which {
+            profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
+            signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
         }
-        changed
     }
 
-    /// Reads these profiles again, and what these backends show to their servers and trust of them: all or none of it.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &[usize], towards: Range<usize>) -> Reloaded {
+    /// Has what links are made with read again whether or not it has changed: somebody asks, and may have read in the log
+    /// that it could not be.
+    pub fn distrust_links(&mut self) {
+        self.links.iter_mut().for_each(|watched| watched.stamp = Stamp::unread());
+    }
+
+    /// Reads these again, and what these backends show to their servers and trust of them: all or none of it.
+    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which, towards: Range<usize>) -> Reloaded {
+        let links = self.read_links(snapshot, &which.signers);
         let mut profiles = snapshot.profiles.clone();
         let mut upstreams = snapshot.upstreams.clone();
-        let (mut failed, mut same) = (false, true);
-        for &index in which {
+        let (mut failed, mut same) = (links.is_none(), true);
+        for &index in &which.profiles {
             let tls = &snapshot.config.tls[index];
             self.watched[index].stamp = Stamp::take(tls, SystemTime::now());
             let (loaded, findings) = match load_profile(tls) {
@@ -109,13 +124,60 @@ impl Certificates {
             }
         }
         if failed {
+            // What was good of them has not been taken over, and is to be read again.
+            for (index, _) in links.into_iter().flatten() {
+                self.links[index].stamp = Stamp::unread();
+            }
             return Reloaded::Failed;
         }
-        if same {
-            return Reloaded::Same;
+        let links = links.unwrap_or_default();
+        let has_links = !links.is_empty();
+        for (index, link) in links {
+            let signer = &snapshot.signers[index];
+            signer.link.store(Arc::new(link));
+            log::info!("signer \"{}\": identity and authorities were read again, for new links", signer.config.name);
         }
-        *self.shown.borrow_mut() = profiles.clone();
-        Reloaded::New(snapshot.with_certificates(profiles, upstreams))
+        match (same, has_links) {
+            (true, true) => Reloaded::Links,
+            (true, false) => Reloaded::Same,
+            (false, _) => {
+                *self.shown.borrow_mut() = profiles.clone();
+                Reloaded::New(snapshot.with_certificates(profiles, upstreams))
+            }
+        }
+    }
+
+    /// Those of these signers whose files have changed since they were read, by position. None if one cannot be used.
+    fn read_links(&mut self, snapshot: &Snapshot, which: &[usize]) -> Option<Vec<(usize, LinkProfile)>> {
+        let mut links = Some(Vec::new());
+        for &index in which {
+            let signer = &snapshot.config.signers[index];
+            let stamp = Stamp::of_signer(signer, SystemTime::now());
+            if !self.links[index].stamp.is_changed(&stamp) {
+                continue;
+            }
+            self.links[index].stamp = stamp;
+            let (loaded, findings) = match LinkProfile::load(signer) {
+                Ok((link, warnings)) => (Some(link), warnings),
+                Err(findings) => (None, findings),
+            };
+            findings.iter().for_each(|finding| tell("signer", &signer.name, finding));
+            match (loaded, &mut links) {
+                (Some(link), Some(links)) => links.push((index, link)),
+                _ => links = None,
+            }
+        }
+        links
+    }
+}
+
+impl Watched {
+    fn has_changed(&mut self, now: Instant, stamp: impl FnOnce() -> Stamp) -> bool {
+        let is_due = self.interval.is_some_and(|interval| now.duration_since(self.looked) >= interval);
+        if is_due {
+            self.looked = now;
+        }
+        is_due && self.stamp.is_changed(&stamp())
     }
 }
 

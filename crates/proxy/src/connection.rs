@@ -24,6 +24,7 @@ use crate::http1::{self, Parsed, Reject};
 use crate::proxied;
 use crate::proxy_protocol::Ends;
 use crate::relay;
+use crate::shortage::Reason;
 use crate::signer::Work;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
@@ -72,6 +73,8 @@ struct Rare {
     proxied: Option<Ends>,
     /// By what server connections of its own are known.
     owner: Option<NonZeroU64>,
+    /// Announced, it counts among those of its source.
+    counted: bool,
 }
 
 /// What becomes of a connection when a request is over.
@@ -154,8 +157,17 @@ impl Connection {
     }
 
     /// What the accept loop sees to where a client comes by itself. False when there are too many handshakes, or too
-    /// many of this client's.
+    /// many of this client's, or too many connections of its source.
     pub fn admit_announced(&mut self) -> bool {
+        if let Some(sources) = self.core.shortage.sources() {
+            let counted = sources.take(self.peer.ip());
+            self.rare.get_or_insert_default().counted = counted;
+            if !counted {
+                self.core.metrics.increment(self.core.telemetry.shortage.refused(Reason::Source));
+                let _ = self.stream.socket.reset_on_close();
+                return false;
+            }
+        }
         if self.stream.tls.is_none() {
             return true;
         }
@@ -235,14 +247,16 @@ impl Connection {
                 _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
             }
         };
+        self.deadline.rest();
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
             // not know whether it was carried out.
             if let Poll::Ready(readable) = self.stream.socket.poll_readable(context) {
+                self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() {
+            if core.draining.get() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
@@ -552,6 +566,7 @@ impl Connection {
 
     /// Sends what is staged and closes, listening for a moment longer if the client may still be sending.
     pub async fn farewell(&mut self, after: After) {
+        self.deadline.work();
         let core = Rc::clone(&self.core);
         if self.facts.is_some() {
             self.stream.stage_close(&mut self.wire);
@@ -632,6 +647,12 @@ impl Drop for Connection {
             }
         }
         self.end_handshake();
+        // Where a proxy in front is to say who the client is, it may have ended before that was said.
+        if let Some(sources) = self.core.shortage.sources()
+            && (!self.is_announced() || self.rare.as_ref().is_some_and(|rare| rare.counted))
+        {
+            sources.give_back(self.peer.ip());
+        }
         self.core.metrics.lower(self.metrics().open);
         self.core.connections.set(self.core.connections.get() - 1);
         // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.

@@ -13,7 +13,9 @@ use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
+use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
+use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts};
 use tokio::sync::Notify;
 
@@ -24,6 +26,7 @@ use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::relay::Pipes;
+use crate::shortage::{Reason, Room, Shared, Shortage};
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -50,6 +53,7 @@ pub struct Core {
     admission: RefCell<Admission>,
     /// By position in the configuration.
     pub signers: Vec<Rc<Signer>>,
+    pub shortage: Shortage,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
     batches_seen: Cell<BatchCounts>,
@@ -101,15 +105,18 @@ impl Core {
         metrics: Column,
         telemetry: Arc<Telemetry>,
         log: Sheet,
+        shared: Arc<Shared>,
         seed: u64,
     ) -> Rc<Core> {
         // Where RSA is done in batches it is worth while to let in as many as go together.
         let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
         let profiles = &snapshot.shared.signers;
+        let jobs_max = snapshot.shared.config.process.handshakes.in_progress;
         let signers = telemetry.signers.iter().enumerate();
-        let signers =
-            signers.map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, seed)).collect();
+        let signers = signers
+            .map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, jobs_max, seed))
+            .collect();
         let core = metrics.index();
         Rc::new(Core {
             stock: Stock::default(),
@@ -123,6 +130,7 @@ impl Core {
             gate: Gate::new(budget),
             admission: RefCell::new(admission),
             signers,
+            shortage: Shortage::new(shared),
             parking,
             parking_seen: Cell::default(),
             batches_seen: Cell::default(),
@@ -227,6 +235,7 @@ impl Core {
         }
         drop(log);
         self.report_parking();
+        self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
@@ -237,6 +246,65 @@ impl Core {
             self.pipes.trim();
             self.sweep_pools();
         }
+        self.relieve();
+    }
+
+    /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.
+    fn relieve(&self) {
+        let duty = self.shortage.duty(self.connections.get());
+        if duty.close > 0 {
+            self.close_idle(part_of(self.timers.resting(), duty.close), Reason::Memory);
+        }
+        if duty.make_room > 0 {
+            self.close_idle(duty.make_room, Reason::Files);
+        }
+        if duty.close_pools {
+            self.clear_pools();
+        }
+        if duty.give_back {
+            // What nobody needed since the last trim, and what was needed then and is not now.
+            self.stock.trim();
+            self.stock.trim();
+            self.requests_kept.take();
+            self.timers.shrink();
+            propylon_sys::give_memory_back();
+        }
+    }
+
+    /// Closes idle client connections, the oldest first; returns how many.
+    fn close_idle(&self, count: usize, reason: Reason) -> usize {
+        let closed = self.timers.call_oldest(count);
+        self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
+        closed
+    }
+
+    /// Files have run out: closes a few idle client connections, if there are any.
+    pub fn make_room(&self) -> Room {
+        if self.timers.resting() == 0 {
+            self.shortage.call_others();
+            return Room::None;
+        }
+        match self.close_idle(self.shortage.take_room(), Reason::Files) {
+            0 => Room::Later,
+            _ => Room::Made,
+        }
+    }
+
+    /// Counts a pick that is not an ordinary one.
+    pub fn note_tier(&self, backend: usize, tier: Tier) {
+        let reason = match tier {
+            Tier::Ordinary => return,
+            Tier::Backup => "backup",
+            Tier::Panic => "panic",
+            Tier::All => "none-up",
+        };
+        self.metrics.increment(self.telemetry.backends[backend].unusual_picks.of(reason));
+    }
+
+    fn report_balance(&self) {
+        let now = self.timers.now();
+        let snapshot = self.snapshot();
+        snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
     }
 
     fn report_parking(&self) {
@@ -261,7 +329,7 @@ impl Core {
         let snapshot = self.snapshot();
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
-            backend.take_note_of_openings();
+            backend.heed_notices(now);
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
             backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
                 self.pool_closed(index, server, closed)

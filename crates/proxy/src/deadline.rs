@@ -6,6 +6,7 @@
 //! with lazy deletion).
 
 use std::cell::RefCell;
+use std::collections::BinaryHeap;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -15,6 +16,11 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// The wheel's horizon is this many ticks (102 s); what lies beyond goes round again.
 const BUCKETS: usize = 1024;
 const NEVER: u64 = u64::MAX;
+/// Of ticks, which are kept in 32 bits: that many last for 13 years.
+const NO_TICK: u32 = u32::MAX;
+/// In place of the tick since which a connection rests: it works, and it is asked to end its rest.
+const WORKING: u32 = 0;
+const CALLED: u32 = u32::MAX;
 
 /// The wheel of one core and its clock.
 pub struct Timers {
@@ -25,6 +31,8 @@ pub struct Timers {
 struct Wheel {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Entries whose owners rest.
+    resting: usize,
     buckets: Vec<Vec<u32>>,
     /// The last tick whose bucket was emptied.
     tick: u64,
@@ -33,8 +41,10 @@ struct Wheel {
 struct Entry {
     /// Milliseconds on the core's clock, or `NEVER`.
     due: u64,
-    /// The tick of the bucket that will look at this entry next, or `NEVER` when none will.
-    queued: u64,
+    /// The tick of the bucket that will look at this entry next, or `NO_TICK` when none will.
+    queued: u32,
+    /// The tick since which its owner rests, counted from 1; or `WORKING`, or `CALLED`.
+    resting: u32,
     waker: Option<Waker>,
 }
 
@@ -46,7 +56,8 @@ impl Default for Timers {
 
 impl Timers {
     pub fn new() -> Timers {
-        let wheel = Wheel { entries: Vec::new(), free: Vec::new(), buckets: vec![Vec::new(); BUCKETS], tick: 0 };
+        let wheel =
+            Wheel { entries: Vec::new(), free: Vec::new(), resting: 0, buckets: vec![Vec::new(); BUCKETS], tick: 0 };
         Timers { started: Instant::now(), wheel: RefCell::new(wheel) }
     }
 
@@ -62,7 +73,7 @@ impl Timers {
     /// A deadline that is not set yet.
     pub fn deadline(self: &Rc<Self>) -> Deadline {
         let mut wheel = self.wheel.borrow_mut();
-        let entry = Entry { due: NEVER, queued: NEVER, waker: None };
+        let entry = Entry { due: NEVER, queued: NO_TICK, resting: WORKING, waker: None };
         let id = match wheel.free.pop() {
             Some(id) => {
                 // A bucket may still name this id from its last life; `queued` is kept so that it is seen only there.
@@ -89,6 +100,33 @@ impl Timers {
         wakers.into_iter().for_each(Waker::wake);
     }
 
+    /// Owners that rest.
+    pub fn resting(&self) -> usize {
+        self.wheel.borrow().resting
+    }
+
+    /// Calls those who have rested for the longest, `count` of them or as many as there are; returns how many. Looks at
+    /// every entry: not for every turn.
+    pub fn call_oldest(&self, count: usize) -> usize {
+        let mut wheel = self.wheel.borrow_mut();
+        let oldest = wheel.oldest_resting(count);
+        let mut wakers = Vec::with_capacity(oldest.len());
+        for (_, id) in &oldest {
+            let entry = &mut wheel.entries[*id as usize];
+            entry.resting = CALLED;
+            wakers.extend(entry.waker.take());
+        }
+        wheel.resting -= oldest.len();
+        drop(wheel);
+        wakers.into_iter().for_each(Waker::wake);
+        oldest.len()
+    }
+
+    /// Gives back memory that a crowd has left behind.
+    pub fn shrink(&self) {
+        self.wheel.borrow_mut().shrink();
+    }
+
     fn advance_to(&self, now: u64) {
         let mut wheel = self.wheel.borrow_mut();
         let last = now / TICK.as_millis() as u64;
@@ -107,10 +145,10 @@ impl Wheel {
         let mut ids = std::mem::take(&mut self.buckets[tick as usize % BUCKETS]);
         for id in ids.drain(..) {
             let entry = &mut self.entries[id as usize];
-            if entry.queued > tick {
+            if u64::from(entry.queued) > tick {
                 continue;
             }
-            entry.queued = NEVER;
+            entry.queued = NO_TICK;
             if entry.due <= now {
                 if let Some(waker) = entry.waker.take() {
                     waker.wake();
@@ -125,12 +163,61 @@ impl Wheel {
         }
     }
 
+    fn end_rest(&mut self, id: u32) {
+        let resting = &mut self.entries[id as usize].resting;
+        self.resting -= usize::from(!matches!(*resting, WORKING | CALLED));
+        *resting = WORKING;
+    }
+
+    /// Ticks and ids. Holds no more of them than are wanted, since it is asked when memory is short.
+    fn oldest_resting(&self, count: usize) -> BinaryHeap<(u32, u32)> {
+        let count = count.min(self.resting);
+        let mut oldest = BinaryHeap::with_capacity(count);
+        if count == 0 {
+            return oldest;
+        }
+        let resting = |(id, entry): (usize, &Entry)| match entry.resting {
+            WORKING | CALLED => None,
+            since => Some((since, id as u32)),
+        };
+        for candidate in self.entries.iter().enumerate().filter_map(resting) {
+            if oldest.len() < count {
+                oldest.push(candidate);
+            } else if let Some(mut youngest) = oldest.peek_mut()
+                && candidate < *youngest
+            {
+                *youngest = candidate;
+            }
+        }
+        oldest
+    }
+
+    fn shrink(&mut self) {
+        let mut is_free = vec![false; self.entries.len()];
+        for id in &self.free {
+            is_free[*id as usize] = true;
+            // No bucket will name it any more.
+            self.entries[*id as usize].queued = NO_TICK;
+        }
+        for bucket in &mut self.buckets {
+            bucket.retain(|id| !is_free[*id as usize]);
+            bucket.shrink_to_fit();
+        }
+        let used = is_free.iter().rposition(|free| !free).map_or(0, |last| last + 1);
+        self.entries.truncate(used);
+        self.entries.shrink_to_fit();
+        self.free.retain(|id| (*id as usize) < used);
+        self.free.shrink_to_fit();
+        // The lowest are taken first, so that the end gets free.
+        self.free.sort_unstable_by(|a, b| b.cmp(a));
+    }
+
     /// Puts an entry in the bucket of its deadline, or in the last one of this round.
     fn queue(&mut self, id: u32) {
         let entry = &mut self.entries[id as usize];
         let wanted = (entry.due / TICK.as_millis() as u64 + 1).clamp(self.tick + 1, self.tick + BUCKETS as u64 - 1);
-        if entry.queued > wanted {
-            entry.queued = wanted;
+        if u64::from(entry.queued) > wanted {
+            entry.queued = wanted as u32;
             self.buckets[wanted as usize % BUCKETS].push(id);
         }
     }
@@ -151,16 +238,37 @@ impl Deadline {
         let known = entry.waker.as_ref().is_some_and(|known| known.will_wake(waker));
         // Dropped at the end, when the wheel is no longer borrowed: a waker may be the last hold on a task.
         let _replaced = if known { None } else { entry.waker.replace(waker.clone()) };
-        if due != NEVER && entry.queued > due / TICK.as_millis() as u64 + 1 {
+        if due != NEVER && u64::from(entry.queued) > due / TICK.as_millis() as u64 + 1 {
             wheel.queue(self.id);
         }
         drop(wheel);
     }
 }
 
+impl Deadline {
+    /// Its owner rests from now on: if need be it can be called, the oldest first.
+    pub fn rest(&self) {
+        let mut wheel = self.timers.wheel.borrow_mut();
+        wheel.end_rest(self.id);
+        wheel.entries[self.id as usize].resting = (wheel.tick as u32).saturating_add(1).min(CALLED - 1);
+        wheel.resting += 1;
+    }
+
+    /// Its owner works.
+    pub fn work(&self) {
+        self.timers.wheel.borrow_mut().end_rest(self.id);
+    }
+
+    /// Its owner is asked to end, since what it holds is needed.
+    pub fn is_called(&self) -> bool {
+        self.timers.wheel.borrow().entries[self.id as usize].resting == CALLED
+    }
+}
+
 impl Drop for Deadline {
     fn drop(&mut self) {
         let mut wheel = self.timers.wheel.borrow_mut();
+        wheel.end_rest(self.id);
         let entry = &mut wheel.entries[self.id as usize];
         entry.due = NEVER;
         let _waker = entry.waker.take();
@@ -223,6 +331,74 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn those_who_rest_the_longest_are_called_and_who_works_never_is() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let timers = Rc::new(Timers::new());
+            // In the order in which they began to rest.
+            let mut resting: Vec<(Deadline, Arc<Count>)> = Vec::new();
+            let mut working: Vec<Deadline> = Vec::new();
+            for second in 1..200 {
+                timers.advance_to(second * 1000);
+                let deadline = if random.bool() { working.pop() } else { None };
+                let deadline = deadline.unwrap_or_else(|| timers.deadline());
+                let (count, waker) = counter();
+                deadline.set(u64::from(u32::MAX), &waker);
+                deadline.rest();
+                resting.push((deadline, count));
+                if random.u8(..) < 64 {
+                    let (deadline, _) = resting.remove(random.usize(..resting.len()));
+                    deadline.work();
+                    working.push(deadline);
+                }
+                if random.u8(..) < 32 {
+                    let wanted = random.usize(..20);
+                    let called = timers.call_oldest(wanted);
+                    assert_eq!(called, wanted.min(resting.len()), "seed {seed}");
+                    for (deadline, count) in resting.drain(..called) {
+                        assert!(deadline.is_called() && count.0.load(Ordering::Relaxed) == 1, "seed {seed}");
+                        deadline.work();
+                        assert!(!deadline.is_called());
+                    }
+                }
+                assert_eq!(timers.resting(), resting.len(), "seed {seed}");
+                assert!(resting.iter().all(|(deadline, _)| !deadline.is_called()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_crowd_that_has_gone_leaves_no_memory_behind_and_deadlines_still_hold() {
+        let timers = Rc::new(Timers::new());
+        let (_, waker) = counter();
+        let crowd: Vec<Deadline> = (0..10_000).map(|_| timers.deadline()).collect();
+        crowd.iter().for_each(|deadline| deadline.set(5_000, &waker));
+        let mut crowd = crowd.into_iter();
+        let stays = crowd.next().unwrap();
+        drop(crowd);
+        timers.shrink();
+        assert_eq!(timers.wheel.borrow().entries.len(), 1);
+        assert!(timers.wheel.borrow().entries.capacity() < 100);
+        let named: Vec<u32> = timers.wheel.borrow().buckets.iter().flatten().copied().collect();
+        assert_eq!(named, [stays.id], "those who are gone are in no bucket");
+        assert!(timers.wheel.borrow().buckets.iter().all(|bucket| bucket.capacity() < 16));
+        let (count, waker) = counter();
+        stays.set(5_000, &waker);
+        let (other, other_waker) = counter();
+        let next = timers.deadline();
+        next.set(9_000, &other_waker);
+        timers.advance_to(5_200);
+        assert_eq!((count.0.load(Ordering::Relaxed), other.0.load(Ordering::Relaxed)), (1, 0));
+        timers.advance_to(9_200);
+        assert_eq!(other.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        assert_eq!(size_of::<Entry>(), 32);
     }
 
     #[test]

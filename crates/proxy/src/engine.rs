@@ -15,13 +15,15 @@ use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin;
 use crate::batches;
-use crate::certificates::{Certificates, Reloaded};
+use crate::certificates::{Certificates, Reloaded, Which};
 use crate::health::{Health, PROBES_AT_ONCE_MAX};
+use crate::shortage::{Shared, Watch};
+use crate::signer;
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
@@ -30,6 +32,8 @@ use crate::worker::{self, Assignment, Phase};
 const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
 const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
+/// How often it is seen to what memory and files there are.
+const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
@@ -115,7 +119,7 @@ fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>
         for bind in &listener.bind {
             let fail = |error| StartError::Bind { address: bind.address, listener: listener.name.clone(), error };
             let mut address = bind.address;
-            if address.port() != 0 {
+            if address.port() != 0 && !config.process.share_address {
                 propylon_sys::check_free(address).map_err(fail)?;
             }
             for own in &mut sockets {
@@ -186,6 +190,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
+    let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
     let mut threads = Vec::new();
     for (index, listeners) in sockets.into_iter().enumerate() {
         let assignment = Assignment {
@@ -196,6 +201,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
+            shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
             phase: watched.clone(),
@@ -203,9 +209,15 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
+    let places = snapshot.signers.iter().map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
+    signer::start_resolver(places.collect()).map_err(StartError::Threads)?;
     let certificates = Certificates::new(&snapshot, Instant::now());
+    // What loading took: else it would stay until this thread needs memory again.
+    propylon_sys::give_memory_back();
+    let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let log_failures = log.failures();
     let main = Main {
+        watch,
         batching,
         snapshot,
         certificates,
@@ -224,6 +236,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 
 /// The main thread's own work.
 struct Main {
+    watch: Watch,
     batching: Arc<Batching>,
     /// The one that was published last.
     snapshot: Arc<Snapshot>,
@@ -272,6 +285,8 @@ impl Main {
             if workers == 1 { "" } else { "s" }
         );
         let mut seconds = interval(Duration::from_secs(1));
+        let mut looks = interval(SHORTAGE_LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
         loop {
             tokio::select! {
@@ -279,10 +294,12 @@ impl Main {
                 // Without a handler either would end the process.
                 _ = hangup.recv() => self.reload_all_certificates(),
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
                     self.report_kernels();
+                    self.report_lookups();
                     self.reload_changed_certificates();
                 }
                 () = any_finished(&threads) => {
@@ -296,7 +313,9 @@ impl Main {
 
     /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
     fn reload_all_certificates(&mut self) {
-        let all: Vec<usize> = (0..self.snapshot.config.tls.len()).collect();
+        let config = &self.snapshot.config;
+        let all = Which { profiles: (0..config.tls.len()).collect(), signers: (0..config.signers.len()).collect() };
+        self.certificates.distrust_links();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
         match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
             Reloaded::Same => {
@@ -309,8 +328,8 @@ impl Main {
 
     /// What was merely touched is nobody's news.
     fn reload_changed_certificates(&mut self) {
-        let changed = self.certificates.changed(&self.snapshot.config.tls, Instant::now());
-        if !changed.is_empty() {
+        let changed = self.certificates.changed(&self.snapshot.config, Instant::now());
+        if changed != Which::default() {
             let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
             self.conclude(reloaded);
         }
@@ -323,8 +342,10 @@ impl Main {
                 self.column().increment(counters.success);
                 let count: usize = snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
                 self.publish(snapshot);
+                propylon_sys::give_memory_back();
                 log::info!("certificates were read again: {count} in use");
             }
+            Reloaded::Links => self.column().increment(counters.success),
             Reloaded::Same => {}
             Reloaded::Failed => {
                 self.column().increment(counters.failure);
@@ -357,6 +378,13 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
             log::error!("ticket keys: {error}; those in use stay in use");
+        }
+    }
+
+    fn report_lookups(&self) {
+        let column = self.column();
+        for (signer, metrics) in self.snapshot.signers.iter().zip(&self.telemetry.signers) {
+            metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
 

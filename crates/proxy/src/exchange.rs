@@ -43,6 +43,8 @@ pub struct Note {
     /// Index of the backend, then of the server in it.
     pub backend: Option<usize>,
     pub server: Option<usize>,
+    /// The server that the client's cookie leads to.
+    pub cookie_server: Option<usize>,
     pub attempts: u32,
     pub reused: bool,
     pub fault: Option<&'static str>,

@@ -12,6 +12,15 @@ use arc_swap::ArcSwap;
 /// After so many turns addresses that had failed are tried again.
 const TURNS_TO_RETRY: usize = 32;
 
+/// How often any server of this process was closed or opened, so that a core that sees the same number as before need not look at
+/// each of its servers.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// A number that is another one after any server was closed or opened.
+pub fn changes() -> u32 {
+    CHANGES.load(Ordering::Acquire)
+}
+
 pub struct Notice {
     open: AtomicBool,
     /// Times that it was closed and opened again.
@@ -52,9 +61,14 @@ impl Notice {
     }
 
     pub fn set_open(&self, open: bool) {
-        if !self.open.swap(open, Ordering::Relaxed) && open {
+        if self.open.swap(open, Ordering::Relaxed) == open {
+            return;
+        }
+        if open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
+        // After the others: who sees the new number sees them.
+        CHANGES.fetch_add(1, Ordering::Release);
     }
 
     /// How often it was closed and opened again.
@@ -156,6 +170,16 @@ mod tests {
         let notice = Notice::new(addresses(&[1]));
         [true, false, false, true, true].iter().for_each(|open| notice.set_open(*open));
         assert_eq!((notice.is_open(), notice.reopened()), (true, 1));
+    }
+
+    #[test]
+    fn cores_see_by_one_number_that_a_server_was_closed_or_opened() {
+        let notice = Notice::new(addresses(&[1]));
+        for open in [false, true] {
+            let before = changes();
+            notice.set_open(open);
+            assert_ne!(changes(), before, "{open}");
+        }
     }
 
     #[test]

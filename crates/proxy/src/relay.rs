@@ -14,6 +14,7 @@ use std::time::Instant;
 use propylon_config::{Action, Protocol};
 
 use crate::access_log::{RelayRecord, TlsFields};
+use crate::balance::Turn;
 use crate::buffer::Buffer;
 use crate::client::Fill;
 use crate::connection::{After, Connection};
@@ -70,6 +71,7 @@ struct Relay {
     is_resting: bool,
     snapshot: Rc<CoreSnapshot>,
     note: Note,
+    turn: Box<Turn>,
     in_progress: InProgress,
 }
 
@@ -88,12 +90,13 @@ async fn begin(connection: &mut Connection) -> Option<Relay> {
     let snapshot = core.snapshot();
     let mut note = Note::begin();
     match find_server(connection, &snapshot, &mut note).await {
-        Ok((server, sent)) => {
+        Ok((server, sent, turn)) => {
             core.metrics.add(connection.metrics().bytes_received, sent);
             let up = Way::after(sent);
             let (since, is_resting) = (core.timers.now(), connection.stream.tls.is_none());
             let (answer, down) = (Buffer::default(), Way::default());
-            Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, in_progress })
+            let turn = Box::new(turn);
+            Some(Relay { server, answer, up, down, since, is_resting, snapshot, note, turn, in_progress })
         }
         Err(Refusal { reason, alert }) => {
             if let Some(alert) = alert {
@@ -127,7 +130,7 @@ async fn find_server(
     connection: &mut Connection,
     snapshot: &Rc<CoreSnapshot>,
     note: &mut Note,
-) -> Result<(Box<ServerConnection>, u64), Refusal> {
+) -> Result<(Box<ServerConnection>, u64, Turn), Refusal> {
     let is_passthrough = snapshot.listener(connection.listener).protocol == Protocol::Passthrough;
     note.server_name = match is_passthrough {
         true => hello::server_name(connection).await?,
@@ -217,9 +220,9 @@ impl Relay {
         let moved = (self.up.moved, self.down.moved);
         let is_broken = self.up.is_broken();
         self.close(connection, fault);
-        let Relay { server, snapshot, note, in_progress, .. } = self;
+        let Relay { server, snapshot, note, turn, in_progress, .. } = self;
         // The permit of the connection goes back now, whatever the client still does.
-        drop(server);
+        drop((server, turn));
         let core = Rc::clone(&connection.core);
         if let (Some(backend), Some(server)) = (note.backend, note.server) {
             core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);

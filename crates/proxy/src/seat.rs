@@ -8,13 +8,14 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use propylon_config::{Backend, BackendId, Reuse};
+use propylon_policy::balance::Draw;
 use propylon_policy::reuse::{Fit, Level, fit};
-use propylon_policy::suspect::Suspects;
 use propylon_policy::turnstile::{Grant, Ticket};
 use propylon_tls::{Connector, UpstreamFailure};
 use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
+use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::connection::Connection;
 use crate::core::Core;
 use crate::deadline::Deadline;
@@ -44,6 +45,10 @@ pub struct Experience {
     pub fresh: bool,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
+    /// What it is balanced by.
+    pub wish: Wish,
+    /// Its time at the server that it is at.
+    pub turn: Option<Turn>,
     /// Microseconds in the backend's line, if there was a wait.
     pub queue_us: Option<u64>,
 }
@@ -64,24 +69,6 @@ pub enum Refusal {
     /// The client has reset its connection while it waited.
     ClientGone,
     Failed(Attempt),
-}
-
-/// Which servers will do, the most particular first.
-#[derive(Clone, Copy)]
-enum Choice {
-    Trusted,
-    Untried,
-    Any,
-}
-
-impl Choice {
-    fn fits(self, server: usize, tried: &[usize], suspects: &Suspects, now: u64) -> bool {
-        match self {
-            Choice::Trusted => !tried.contains(&server) && suspects.eligible(server, now),
-            Choice::Untried => !tried.contains(&server),
-            Choice::Any => true,
-        }
-    }
 }
 
 enum Pick {
@@ -131,6 +118,7 @@ pub async fn take(
     request.note.queue_us = experience.queue_us;
     let (server, found) = found?;
     request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
     let permit = match found {
@@ -228,11 +216,11 @@ pub fn settle(
     made: Result<(ServerStream, Way), Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
-    let suspects = &snapshot.backends[backend.0].suspects;
+    let state = &snapshot.backends[backend.0];
     let config = &snapshot.shared.config.backends[backend.0];
     match made {
         Ok((stream, way)) => {
-            suspects.borrow_mut().succeeded(key.server);
+            state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
@@ -242,7 +230,7 @@ pub fn settle(
         Err(failed) => {
             // What this machine is short of is no fault of the server.
             if failed.status != 503 {
-                suspects.borrow_mut().failed(key.server, core.timers.now());
+                state.suspects.borrow_mut().failed(key.server, core.timers.now());
             }
             core.metrics.increment(metrics.servers[key.server].connect_failures);
             Err(failed)
@@ -272,13 +260,19 @@ fn seek(
     need: &Need,
     experience: &Experience,
 ) -> Result<(usize, Found), Option<Box<[usize]>>> {
-    match pick(core, snapshot, backend, &experience.tried) {
+    match pick(core, snapshot, backend, experience) {
         Pick::None => Err(None),
         Pick::Full(wants) => Err(Some(wants)),
         Pick::Server(server, choice) => match at(core, snapshot, backend, server, need) {
             Some(found) => Ok((server, found)),
             // Another core was faster.
-            None => Err(Some(acceptable(core, snapshot, backend, &experience.tried, choice))),
+            None => {
+                let state = &snapshot.backends[backend.0];
+                let suspects = state.suspects.borrow();
+                let eligibility =
+                    Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, core.timers.now());
+                Err(Some(acceptable(&eligibility, choice, state.pool.servers())))
+            }
         },
     }
 }
@@ -310,21 +304,30 @@ async fn queue(
     Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
 }
 
-fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize]) -> Pick {
+fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &Experience) -> Pick {
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
-    let random = core.random.borrow_mut().u64(..);
+    let draw = Draw { key: experience.wish.key, random: core.random.borrow_mut().u64(..), now };
+    state.heed_notices(now);
+    let mut suspects = state.suspects.borrow_mut();
+    let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
-        let mut suspects = state.suspects.borrow_mut();
-        let fits = |server: usize| state.is_open(server) && choice.fits(server, tried, &suspects, now);
-        let picked = state.balancer.borrow_mut().pick(|server| fits(server) && state.pool.has_room(server), random);
+        let fits = |server: usize| eligibility.fits(server, choice);
+        let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
+        let has_room = |server: usize| state.pool.has_room(server);
+        let picked = match wished {
+            // What a client has there is worth the wait.
+            Some(server) if !has_room(server) => return Pick::Full(Box::new([server])),
+            Some(server) => Some(server),
+            None => state.balancer.borrow_mut().pick(|server| fits(server) && has_room(server), draw),
+        };
         if let Some(server) = picked {
+            core.note_tier(backend.0, eligibility.tier());
             suspects.tried(server, now);
             return Pick::Server(server, choice);
         }
-        drop(suspects);
         let wants = match state.pool.turnstile {
-            Some(_) => acceptable(core, snapshot, backend, tried, choice),
+            Some(_) => acceptable(&eligibility, choice, state.pool.servers()),
             None => Box::default(),
         };
         // Waiting for a server that is trusted is better than failing at one that is not.
@@ -335,18 +338,9 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, tried: &[usize
     Pick::None
 }
 
-fn acceptable(
-    core: &Core,
-    snapshot: &CoreSnapshot,
-    backend: BackendId,
-    tried: &[usize],
-    choice: Choice,
-) -> Box<[usize]> {
-    let state = &snapshot.backends[backend.0];
-    let suspects = state.suspects.borrow();
-    let now = core.timers.now();
-    let fits = |server: &usize| state.is_open(*server) && choice.fits(*server, tried, &suspects, now);
-    (0..state.pool.servers()).filter(fits).collect()
+/// Any of these will do.
+fn acceptable(eligibility: &Eligibility<'_>, choice: Choice, servers: usize) -> Box<[usize]> {
+    (0..servers).filter(|server| eligibility.fits(*server, choice)).collect()
 }
 
 /// An idle connection to this server, or the right to make one, without waiting.
@@ -503,7 +497,16 @@ async fn reach(
 }
 
 async fn reach_by(core: &Core, way: Way, preamble: &[u8], due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
-    let mut socket = Socket::new(propylon_sys::connect(way.address).map_err(|error| connect_failure(&error))?);
+    let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
+    let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
+        true => Err(OUT_OF_FILES),
+        false => Ok(stream),
+    });
+    if stream.as_ref().is_err_and(|failure| failure.reason == OUT_OF_FILES.reason) {
+        // For the next one.
+        core.make_room();
+    }
+    let mut socket = Socket::new(stream?);
     poll_fn(|context| {
         if let Poll::Ready(connected) = socket.poll_connected(context) {
             return Poll::Ready(connected.map_err(|error| connect_failure(&error)));
@@ -595,11 +598,12 @@ pub fn complain(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server
     let more = if withheld > 0 { format!(" ({withheld} like this were not logged)") } else { String::new() };
     log::warn!("backend \"{backend}\", server {label}: {failure}; {}{more}", failure.advice());
 }
+/// Another server would fare no better.
+const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", repeatable: Repeatable::No };
 
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
-        // Another server would fare no better.
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => (503, "out-of-files", Repeatable::No),
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
         Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),

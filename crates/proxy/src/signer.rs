@@ -7,6 +7,7 @@
 mod channel;
 mod dispatch;
 mod link;
+mod places;
 mod report;
 
 use std::cell::{Cell, RefCell};
@@ -26,6 +27,7 @@ use tokio::time::sleep_until;
 
 use crate::snapshot::SignerProfile;
 use dispatch::{Dispatch, JobId, Settings};
+pub use places::{Found, Places, start as start_resolver};
 use report::Report;
 pub use report::SignerMetrics;
 
@@ -41,6 +43,10 @@ pub struct Signer {
     profiles: Arc<[SignerProfile]>,
     /// Position in the configuration.
     index: usize,
+    /// Where this core begins with a name's addresses.
+    first_turn: usize,
+    /// By server: which of its addresses have been looked at.
+    generations: RefCell<Vec<u64>>,
 }
 
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
@@ -61,18 +67,19 @@ impl Signer {
         index: usize,
         column: Column,
         metrics: &Arc<SignerMetrics>,
+        jobs_max: usize,
         seed: u64,
     ) -> Rc<Signer> {
-        let SignerProfile { config, servers, .. } = &profiles[index];
+        let SignerProfile { config, labels, .. } = &profiles[index];
         let settings = Settings {
-            servers: servers.len(),
+            servers: labels.len(),
             connections: config.connections.into(),
+            jobs_max,
             timeout: config.timeout.as_micros() as u64,
             hedge: config.hedge.map(|hedge| hedge.as_micros() as u64),
             verify: config.verify,
         };
-        let labels = servers.iter().map(|server| server.label.clone()).collect();
-        let report = Report::new(column, Arc::clone(metrics), &config.name, labels);
+        let report = Report::new(column, Arc::clone(metrics), &config.name, labels.to_vec());
         Rc::new(Signer {
             shortest_wait: settings.hedge.unwrap_or(settings.timeout),
             dispatch: RefCell::new(Dispatch::new(settings, report, seed)),
@@ -81,6 +88,8 @@ impl Signer {
             sooner: Notify::new(),
             profiles: Arc::clone(profiles),
             index,
+            first_turn: seed as usize % 1024,
+            generations: RefCell::new(vec![0; labels.len()]),
         })
     }
 
@@ -90,8 +99,8 @@ impl Signer {
 
     /// Starts its tasks, on the core's own thread.
     pub fn start(self: &Rc<Signer>) {
-        let SignerProfile { config, servers, .. } = self.profile();
-        for at in 0..usize::from(config.connections) * servers.len() {
+        let SignerProfile { config, labels, .. } = self.profile();
+        for at in 0..usize::from(config.connections) * labels.len() {
             spawn_local(link::keep(Rc::clone(self), at));
         }
         spawn_local(Rc::clone(self).keep_time());
@@ -116,11 +125,24 @@ impl Signer {
     /// Where time passes for the jobs.
     async fn keep_time(self: Rc<Signer>) {
         loop {
+            self.leave_old_addresses();
             let next = self.with(|dispatch, now| dispatch.advance(now));
             self.next_look.set(next);
             tokio::select! {
                 () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
                 () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Connections to where a server's name does not lead any more are to end.
+    fn leave_old_addresses(&self) {
+        let places = &self.profile().places;
+        for (server, seen) in self.generations.borrow_mut().iter_mut().enumerate() {
+            let generation = places.generation(server);
+            if *seen != generation {
+                *seen = generation;
+                self.with(|dispatch, _| dispatch.leave(server, |address| !places.is_current(server, address)));
             }
         }
     }
@@ -147,12 +169,18 @@ impl Signer {
         at / usize::from(self.profile().config.connections)
     }
 
-    fn address(&self, server: usize) -> SocketAddr {
-        self.profile().servers[server].address
+    /// For a connection that has failed so often: each starts at another of the server's addresses, and goes on to the next.
+    fn address(&self, at: usize, failures: usize) -> SocketAddr {
+        self.profile().places.address(self.server_of(at), self.first_turn.wrapping_add(at).wrapping_add(failures))
+    }
+
+    /// The server may be elsewhere by now.
+    fn doubt(&self, at: usize) {
+        self.profile().places.doubt(self.server_of(at));
     }
 
     fn link(&self, server: usize) -> Result<Link, LinkError> {
-        self.profile().link.link(server)
+        self.profile().link.load().link(server)
     }
 
     /// Uniform in 0..1.

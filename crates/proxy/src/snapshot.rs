@@ -5,15 +5,15 @@
 //! it began with.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use arc_swap::ArcSwap;
 use propylon_config::{
     At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
 };
-use propylon_policy::balance::Balancer;
+use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -22,10 +22,13 @@ use propylon_tls::{
     UpstreamProfile,
 };
 
+use crate::balance::{self, SharedBalance, Standing};
 use crate::engine::worker_count;
-use crate::names::{Found, Names};
-use crate::notice::Notice;
+use crate::names::Names;
+use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};
+use crate::signer::Places;
+use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
@@ -55,6 +58,8 @@ pub struct Snapshot {
     pub signers: Arc<[SignerProfile]>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
     turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    /// By backend: what its cores share to balance.
+    pub balance: Arc<[SharedBalance]>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     /// By `BackendId`; none for plaintext.
@@ -80,18 +85,14 @@ pub struct Server {
     pub notice: Arc<Notice>,
 }
 
-/// One key server of a signer.
-pub struct KeyServer {
-    pub address: SocketAddr,
-    /// As the user wrote it.
-    pub label: String,
-}
-
-/// One `[signer.NAME]`: key servers, and what is needed to talk to them.
+/// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
+/// each new connection.
 pub struct SignerProfile {
     pub config: Signer,
-    pub link: LinkProfile,
-    pub servers: Vec<KeyServer>,
+    pub link: ArcSwap<LinkProfile>,
+    pub places: Arc<Places>,
+    /// By server, as the user wrote them.
+    pub labels: Vec<String>,
 }
 
 /// What stands in the way of a configuration that was read without problems.
@@ -109,10 +110,11 @@ impl Snapshot {
         warnings.extend(more);
         let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
         warnings.extend(more);
-        let mut found = look_up(&config)?.into_iter();
-        let signers = config.signers.iter().zip(links).map(|(config, link)| signer(config, link, &mut found)).collect();
+        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers = Arc::new(config.backends.iter().map(|backend| servers(backend, &mut found)).collect());
+        let servers: Arc<Vec<Vec<Server>>> = Arc::new(look_up(&config)?);
+        let balance = share_balance(&config, &servers).map_err(CompileError::Certificates)?;
+        warnings.extend(sticky::check(&config.backends));
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
@@ -132,6 +134,7 @@ impl Snapshot {
             servers,
             signers,
             turnstiles,
+            balance,
             profiles,
             upstreams,
             tickets,
@@ -153,6 +156,7 @@ impl Snapshot {
             servers: Arc::clone(&self.servers),
             signers: Arc::clone(&self.signers),
             turnstiles: Arc::clone(&self.turnstiles),
+            balance: Arc::clone(&self.balance),
             profiles,
             upstreams,
             tickets: Arc::clone(&self.tickets),
@@ -233,12 +237,34 @@ pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<
     Ok((Some(upstream), findings))
 }
 
-/// What every server's name stands for, those of signers first; in the order of the configuration.
-fn look_up(config: &Config) -> Result<Vec<Found>, CompileError> {
-    let signers = config.signers.iter().flat_map(|signer| &signer.servers).map(|server| (&server.address, server.at));
-    let servers =
-        config.backends.iter().flat_map(|backend| &backend.servers).map(|server| (&server.address, server.at));
-    let (questions, places): (Vec<&ServerAddress>, Vec<At>) = signers.chain(servers).unzip();
+/// Names are looked up now, and later again; whether anybody is there shows later.
+fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
+    let labels: Vec<String> = config.servers.iter().map(|server| address_label(&server.address)).collect();
+    let servers: Vec<&ServerAddress> = config.servers.iter().map(|server| &server.address).collect();
+    let places = Places::find(&servers, config.resolve_interval).map_err(|(server, error)| CompileError::Lookup {
+        at: config.servers[server].at,
+        what: format!("{}: {error}", labels[server]),
+    })?;
+    let link = ArcSwap::from_pointee(link);
+    Ok(SignerProfile { config: config.clone(), link, places: Arc::new(places), labels })
+}
+
+fn share_balance(config: &Config, servers: &[Vec<Server>]) -> Result<Arc<[SharedBalance]>, Vec<Finding>> {
+    let (mut all, mut findings) = (Vec::new(), Vec::new());
+    for (backend, servers) in config.backends.iter().zip(servers) {
+        let labels = || servers.iter().map(|server| server.label.as_str());
+        match Sticky::load(backend, labels()) {
+            Ok(sticky) => all.push(SharedBalance::new(backend, labels(), sticky, worker_count(config))),
+            Err((error, at)) => findings.push(sticky::finding(error, at)),
+        }
+    }
+    if findings.is_empty() { Ok(all.into()) } else { Err(findings) }
+}
+
+/// By backend: its servers, with what their names stand for.
+fn look_up(config: &Config) -> Result<Vec<Vec<Server>>, CompileError> {
+    let all = config.backends.iter().flat_map(|backend| &backend.servers);
+    let (questions, places): (Vec<&ServerAddress>, Vec<At>) = all.map(|server| (&server.address, server.at)).unzip();
     let fail = |at: At, question: &ServerAddress, error: String| CompileError::Lookup {
         at,
         what: format!("{}: {error}", address_label(question)),
@@ -248,26 +274,14 @@ fn look_up(config: &Config) -> Result<Vec<Found>, CompileError> {
         at: places.first().copied().unwrap_or_default(),
         what: format!("names cannot be looked up: {error}"),
     })?;
-    let answers = found.into_iter().zip(questions).zip(places);
-    answers.map(|((found, question), at)| found.map_err(|error| fail(at, question, error))).collect()
-}
-
-/// Addresses of key servers are looked up once; whether anybody is there shows later.
-fn signer(config: &Signer, link: LinkProfile, found: &mut impl Iterator<Item = Found>) -> SignerProfile {
-    let servers = config
-        .servers
-        .iter()
-        .zip(found)
-        .map(|(server, found)| KeyServer { address: found.addresses[0], label: address_label(&server.address) });
-    SignerProfile { servers: servers.collect(), config: config.clone(), link }
-}
-
-fn servers(backend: &Backend, found: &mut impl Iterator<Item = Found>) -> Vec<Server> {
-    let servers = backend.servers.iter().zip(found).map(|(server, found)| Server {
-        label: address_label(&server.address),
-        notice: Arc::new(Notice::new(found.addresses)),
-    });
-    servers.collect()
+    let mut found = found.into_iter().zip(questions).zip(places);
+    let mut server = |server: &propylon_config::Server| {
+        let Some(((found, question), at)) = found.next() else { unreachable!("an answer for every question") };
+        let found = found.map_err(|error| fail(at, question, error))?;
+        let notice = Arc::new(Notice::new(found.addresses));
+        Ok(Server { label: address_label(&server.address), notice })
+    };
+    config.backends.iter().map(|backend| backend.servers.iter().map(&mut server).collect()).collect()
 }
 
 pub fn rule(route: &propylon_config::Route) -> Rule {
@@ -336,6 +350,7 @@ pub struct CoreSnapshot {
 /// What one core knows of a backend.
 pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
+    pub tiers: Tiers,
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
@@ -345,6 +360,10 @@ pub struct CoreBackend {
     pub in_progress_max: u32,
     /// By server: openings that this core has taken note of.
     reopened: Box<[Cell<u32>]>,
+    /// `notice::changes` when this core looked last; none before it ever did.
+    changes: Cell<Option<u32>>,
+    /// Some server was not open then.
+    any_closed: Cell<bool>,
 }
 
 impl CoreSnapshot {
@@ -355,10 +374,11 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.servers);
-        let backends = backends.map(|((backend, turnstile), servers)| {
+        let backends =
+            shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance).zip(&*shared.servers);
+        let backends = backends.map(|(((backend, turnstile), balance), servers)| {
             let notices = servers.iter().map(|server| Arc::clone(&server.notice)).collect();
-            CoreBackend::new(backend, worker, worker_count(&shared.config), turnstile.clone(), notices)
+            CoreBackend::new(backend, worker, worker_count(&shared.config), turnstile.clone(), balance, notices)
         });
         let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
@@ -423,15 +443,26 @@ impl CoreBackend {
         self.pool.notices[server].is_open()
     }
 
-    /// Forgets the suspicions against servers that the whole engine has closed and opened again since. To be called now and
-    /// then.
-    pub fn take_note_of_openings(&self) {
+    /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
+    /// Those that the whole engine has opened again are not suspect any more, and start slowly.
+    pub fn heed_notices(&self, now: u64) {
+        let changes = notice::changes();
+        if self.changes.replace(Some(changes)) == Some(changes) {
+            return;
+        }
+        self.any_closed.set(self.open() < self.pool.notices.len());
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
-            let now = notice.reopened();
-            if seen.replace(now) != now {
+            let reopened = notice.reopened();
+            if seen.replace(reopened) != reopened {
                 self.suspects.borrow_mut().succeeded(server);
+                self.balancer.borrow_mut().joined(server, now);
             }
         }
+    }
+
+    /// What is known of the servers, by this core and by the whole engine. `suspects` are this backend's.
+    pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
+        Standing { suspects, notices: &self.pool.notices, any_closed: self.any_closed.get() }
     }
 
     /// How many of its servers are open.
@@ -439,22 +470,28 @@ impl CoreBackend {
         self.pool.notices.iter().filter(|notice| notice.is_open()).count()
     }
 
+    /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
+    pub fn succeeded(&self, server: usize, now: u64) {
+        if self.suspects.borrow_mut().succeeded(server) {
+            self.balancer.borrow_mut().joined(server, now);
+        }
+    }
+
     fn new(
         backend: &Backend,
         core: usize,
         cores: usize,
         turnstile: Option<Arc<ServerTurnstile>>,
+        balance: &SharedBalance,
         notices: Box<[Arc<Notice>]>,
     ) -> CoreBackend {
-        let weights: Vec<u16> = backend.servers.iter().map(|server| server.weight.get()).collect();
-        let balancer = match backend.balance {
-            propylon_config::Balance::RoundRobin => Balancer::round_robin(&weights, core as u64),
-            propylon_config::Balance::Random => Balancer::random(&weights),
-        };
         CoreBackend {
-            balancer: RefCell::new(balancer),
-            suspects: RefCell::new(Suspects::new(weights.len())),
+            balancer: RefCell::new(balance.balancer(backend, core)),
+            tiers: balance::tiers(backend),
+            suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
+            changes: Cell::new(None),
+            any_closed: Cell::new(false),
             reopened: notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
             pool: Pool::new(backend, core, turnstile, notices),
             in_progress: Cell::new(0),

@@ -13,6 +13,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 use crate::batches::BatchMetrics;
 use crate::health;
 use crate::proxy_protocol::Malformed;
+use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -80,6 +81,7 @@ pub struct Telemetry {
     pub batches: BatchMetrics,
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
+    pub shortage: ShortageMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -263,6 +265,10 @@ pub struct BackendMetrics {
     pub queue_depth: Gauge,
     pub queue_wait: Histogram,
     pub queue_refused: ByReason,
+    /// Picks outside of the ordinary.
+    pub unusual_picks: ByReason,
+    /// What cookies were worth; none where the backend has none.
+    pub sticky: Option<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     /// None where servers are reached in plaintext.
@@ -311,6 +317,7 @@ pub struct ServerMetrics {
     pub connections: Counter,
     pub open: Gauge,
     pub idle: Gauge,
+    pub in_flight: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -409,6 +416,12 @@ pub const SERVER_FAULTS: &[&str] = &[
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
 
+/// Why a server was picked that is not an ordinary one which is up.
+pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
+
+/// What a cookie of `sticky` was worth.
+pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
+
 /// What goes wrong between the client and the engine once a request has begun.
 pub const CLIENT_FAULTS: &[&str] =
     &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
@@ -458,9 +471,10 @@ impl Telemetry {
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
+        let shortage = ShortageMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
     }
 }
 
@@ -680,6 +694,17 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             label,
             QUEUE_REFUSALS,
         ),
+        unusual_picks: ByReason::new(
+            r,
+            "propylon_unusual_picks_total",
+            "Picks of backups, of servers that are not up because too few are, and where none is up.",
+            label,
+            UNUSUAL_PICKS,
+        ),
+        sticky: backend.sticky.is_some().then(|| {
+            let help = "Requests by what their cookie was worth: it was followed, or why not.";
+            ByReason::new(r, "propylon_sticky_requests_total", help, label, STICKY_OUTCOMES)
+        }),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -746,6 +771,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str, probed: bool) -
         ),
         connections: r.counter("propylon_server_connections_total", "Connections made to a server.", by),
         open: r.gauge("propylon_server_connections", "Connections to a server, open.", by),
+        in_flight: r.gauge(
+            "propylon_server_requests_in_flight",
+            "Requests at a server, from their pick to their end.",
+            by,
+        ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),
         reused: r.counter("propylon_server_reused_total", "Requests sent on a connection from the pool.", by),
         stale: r.counter(

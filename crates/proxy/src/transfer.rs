@@ -14,6 +14,7 @@ use propylon_config::{BackendId, Listener};
 use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Repeatable, whole_chunked};
+use crate::balance::Turn;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
 use crate::connection::{After, Connection};
@@ -152,6 +153,11 @@ pub struct Transfer<'a> {
     upload_patience: Patience,
     download_patience: Patience,
     limits: ServerLimits,
+    turn: Option<&'a Turn>,
+    /// When the last of the request went out, if that was later than the rest.
+    sent_at: Option<Instant>,
+    /// Lines for the response's head.
+    cookie: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Copy)]
@@ -165,14 +171,15 @@ impl<'a> Transfer<'a> {
     pub async fn run(
         connection: &'a mut Connection,
         request: &'a mut Request,
-        snapshot: &CoreSnapshot,
+        snapshot: &'a CoreSnapshot,
         backend: BackendId,
         opened: Box<ServerConnection>,
         upload: &'a mut Upload,
+        turn: Option<&'a Turn>,
     ) -> Ended {
         let core = Rc::clone(&connection.core);
         let last = snapshot.backends[backend.0].pool.is_last_request(&opened);
-        let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload);
+        let mut transfer = Transfer::new(connection, request, snapshot, backend, opened, upload, turn);
         transfer.write_head(snapshot, last);
         let head_began = Instant::now();
         let ended = match poll_fn(|context| transfer.poll_head(context)).await {
@@ -181,6 +188,7 @@ impl<'a> Transfer<'a> {
                 let micros = head_began.elapsed().as_micros() as u64;
                 transfer.request.note.first_byte_us = Some(micros);
                 core.metrics.observe(core.telemetry.backends[backend.0].first_byte_duration, micros);
+                transfer.note_answer(micros);
                 transfer.relay().await
             }
         };
@@ -190,16 +198,18 @@ impl<'a> Transfer<'a> {
     fn new(
         connection: &'a mut Connection,
         request: &'a mut Request,
-        snapshot: &CoreSnapshot,
+        snapshot: &'a CoreSnapshot,
         backend: BackendId,
         opened: Box<ServerConnection>,
         upload: &'a mut Upload,
+        turn: Option<&'a Turn>,
     ) -> Transfer<'a> {
         let core = Rc::clone(&connection.core);
         let listener = snapshot.listener(connection.listener);
         let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
+        let cookie = cookie_line(connection, request, snapshot, backend);
         if let Upload::Length { remaining, .. } = upload
             && *remaining >= LONG_BODY_BYTES
             && connection.inbox.capacity() > 0
@@ -226,6 +236,9 @@ impl<'a> Transfer<'a> {
             download_wait: None,
             upload_patience: patience,
             download_patience: patience,
+            turn,
+            sent_at: None,
+            cookie,
             limits: ServerLimits {
                 first_byte: timeouts.first_byte.as_millis() as u64,
                 body: timeouts.body.as_millis() as u64,
@@ -305,9 +318,21 @@ impl<'a> Transfer<'a> {
 
     fn request_sent(&mut self) {
         self.sent = true;
+        self.sent_at = (!self.upload.is_whole()).then(Instant::now);
+        if let Some(turn) = self.turn {
+            turn.sent();
+        }
         self.upload_wait = None;
         // The wait for the response's first byte begins now.
         self.download_wait = None;
+    }
+
+    /// How long a client took to send its request is not the server's doing.
+    fn note_answer(&self, micros: u64) {
+        let since_sent = self.sent_at.map(|sent| sent.elapsed().as_micros() as u64);
+        if let Some(turn) = self.turn {
+            turn.answered(self.request.response.status, since_sent.unwrap_or(micros));
+        }
     }
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
@@ -573,6 +598,9 @@ impl<'a> Transfer<'a> {
             let context = AnswerContext { client, framing, keep_alive, date: date.as_bytes() };
             http1::write_response(response, self.answer.readable(), &context, &mut scratch);
         });
+        if let Some(cookie) = self.cookie {
+            http1::add_lines(&mut scratch, |out| out.extend_from_slice(cookie));
+        }
         let length = response.length;
         scratch.extend_from_slice(&self.answer.readable()[length..length + body]);
         self.answer.consume(length + body);
@@ -893,6 +921,18 @@ impl<'a> Transfer<'a> {
             ended => ended,
         }
     }
+}
+
+/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
+fn cookie_line<'a>(
+    connection: &Connection,
+    request: &Request,
+    snapshot: &'a CoreSnapshot,
+    backend: BackendId,
+) -> Option<&'a [u8]> {
+    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
+    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
+    sticky.line(server, connection.stream.tls.is_some())
 }
 
 fn server_fault(status: u16, reason: &'static str) -> Stop {

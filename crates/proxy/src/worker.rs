@@ -13,7 +13,7 @@ use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
-use tokio::task::spawn_local;
+use tokio::task::{spawn_local, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Sheet;
@@ -22,6 +22,7 @@ use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
 use crate::seat;
+use crate::shortage::{Reason, Room, Shared};
 use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
@@ -57,6 +58,7 @@ pub struct Assignment {
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
+    pub shared: Arc<Shared>,
     /// Client connections at once.
     pub connections_max: usize,
     pub batching: Arc<Batching>,
@@ -90,18 +92,21 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         column,
         telemetry,
         log,
+        shared,
         connections_max,
         batching,
         mut phase,
         ..
     } = assignment;
     let seed = fastrand::u64(..);
-    let parking = Parking::new(ParkingLimits::default());
     let first = Arc::clone(&published.borrow_and_update());
+    // Every handshake in progress may wait for a key server: none of them is to fail for want of a place.
+    let remote = first.snapshot.config.process.handshakes.in_progress;
+    let parking = Parking::new(ParkingLimits { remote, ..ParkingLimits::default() });
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     drop(first);
-    let core = Core::new(snapshot, parking, column, telemetry, log, seed);
+    let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
@@ -199,8 +204,9 @@ async fn accept(
                 match accept_some(&core, listener, socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => {}
+                    // Those who were asked to end have their turn first.
+                    Accepted::RoomMade => yield_now().await,
                     Accepted::Exhausted => {
-                        core.metrics.increment(core.telemetry.process.accept_errors);
                         sleep(ACCEPT_REST).await;
                     }
                 }
@@ -209,9 +215,12 @@ async fn accept(
     }
 }
 
-/// Serves a client, or resets its connection at once if its handshake could only be one too many: told early it can turn
-/// to another address, and it has cost next to nothing.
+/// Serves a client, or resets its connection at once if it, or its handshake, could only be one too many: told early it can
+/// turn to another address, and it has cost next to nothing.
 fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) {
+    if core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
+        return refuse(core, &stream, Reason::Memory);
+    }
     let snapshot = core.snapshot();
     // A proxy in front is not the client: see `Connection::admit_announced`.
     if snapshot.acceptors[listener].is_some()
@@ -223,7 +232,18 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
         let _ = propylon_sys::reset_on_close(&stream);
         return;
     }
+    // The last question: from here on it counts, and the end of the connection gives it back.
+    if !snapshot.listener(listener).accept_proxy_protocol
+        && core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip()))
+    {
+        return refuse(core, &stream, Reason::Source);
+    }
     spawn_local(serve(Rc::clone(core), listener, stream, peer));
+}
+
+fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {
+    core.metrics.increment(core.telemetry.shortage.refused(reason));
+    let _ = propylon_sys::reset_on_close(stream);
 }
 
 enum Accepted {
@@ -231,16 +251,28 @@ enum Accepted {
     All,
     /// The queue may hold more.
     More,
-    /// Files or memory have run out.
+    /// Files have run out, and idle connections end to make room.
+    RoomMade,
+    /// Files or memory have run out, and nothing more is to be done about it now.
     Exhausted,
 }
 
 fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usize) -> Accepted {
     for _ in 0..room {
         match propylon_sys::accept(socket) {
+            Ok((stream, peer)) if core.shortage.is_kept_from_clients(&stream) => {
+                let room = core.make_room();
+                match room {
+                    Room::None => refuse(core, &stream, Reason::Files),
+                    Room::Made | Room::Later => admit(core, listener, stream, peer),
+                }
+                return if room == Room::Made { Accepted::RoomMade } else { Accepted::Exhausted };
+            }
             Ok((stream, peer)) => admit(core, listener, stream, peer),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Accepted::All,
             Err(error) if matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM)) => {
+                core.metrics.increment(core.telemetry.process.accept_errors);
+                core.make_room();
                 return Accepted::Exhausted;
             }
             // The client has gone again, or the network has a complaint about it (accept(2), "Error handling").

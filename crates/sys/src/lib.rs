@@ -3,17 +3,19 @@
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
 mod cores;
+mod memory;
 mod pipe;
 mod privileges;
 mod process;
 mod socket;
 
 pub use cores::{allowed_cores, pin_to_core};
+pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
-    files_limit, is_clock_synchronised, lock_memory, lower_priority, no_core_dumps, no_new_privileges, process_cpu,
-    raise_files_limit, resident_bytes, thread_cpu,
+    files_limit, is_clock_synchronised, lock_memory, lower_priority, no_core_dumps, no_huge_pages, no_new_privileges,
+    process_cpu, raise_files_limit, resident_bytes, thread_cpu,
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, local_address, peek_closed, peek_reset,

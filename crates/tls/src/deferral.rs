@@ -34,7 +34,7 @@ impl Deferral {
     }
 }
 
-/// How many handshakes a core may have parked at once, by what they wait for. A parked handshake holds some 20 KB.
+/// How many handshakes a core may have parked at once, by what they wait for. A parked handshake holds some 34 KB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParkingLimits {
     /// For a batch on this core, which takes microseconds. Beyond it the work is done on the spot.
@@ -45,7 +45,7 @@ pub struct ParkingLimits {
 
 impl Default for ParkingLimits {
     fn default() -> ParkingLimits {
-        ParkingLimits { local: 256, remote: 4096 }
+        ParkingLimits { local: 256, remote: 8192 }
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use propylon_config::{CertificateSource, TlsProfile};
+use propylon_config::{CertificateSource, Signer, TlsProfile};
 
 use crate::load::{folder, ocsp_path};
 
@@ -38,9 +38,20 @@ impl Stamp {
 
     /// To be taken before the files are read: what changes meanwhile is then seen as a change.
     pub fn take(profile: &TlsProfile, now: SystemTime) -> Stamp {
+        Stamp::of(paths(profile), now)
+    }
+
+    /// Of what a signer's links show and trust; otherwise as [`Stamp::take`].
+    pub fn of_signer(signer: &Signer, now: SystemTime) -> Stamp {
+        let mut paths = vec![signer.identity.path.clone()];
+        with_files_of(&signer.ca.path, &mut paths);
+        Stamp::of(paths, now)
+    }
+
+    fn of(paths: Vec<PathBuf>, now: SystemTime) -> Stamp {
         let mut files = Vec::new();
         let mut newest = SystemTime::UNIX_EPOCH;
-        for path in paths(profile) {
+        for path in paths {
             let metadata = fs::metadata(&path).ok();
             newest = newest.max(metadata.as_ref().and_then(|metadata| metadata.modified().ok()).unwrap_or(newest));
             files.push((path, metadata.as_ref().map(Look::of)));
@@ -89,12 +100,17 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
     }
     let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));
     for trust in trusts {
-        match trust.path.is_dir() {
-            true => paths.extend(folder::pem_files(&trust.path, &mut Vec::new())),
-            false => paths.push(trust.path.clone()),
-        }
+        with_files_of(&trust.path, &mut paths);
     }
     paths
+}
+
+/// The file, or those of the folder.
+fn with_files_of(path: &Path, paths: &mut Vec<PathBuf>) {
+    match path.is_dir() {
+        true => paths.extend(folder::pem_files(path, &mut Vec::new())),
+        false => paths.push(path.to_owned()),
+    }
 }
 
 #[cfg(test)]

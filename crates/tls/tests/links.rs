@@ -48,6 +48,8 @@ fn signer(files: &Directory, authority: &Authority, server_name: Option<&str>) -
         timeout: std::time::Duration::from_secs(1),
         connections: 2,
         hedge: None,
+        resolve_interval: std::time::Duration::from_secs(30),
+        watch: None,
         verify: Verify::Rsa,
         at,
     }

@@ -3,13 +3,11 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::Directory;
-use propylon_config::{At, Backend, BackendTls, Balance, Circuit, Queue, Reuse, Server, ServerAddress, ServerTimeouts};
-use propylon_config::{TlsPolicy, Trust};
+use propylon_config::{At, Backend, BackendTls, Source, TlsPolicy, Trust, parse};
 use propylon_tls::{Connector, Step, UpstreamFailure, UpstreamProfile, UpstreamSession, Version};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::server::WebPkiClientVerifier;
@@ -71,30 +69,15 @@ fn tls(ca: Option<PathBuf>) -> BackendTls {
 }
 
 fn backend(address: &str) -> Backend {
-    let seconds = std::time::Duration::from_secs;
-    let address = match address.parse() {
-        Ok(ip) => ServerAddress::Ip(ip),
-        Err(_) => ServerAddress::Name { host: address.into(), port: 443 },
-    };
-    Backend {
-        name: "app".into(),
-        balance: Balance::RoundRobin,
-        servers: vec![Server { address, weight: NonZeroU16::MIN, max_connections: None, at: AT }],
-        reuse: Reuse::Safe,
-        send_proxy_protocol: None,
-        queue: Queue::default(),
-        timeouts: ServerTimeouts { connect: seconds(3), first_byte: seconds(3), body: seconds(3), idle: seconds(3) },
-        retries: 2,
-        max_idle: 1,
-        min_idle: 0,
-        max_requests: None,
-        max_lifetime: None,
-        health: None,
-        outlier: None,
-        circuit: Circuit::default(),
-        tls: None,
-        at: AT,
-    }
+    let address = if address.contains(':') { address.to_string() } else { format!("{address}:443") };
+    let text = format!(
+        "[listener.web]\nbind = \"127.0.0.1:80\"\n[backend.app]\nservers = [\"{address}\"]\n[[route]]\nbackend = \"app\"\n"
+    );
+    let (mut config, _) = parse(&Source { name: "test".into(), base: "".into(), text }).unwrap();
+    let mut backend = config.backends.remove(0);
+    backend.at = AT;
+    backend.servers.iter_mut().for_each(|server| server.at = AT);
+    backend
 }
 
 fn connector(tls: &BackendTls) -> Connector {

@@ -1,8 +1,9 @@
 //! `keyserver`: operations on private keys that are kept by a key server, each answer verified.
 //!
 //! `wire` is the protocol, `key` and `operation` what is asked and what is a right answer, `channel` one connection,
-//! `pipeline` the loop over all of them, `judge` where answers are counted and verified.
+//! `pipeline` the loop over all of them, `judge` where answers are counted and verified, `beside` two loads at once.
 
+mod beside;
 mod channel;
 #[cfg(test)]
 mod double;
@@ -43,7 +44,9 @@ const BANDWIDTH_OUTSTANDING: usize = 1024;
     propylon-bench keyserver --target 127.0.0.1:2407 --identity engine.pem --ca keyserver-ca.pem \\\n      \
     --certificate shop.ec.pem --op ecdsa-sha256 --duration 10 --server-pid 4711\n  \
     propylon-bench keyserver --target 127.0.0.1:2407 --identity engine.pem --ca keyserver-ca.pem \\\n      \
-    --certificate shop.rsa.pem --op rsa-pss-sha256 --rate 500 --connections 4")]
+    --certificate shop.rsa.pem --op rsa-pss-sha256 --rate 500 --connections 4\n  \
+    propylon-bench keyserver --target 127.0.0.1:2407 --identity engine.pem --ca keyserver-ca.pem \\\n      \
+    --certificate shop.ec.pem --outstanding 1 --duration 1 --beside rsa-pss-sha256 --beside-certificate shop.rsa.pem")]
 pub struct Arguments {
     /// Key server to ask
     #[arg(long, value_name = "HOST:PORT")]
@@ -96,6 +99,18 @@ pub struct Arguments {
     /// Patience with one operation
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// Measure alone and beside this operation, in turn: rounds of --duration each
+    #[arg(long, value_name = "OPERATION", conflicts_with_all = ["count", "server_pids"])]
+    pub beside: Option<Operation>,
+    /// Certificate (or public key) of the key that the operation beside asks for
+    #[arg(long, value_name = "PEM", requires = "beside")]
+    pub beside_certificate: Option<PathBuf>,
+    /// How many of those are in progress
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=65536))]
+    pub beside_outstanding: usize,
+    /// Rounds with --beside
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    pub rounds: usize,
     /// Process whose CPU time is to be measured, with its children; repeat for more
     #[arg(long = "server-pid", value_name = "PID")]
     pub server_pids: Vec<u32>,
@@ -142,6 +157,9 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     let interrupt = Interrupt::install()?;
     if let Some(core) = arguments.core {
         machine::pin_to_core(core)?;
+    }
+    if arguments.beside.is_some() {
+        return beside::run(arguments, &interrupt);
     }
     let report = measure(arguments, &interrupt)?;
     report.print();

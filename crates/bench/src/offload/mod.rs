@@ -5,7 +5,7 @@
 
 pub mod prefork;
 mod secure;
-mod sockets;
+pub mod sockets;
 mod stage;
 mod steps;
 mod verdict;

@@ -5,9 +5,9 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
-use super::{Context, DAY, HOUR, close, health, seconds, timeout, up_to};
+use super::{Context, DAY, HOUR, balance, close, health, seconds, sticky, timeout, up_to};
 use crate::address;
-use crate::model::{Backend, Balance, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
+use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -19,8 +19,10 @@ const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
     let Named { name, span, mut section } = named;
     let report = context.report;
-    let balance = balance(&mut section);
+    let balance = balance::balance(&mut section);
     let servers = servers(&mut section);
+    balance::check(&mut section, &balance, &servers);
+    let sticky = sticky::sticky(context, &mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
     let reuse = reuse(&mut section);
     let tls = backend_tls(context, &mut section);
@@ -28,11 +30,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let outlier = health::outlier(&mut section);
     let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
-    if let Some(entry) = section.entry("slow_start")
-        && section.duration("slow_start", up_to(HOUR)).is_some()
-    {
-        report.unsupported(entry.key_span, "slow_start", "");
-    }
+    let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
+    let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
@@ -57,6 +56,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         outlier,
         circuit,
         tls,
+        slow_start,
+        min_healthy,
+        sticky,
         at: report.at(span),
     }
 }
@@ -64,26 +66,6 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
 fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
     let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
     section.choice("send_proxy_protocol", &choices).map(|found| found.value)
-}
-
-fn balance(section: &mut Section<'_, '_>) -> Balance {
-    let choices = [
-        ("round-robin", Ok(Balance::RoundRobin)),
-        ("random", Ok(Balance::Random)),
-        ("least-connections", Err("least-connections")),
-        ("p2c-ewma", Err("p2c-ewma")),
-        ("consistent-hash", Err("consistent-hash")),
-        ("first", Err("first")),
-    ];
-    match section.choice("balance", &choices) {
-        Some(Found { value: Err(name), span }) => {
-            let key = format!("balance = \"{name}\"");
-            section.report.unsupported(span, &key, "or use \"round-robin\" or \"random\"");
-            Balance::RoundRobin
-        }
-        Some(Found { value: Ok(balance), .. }) => balance,
-        None => Balance::RoundRobin,
-    }
 }
 
 fn reuse(section: &mut Section<'_, '_>) -> Reuse {
@@ -136,8 +118,8 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 }
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
-    let (address, weight, max_connections) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None),
+    let (address, weight, max_connections, backup) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, false),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
@@ -148,7 +130,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
         None => address::server(address.value),
     };
     match parsed {
-        Ok(value) => Some(Server { address: value, weight, max_connections, at: report.at(address.span) }),
+        Ok(value) => Some(Server { address: value, weight, max_connections, backup, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -156,7 +138,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>);
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, bool);
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
@@ -167,13 +149,9 @@ fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<Server
     let weight = weight(&mut section).unwrap_or(NonZeroU16::MIN);
     let max_connections =
         section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
-    if let Some(entry) = section.entry("backup")
-        && section.boolean("backup").is_some_and(|found| found.value)
-    {
-        report.unsupported(entry.key_span, "backup", "or set it to false");
-    }
+    let backup = section.boolean("backup").is_some_and(|found| found.value);
     section.close();
-    Some((address?, weight, max_connections))
+    Some((address?, weight, max_connections, backup))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {

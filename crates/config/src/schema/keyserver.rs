@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{DAY, HOUR, MILLISECOND, file, process, required_file, seconds};
+use super::{DAY, HOUR, MILLISECOND, file, pkcs11, process, required_file, seconds};
 use crate::address;
 use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Sandbox, Server};
 use crate::model::{At, Level, Workers};
@@ -33,6 +33,7 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
     let config = KeyServer {
         server: server_of(server, base),
         keys: keys_of(keys, base),
+        tokens: pkcs11::tokens(report, &mut top, base),
         clients: clients(report, &mut top, base),
         admin: process::admin(top.section("admin")),
         level: level(top.section("log")),
@@ -40,6 +41,7 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
         batch: switch(top.section("rsa"), "batch"),
         sandbox: sandbox(top.section("sandbox")),
     };
+    let has_tokens = top.node("pkcs11").is_some();
     let has_unknown = top.close();
     if !has_unknown && report.is_whole() {
         let absent = |name: &str, fix: &str| {
@@ -49,7 +51,7 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
         if !has_server {
             absent("server", "add a section [server] with `bind`, `identity` and `ca`");
         }
-        if !has_keys && !report.is_blank() {
+        if !has_keys && !has_tokens && !report.is_blank() {
             absent("keys", "add a section [keys] with `paths`, such as paths = [\"keys/\"]");
         }
     }
@@ -224,6 +226,9 @@ fn references(section: &mut Section<'_, '_>, base: &Path) -> Option<Vec<KeyRefer
     let list = section.list("keys")?;
     let reference = |node| {
         let found = string(report, "keys", node)?;
+        if let Some(name) = found.value.strip_prefix("pkcs11:") {
+            return Some(KeyReference::Token(name.to_owned()));
+        }
         match hexadecimal(&found.value.replace(':', "")) {
             Some(ski) => Some(KeyReference::Ski(ski)),
             None => named_path(report, "keys", found, base).map(KeyReference::Path),
@@ -271,6 +276,7 @@ fn sandbox(section: Option<Section<'_, '_>>) -> Sandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyserver::KeyName;
     use crate::{Problem, Source, parse_keyserver};
 
     const SERVER: &str = "[server]\nbind = \"0.0.0.0:2407\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\n";
@@ -349,6 +355,45 @@ mod tests {
             assert!(problems.iter().any(|problem| problem.starts_with(part)), "no {part} in {problems:#?}");
         }
         assert_eq!(problems.len(), 10, "{problems:#?}");
+    }
+
+    #[test]
+    fn tokens_stand_for_keys_and_their_problems_are_told_where_they_are() {
+        const MODULE: &str = "[[pkcs11]]\nmodule = \"/usr/lib/hsm.so\"\n";
+        let config = toml(&format!(
+            "{SERVER}{MODULE}token = \"web\"\npin_file = \"pin\"\nkeys = [\"shop\", \"id:0A:ff\"]\nsessions = 8\n\
+             timeout = \"1s\"\nmodule_paths = [\"/var/lib/tokens\"]\nnetwork = true\n{MODULE}slot = 7\n\
+             [[client]]\nsan = \"a\"\nkeys = [\"pkcs11:web/shop\"]\n"
+        ))
+        .expect("no [keys] is needed");
+        let [web, other] = &config.tokens[..] else { panic!("two tokens: {:?}", config.tokens) };
+        assert_eq!((web.token.name(), other.token.name()), ("web".to_owned(), "slot 7".to_owned()));
+        assert_eq!(web.pin_file.as_ref().map(|pin| pin.path.clone()), Some("/etc/propylon/pin".into()));
+        assert_eq!(web.keys, Some(vec![KeyName::Label("shop".into()), KeyName::Id(vec![0x0a, 0xff])]));
+        assert_eq!((web.sessions, web.timeout, web.network), (8, Some(seconds(1)), true));
+        assert_eq!(web.module_paths[0].path, Path::new("/var/lib/tokens"));
+        assert_eq!((other.sessions, other.timeout, other.network, &other.keys), (4, None, false, &None));
+        assert_eq!(config.clients[0].keys, Some(vec![KeyReference::Token("web/shop".into())]));
+
+        let text = format!(
+            "{SERVER}{KEYS}[[pkcs11]]\ntoken = \"a\"\n{MODULE}{MODULE}token = \"b\"\nslot = 1\n{MODULE}token = \"\"\n\
+             keys = [\"id:0\", 7]\nsessions = 0\n{MODULE}slot = 1\n{MODULE}slot = 1\npni_file = \"x\"\n"
+        );
+        let problems = toml(&text).expect_err("problems");
+        for part in [
+            "k.toml:7:1: [[pkcs11]] has no `module`",
+            "k.toml:9:1: [[pkcs11]] has no `token`",
+            "k.toml:11:1: both `token` and `slot` are given",
+            "k.toml:17:9: `token` cannot be \"\"",
+            "k.toml:18:9: `keys`: \"id:0\" is no key's name",
+            "k.toml:18:17: `keys`: expected a string, found an integer",
+            "k.toml:19:12: `sessions`",
+            "k.toml:23:1: this token is listed already, in line 20",
+            "k.toml:26:1: unknown key `pni_file` in [[pkcs11]]; did you mean `pin_file`?",
+        ] {
+            assert!(problems.iter().any(|problem| problem.starts_with(part)), "no {part} in {problems:#?}");
+        }
+        assert_eq!(problems.len(), 9, "{problems:#?}");
     }
 
     #[test]

@@ -2,14 +2,17 @@
 
 mod backend;
 mod backend_tls;
+mod balance;
 mod client_auth;
 mod headers;
 mod health;
 pub(crate) mod keyserver;
 mod listener;
+mod pkcs11;
 mod process;
 mod route;
 mod signer;
+mod sticky;
 mod suites;
 mod tls;
 

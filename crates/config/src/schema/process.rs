@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, Process, Resolver, Workers};
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -16,6 +16,8 @@ use crate::walk::{Found, Section, integer, mismatch};
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
 const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
+/// Below it there is hardly room for the process itself.
+const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
 const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
 pub(crate) const LEVELS: [(&str, Level); 4] =
@@ -27,6 +29,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         user: None,
         drain_timeout: seconds(30),
         max_connections: None,
+        connections_per_source: None,
+        memory_limit: None,
+        share_address: false,
         batch: Batch::Auto,
         handshakes: HandshakeLimits::default(),
         resolver: Resolver::default(),
@@ -43,6 +48,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.drain_timeout = found.value;
     }
     process.max_connections = section.integer("max_connections", CONNECTIONS).map(|found| found.value);
+    process.connections_per_source = section.integer("connections_per_source", CONNECTIONS).map(|found| found.value);
+    process.memory_limit = memory_limit(&mut section);
+    process.share_address = section.boolean("share_address").is_some_and(|found| found.value);
     if let Some(batch) = section.choice("batch", &[("auto", Batch::Auto), ("off", Batch::Off)]) {
         process.batch = batch.value;
     }
@@ -50,6 +58,19 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
     process.resolver = resolver(&mut section);
     section.close();
     process
+}
+
+fn memory_limit(section: &mut Section<'_, '_>) -> Option<MemoryLimit> {
+    let node = section.node("memory_limit")?;
+    match &node.value {
+        Value::String(text) if text == "auto" => Some(MemoryLimit::Auto),
+        Value::String(text) if !text.starts_with(|first: char| first.is_ascii_digit()) => {
+            let what = format!("`memory_limit`: \"{}\" is not a size", shown(text));
+            section.report.error(node.span, what, "use \"auto\", or a size such as \"2GiB\"");
+            None
+        }
+        _ => section.size("memory_limit", MEMORY_BYTES).map(|found| MemoryLimit::Bytes(found.value)),
+    }
 }
 
 fn handshakes(mut section: Option<Section<'_, '_>>) -> HandshakeLimits {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Context, file, seconds, up_to};
+use super::tls::WATCH_MIN;
+use super::{Context, DAY, HOUR, file, seconds, up_to};
 use crate::model::{Signer, SignerServer, Trust, Verify};
 use crate::report::{Report, shown};
 use crate::tree::{Node, Value};
@@ -14,6 +15,9 @@ use crate::{address, units};
 const SERVERS_MAX: usize = 64;
 const TIMEOUT: Duration = seconds(1);
 const TIMEOUT_MAX: Duration = seconds(60);
+/// Resolvers keep an answer for longer than a second.
+const RESOLVE_MIN: Duration = seconds(1);
+const RESOLVE_INTERVAL: Duration = seconds(30);
 
 pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer {
     let Named { name, span, mut section } = named;
@@ -26,9 +30,12 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     let hedge = hedge(&mut section, timeout);
     let verifies = [("rsa", Verify::Rsa), ("all", Verify::All), ("off", Verify::Nothing)];
     let verify = section.choice("verify", &verifies).map_or(Verify::Rsa, |found| found.value);
+    let resolve_interval =
+        section.duration("resolve_interval", RESOLVE_MIN..=HOUR).map_or(RESOLVE_INTERVAL, |found| found.value);
+    let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     section.close();
-    let at = report.at(span);
-    Signer { name: name.to_string(), servers, identity, ca, timeout, connections, hedge, verify, at }
+    let (name, at) = (name.to_string(), report.at(span));
+    Signer { name, servers, identity, ca, timeout, connections, hedge, verify, resolve_interval, watch, at }
 }
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {

@@ -20,7 +20,7 @@ const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;
 const TICKET_KEYS_FORM: &str = "a path or { file = \"...\", rotate = \"6h\" }";
 const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
 /// Looking at files more often than this would be work for nothing.
-const WATCH_MIN: Duration = seconds(1);
+pub(super) const WATCH_MIN: Duration = seconds(1);
 
 pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsProfile {
     let Named { name, span, mut section } = named;

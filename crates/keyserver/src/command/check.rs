@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use propylon_config::keyserver::{KeyReference, KeyServer, NamedPath};
 use propylon_config::{Problem, Severity, Source, inspect_keyserver, render, to_json};
 
+use crate::hsm::Tokens;
 use crate::identity;
 use crate::server::told;
 use crate::shelf::{self, Shelf};
@@ -68,6 +69,9 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     {
         problems.push(Problem::warning(name, Some(first.at), "no private key is there", "add one, or check `paths`"));
     }
+    for fault in Tokens::check(&config.tokens) {
+        problems.push(Problem::error(name, Some(fault.at), fault.what, fault.fix));
+    }
     let open = shelf.open_to_all().map(|(path, source)| (path.clone(), config.keys.paths[source].at));
     let identity = &config.server.identity;
     let identity = shelf::is_open_to_all(&identity.path).then(|| (identity.path.clone(), identity.at));
@@ -77,13 +81,22 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     }
     for client in &config.clients {
         for reference in client.keys.iter().flatten() {
-            let is_there = shelf.keys().any(|(key, path)| match reference {
+            // What is in a hardware module cannot be seen without logging in.
+            let is_there = shelf.found().any(|(key, origin)| match reference {
                 KeyReference::Ski(ski) => key.ski() == *ski,
-                KeyReference::Path(named) => path.starts_with(&named.path),
+                reference => origin.is_named_by(reference),
             });
-            if !is_there {
+            let is_hidden = match reference {
+                KeyReference::Token(name) => config.tokens.iter().any(|token| {
+                    let rest = name.strip_prefix(token.token.name().as_str());
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }),
+                KeyReference::Ski(_) => !config.tokens.is_empty(),
+                KeyReference::Path(_) => false,
+            };
+            if !is_there && !is_hidden {
                 let at = match reference {
-                    KeyReference::Ski(_) => client.at,
+                    KeyReference::Ski(_) | KeyReference::Token(_) => client.at,
                     KeyReference::Path(named) => named.at,
                 };
                 let what = "this client names a key that is not among those of [keys]";

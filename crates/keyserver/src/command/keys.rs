@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use propylon_config::{Source, parse_keyserver, render};
 use serde_json::json;
 
-use crate::keys::{hexadecimal, kind_name};
+use crate::hsm::Tokens;
+use crate::keys::{Origin, hexadecimal, kind_name};
 use crate::server::told;
 use crate::shelf::Shelf;
 
@@ -23,23 +24,39 @@ pub fn main(path: &Path, json: bool) -> ExitCode {
     };
     let mut shelf = Shelf::new(config.keys.paths);
     let faults = shelf.look().faults;
+    let (tokens, fault) = match Tokens::open(&config.tokens) {
+        Ok(tokens) => (tokens.found(), None),
+        Err(fault) => (Vec::new(), Some(fault)),
+    };
+    let in_tokens = tokens.iter().map(|(key, name)| (key.clone(), Origin::Token(name)));
+    let found: Vec<_> = shelf.found().chain(in_tokens).collect();
     if json {
-        let loaded = shelf.keys().map(|(key, file)| {
+        let loaded = found.iter().map(|(key, origin)| {
             let (ski, kind) = (hexadecimal(&key.ski()), kind_name(key.kind()));
-            json!({ "ski": ski, "type": kind, "file": file.display().to_string(), "loaded": true })
+            let source = match origin {
+                Origin::File(_) => "file",
+                Origin::Token(_) => "pkcs11",
+            };
+            json!({ "ski": ski, "type": kind, "source": source, "file": origin.to_string(), "loaded": true })
         });
         let others = faults.iter().map(|fault| {
             let (file, what) = (fault.path.display().to_string(), fault.what.to_string());
-            json!({ "ski": null, "type": null, "file": file, "loaded": false, "what": what })
+            json!({ "ski": null, "type": null, "source": "file", "file": file, "loaded": false, "what": what })
         });
-        println!("{:#}", serde_json::Value::Array(loaded.chain(others).collect()));
+        let absent = fault.iter().map(|fault| {
+            json!({ "ski": null, "type": null, "source": "pkcs11", "file": null, "loaded": false, "what": fault.what })
+        });
+        println!("{:#}", serde_json::Value::Array(loaded.chain(others).chain(absent).collect()));
     } else {
-        for (key, file) in shelf.keys() {
-            println!("{}  {:<8}  loaded      {}", hexadecimal(&key.ski()), kind_name(key.kind()), file.display());
+        for (key, origin) in &found {
+            println!("{}  {:<8}  loaded      {origin}", hexadecimal(&key.ski()), kind_name(key.kind()));
         }
         for fault in &faults {
             println!("{:<40}  {:<8}  not loaded  {}", "-", "-", told(fault));
         }
+        if let Some(fault) = &fault {
+            println!("{:<40}  {:<8}  not loaded  {}; {}", "-", "-", fault.what, fault.fix);
+        }
     }
-    if faults.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if faults.is_empty() && fault.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

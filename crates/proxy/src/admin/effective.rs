@@ -8,14 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, BackendTls, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode, Config,
-    CrlScope, ForwardIdentity, Forwarded, HealthCheck, HostPattern, Leniency, Level, Listener, Outlier, PathPattern,
-    Piece, ProbeKind, ProxyProtocol, Redirect, Reuse, Route, Signer, SignerServer, TicketKeys, TlsPolicy, TlsProfile,
-    Trust, Verify, Workers,
+    AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
+    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Leniency,
+    Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse, Route,
+    SameSite, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
-use super::view::balance_name;
 use crate::telemetry::{address_label, server_label};
 
 pub fn config(config: &Config) -> Value {
@@ -61,6 +60,16 @@ fn process(config: &Config) -> Value {
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
     }
+    if let Some(connections) = config.process.connections_per_source {
+        process["connections_per_source"] = json!(connections);
+    }
+    if let Some(limit) = config.process.memory_limit {
+        process["memory_limit"] = match limit {
+            MemoryLimit::Auto => json!("auto"),
+            MemoryLimit::Bytes(bytes) => json!(bytes),
+        };
+    }
+    process["share_address"] = json!(config.process.share_address);
     let handshakes = config.process.handshakes;
     process["handshakes"] = json!({
         "in_progress": handshakes.in_progress,
@@ -176,6 +185,15 @@ fn tls(config: &Config, profile: &TlsProfile) -> Value {
 }
 
 fn signer(signer: &Signer) -> Value {
+    let mut value = connections_of(signer);
+    value["resolve_interval"] = json!(duration(signer.resolve_interval));
+    if let Some(interval) = signer.watch {
+        value["watch"] = json!(duration(interval));
+    }
+    value
+}
+
+fn connections_of(signer: &Signer) -> Value {
     let server = |server: &SignerServer| {
         let address = address_label(&server.address);
         match &server.server_name {
@@ -273,10 +291,14 @@ fn backend(backend: &Backend) -> Value {
         if let Some(connections) = server.max_connections {
             value["max_connections"] = json!(connections);
         }
+        if server.backup {
+            value["backup"] = json!(true);
+        }
         value
     };
     let mut value = json!({
-        "balance": balance_name(backend.balance),
+        "balance": backend.balance.name(),
+        "min_healthy": backend.min_healthy,
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
         "reuse": match backend.reuse {
             Reuse::Never => "never",
@@ -318,6 +340,17 @@ fn backend(backend: &Backend) -> Value {
     }
     if let Some(tls) = &backend.tls {
         value["tls"] = backend_tls(tls);
+    }
+    match &backend.balance {
+        Balance::P2cEwma { decay } => value["ewma_decay"] = json!(duration(*decay)),
+        Balance::ConsistentHash(to) => value["hash"] = hash(to),
+        Balance::RoundRobin | Balance::Random | Balance::LeastConnections | Balance::First => {}
+    }
+    if let Some(window) = backend.slow_start {
+        value["slow_start"] = json!(duration(window));
+    }
+    if let Some(to) = &backend.sticky {
+        value["sticky"] = sticky(to);
     }
     value
 }
@@ -388,6 +421,42 @@ fn outlier(rules: &Outlier) -> Value {
         "ejection_max": duration(rules.ejection_max),
         "ejected_percent_max": rules.ejected_percent_max,
     })
+}
+
+fn hash(hash: &Hash) -> Value {
+    let key = match &hash.key {
+        HashKey::ClientIp => json!("client-ip"),
+        HashKey::Path => json!("path"),
+        HashKey::Header(name) => json!({ "header": name }),
+        HashKey::Cookie(name) => json!({ "cookie": name }),
+    };
+    json!({ "key": key, "bound": f64::from(hash.bound_percent) / 100.0 })
+}
+
+fn sticky(sticky: &Sticky) -> Value {
+    let mut value = json!({
+        "cookie": sticky.cookie,
+        "secure": match sticky.secure {
+            CookieSecure::Auto => json!("auto"),
+            CookieSecure::Always => json!(true),
+            CookieSecure::Never => json!(false),
+        },
+        "http_only": sticky.http_only,
+        "same_site": match sticky.same_site {
+            SameSite::Strict => "strict",
+            SameSite::Lax => "lax",
+            SameSite::None => "none",
+            SameSite::Unsaid => "unsaid",
+        },
+        "path": sticky.path,
+    });
+    if let Some(file) = &sticky.key_file {
+        value["key_file"] = path(file);
+    }
+    if let Some(ttl) = sticky.ttl {
+        value["ttl"] = json!(duration(ttl));
+    }
+    value
 }
 
 fn route(config: &Config, route: &Route) -> Value {
@@ -506,8 +575,12 @@ mod tests {
         identity = "engine.pem"
         ca = "keys-ca.pem"
         [backend.app]
-        balance = "random"
-        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, "[fd00::1]:80"]
+        balance = "consistent-hash"
+        hash = { key = { cookie = "user" }, bound = 1.1 }
+        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, { address = "[fd00::1]:80", backup = true }]
+        slow_start = "45s"
+        min_healthy = 30
+        sticky = { cookie = "seat", key_file = "sticky.key", ttl = "9h", secure = true, http_only = false, same_site = "none", path = "/a" }
         reuse = "aggressive"
         queue = { limit = 0, timeout = "3s" }
         min_idle = 2
@@ -532,6 +605,14 @@ mod tests {
         path = { exact = "/x" }
         require_client_certificate = true
         backend = "app"
+        [backend.quick]
+        balance = "p2c-ewma"
+        ewma_decay = "3s"
+        servers = ["10.0.1.1:80"]
+        sticky = { cookie = "seat", secure = false, same_site = "unsaid" }
+        [[route]]
+        path = "/quick"
+        backend = "quick"
         [[route]]
         host = "shop.example"
         redirect = { status = 301, scheme = "https", host = "www.shop.example", port = 444, path = "/y" }
@@ -574,6 +655,16 @@ mod tests {
             "policy": "modern", "resume": false
         });
         assert_eq!(shown["backend"]["app"]["tls"], tls);
+        assert_eq!(shown["backend"]["app"]["hash"], json!({ "key": { "cookie": "user" }, "bound": 1.1 }));
+        assert_eq!(shown["backend"]["app"]["servers"][2]["backup"], true);
+        let sticky = json!({ "cookie": "seat", "key_file": "sticky.key", "ttl": "9h", "secure": true, "http_only": false, "same_site": "none", "path": "/a" });
+        assert_eq!(shown["backend"]["app"]["sticky"], sticky);
+        assert_eq!(
+            (&shown["backend"]["app"]["slow_start"], &shown["backend"]["app"]["min_healthy"]),
+            (&json!("45s"), &json!(30))
+        );
+        assert_eq!(shown["backend"]["quick"]["ewma_decay"], "3s");
+        assert_eq!(shown["backend"]["quick"]["sticky"]["secure"], false);
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
         assert_eq!(shown["backend"]["app"]["health"]["status"], json!(["204-204", "300-302"]));
@@ -589,7 +680,7 @@ mod tests {
         assert_eq!(shown["signer"]["near"]["hedge"], "500ms");
         assert_eq!(shown["tls"]["public"]["signer"], "vault");
         assert_eq!(shown["route"][0]["host"], "*.shop.example");
-        assert_eq!(shown["route"][1]["redirect"]["port"], 444);
-        assert_eq!(shown["route"][2]["respond"]["status"], 418);
+        assert_eq!(shown["route"][2]["redirect"]["port"], 444);
+        assert_eq!(shown["route"][3]["respond"]["status"], 418);
     }
 }

@@ -95,14 +95,26 @@ impl View {
         })
     }
 
+    /// By worker, what it takes the server's latency for; null where that is of no concern, or nothing is known.
+    fn latencies(&self, backend: usize, server: usize) -> Value {
+        if !matches!(self.snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
+            return Value::Null;
+        }
+        let millis = |micros: u64| (micros > 0).then_some(micros as f64 / 1e3);
+        self.snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
+    }
+
     fn backend(&self, index: usize, backend: &Backend, metrics: &BackendMetrics) -> Value {
         let servers = backend.servers.iter().zip(&self.snapshot.servers[index]).zip(&metrics.servers);
-        let servers = servers.enumerate().map(|(position, ((configured, server), metrics))| {
+        let servers = servers.enumerate().map(|(place, ((configured, server), metrics))| {
             json!({
                 "address": server.label,
                 "resolved": *server.notice.addresses(),
-                "health": health(&self.health.state(index, position)),
+                "health": health(&self.health.state(index, place)),
                 "weight": configured.weight,
+                "backup": configured.backup,
+                "requests_in_flight": self.store.level(metrics.in_flight),
+                "latency_estimates_ms": self.latencies(index, place),
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),
@@ -117,7 +129,7 @@ impl View {
         });
         json!({
             "name": backend.name,
-            "balance": balance_name(backend.balance),
+            "balance": backend.balance.name(),
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),
@@ -158,13 +170,6 @@ fn served(profile: &Profile) -> Vec<Value> {
         })
     };
     profile.served().map(one).collect()
-}
-
-pub fn balance_name(balance: Balance) -> &'static str {
-    match balance {
-        Balance::RoundRobin => "round-robin",
-        Balance::Random => "random",
-    }
 }
 
 fn pretty(value: &Value) -> String {

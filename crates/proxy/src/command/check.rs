@@ -7,7 +7,7 @@ use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
-use crate::ticket_keys;
+use crate::{sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -48,6 +48,7 @@ fn problems(source: &Source) -> Vec<Problem> {
         findings.extend(load_signers(&certified.signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
         let upstreams = load_upstreams(&certified.backends);
         findings.extend(upstreams.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        findings.extend(sticky::check(&certified.backends));
     }
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);

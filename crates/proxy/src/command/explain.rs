@@ -8,14 +8,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use propylon_config::{
-    Action, At, Backend, BackendId, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol, Route,
-    Severity, Source,
+    Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
+    Route, Server, Severity, Source,
 };
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
-use crate::admin::balance_name;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
 use crate::snapshot::{load_profiles, rule};
@@ -270,11 +269,11 @@ impl Explanation<'_> {
         match action {
             Action::Backend(id) => {
                 let backend = &self.config.backends[id.0];
-                let text = format!("{}, {} ({})", backend.name, balance_name(backend.balance), self.place(backend.at));
+                let text = format!("{}, {} ({})", backend.name, backend.balance.name(), self.place(backend.at));
                 line("backend", &text);
                 for (position, server) in backend.servers.iter().enumerate() {
                     let what = if position == 0 { "servers" } else { "" };
-                    let share = share(backend, server.weight.get());
+                    let share = share(backend, server);
                     line(what, &format!("{}, {share} ({})", server_label(server), self.place(server.at)));
                 }
             }
@@ -330,11 +329,16 @@ impl Explanation<'_> {
             Action::Backend(BackendId(id)) => {
                 let backend = &self.config.backends[*id];
                 let servers = backend.servers.iter().map(|server| {
-                    json!({ "address": server_label(server), "weight": server.weight, "at": place(server.at) })
+                    json!({
+                        "address": server_label(server),
+                        "weight": server.weight,
+                        "backup": server.backup,
+                        "at": place(server.at),
+                    })
                 });
                 value["backend"] = json!({
                     "name": backend.name,
-                    "balance": balance_name(backend.balance),
+                    "balance": backend.balance.name(),
                     "servers": servers.collect::<Vec<Value>>(),
                     "at": place(backend.at),
                 });
@@ -347,9 +351,16 @@ impl Explanation<'_> {
 }
 
 /// What part of the requests a server's weight gives it.
-fn share(backend: &Backend, weight: u16) -> String {
-    let total: u32 = backend.servers.iter().map(|server| u32::from(server.weight.get())).sum();
-    format!("weight {weight} of {total}")
+fn share(backend: &Backend, server: &Server) -> String {
+    if server.backup {
+        return "a backup".into();
+    }
+    let ordinary = backend.servers.iter().filter(|server| !server.backup);
+    let total: u32 = ordinary.map(|server| u32::from(server.weight.get())).sum();
+    match backend.balance {
+        Balance::First => "in this order".into(),
+        _ => format!("weight {} of {total}", server.weight),
+    }
 }
 
 impl Certificates {

@@ -20,6 +20,9 @@ pub fn main(path: &Path) -> ExitCode {
     if let Err(error) = propylon_sys::no_core_dumps() {
         log::warn!("core dumps cannot be turned off: {error}");
     }
+    if let Err(error) = propylon_sys::no_huge_pages() {
+        log::debug!("huge pages stay on: {error}");
+    }
     let Some(snapshot) = load(path) else { return ExitCode::FAILURE };
     let outcome = engine::prepare(snapshot).and_then(engine::run);
     match outcome {

@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use super::serve;
 use crate::access_log::Writer;
 use crate::core::Core;
+use crate::shortage::Shared;
 use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
 use crate::telemetry::{Telemetry, Wait};
 
@@ -58,7 +59,8 @@ impl House {
         let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot), 1), 0, Deferral::ALL, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
         let column = Store::column(&store, 0);
-        let core = Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, 1);
+        let core =
+            Core::new(snapshot, Rc::clone(&parking), column, Arc::new(telemetry), log, Arc::new(Shared::new(None)), 1);
         spawn_local(Rc::clone(&core.gate).keep());
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         socket.set_nonblocking(true).unwrap();

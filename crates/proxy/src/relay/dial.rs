@@ -11,6 +11,7 @@ use propylon_policy::reuse::Fit;
 
 use super::Note;
 use crate::attempt::{Attempt, Repeatable};
+use crate::balance::{Turn, Wish};
 use crate::connection::Connection;
 use crate::notice::Way;
 use crate::pool::{PoolKey, ServerConnection};
@@ -29,7 +30,7 @@ pub async fn dial(
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     note: &mut Note,
-) -> Result<(Box<ServerConnection>, u64), &'static str> {
+) -> Result<(Box<ServerConnection>, u64, Turn), &'static str> {
     let core = Rc::clone(&connection.core);
     let config = &snapshot.shared.config.backends[backend.0];
     let metrics = &core.telemetry.backends[backend.0];
@@ -41,7 +42,8 @@ pub async fn dial(
     };
     // What an idle connection has behind it is a request; a relay's server sees its client from the first byte.
     let need = Need { fit: Fit::New, certain: false, owner: None };
-    let mut experience = Experience::default();
+    let wish = Wish::of_client(connection.peer.ip(), config);
+    let mut experience = Experience { wish, ..Experience::default() };
     snapshot.backends[backend.0].retry_budget.borrow_mut().earn();
     loop {
         let found = seat::find(connection, snapshot, backend, &need, &mut experience).await;
@@ -50,6 +52,7 @@ pub async fn dial(
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
         note.server = Some(server as u32);
         note.attempts += 1;
+        let turn = Turn::begin(&core, &snapshot.backends, backend.0, server);
         let began = Instant::now();
         let opened = open(connection, snapshot, backend, server, &header).await;
         let micros = began.elapsed().as_micros() as u64;
@@ -62,9 +65,16 @@ pub async fn dial(
         core.metrics.observe(metrics.connect_duration, micros);
         let key = PoolKey { server, owner: None };
         match seat::settle(&core, snapshot, backend, key, permit, made) {
-            Ok(server) => return Ok((server, sent)),
+            Ok(server) => {
+                turn.connected(micros);
+                return Ok((server, sent, turn));
+            }
             Err(failed) => {
                 core.metrics.increment(metrics.faults.of(failed.reason));
+                // What this machine is short of is no fault of the server.
+                if failed.status != 503 {
+                    turn.failed();
+                }
                 experience.failed(server);
                 if failed.repeatable == Repeatable::No || experience.failures > config.retries {
                     return Err(failed.reason);

@@ -1,6 +1,7 @@
 //! One connection to a key server as far as the protocol goes: frames out, replies in, told apart by their IDs.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::task::Waker;
 
 use propylon_crypto::Ski;
@@ -50,11 +51,24 @@ pub enum State {
     Up,
 }
 
+/// Whether the connection is to end because its server's name leads elsewhere by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leave {
+    No,
+    /// When others of its server are up.
+    InTurn,
+    /// When what is on its way has been answered; it is given nothing more.
+    Now,
+}
+
 pub struct Channel {
     pub server: usize,
     pub state: State,
     /// Rises with every connection, so that what is remembered of one is not taken for another's.
     pub epoch: u32,
+    /// Where it leads.
+    pub address: Option<SocketAddr>,
+    pub leave: Leave,
     /// Why the connection has to end, if it has to.
     pub condemned: Option<&'static str>,
     pub sent: HashMap<u32, Sent>,
@@ -78,6 +92,8 @@ impl Channel {
             server,
             state: State::Down,
             epoch: 0,
+            address: None,
+            leave: Leave::No,
             condemned: None,
             sent: HashMap::new(),
             next_id: 0,
@@ -113,7 +129,10 @@ impl Channel {
     }
 
     pub fn has_room(&self) -> bool {
-        self.state == State::Up && self.condemned.is_none() && self.sent.len() < Self::OUTSTANDING_MAX
+        self.state == State::Up
+            && self.condemned.is_none()
+            && self.leave != Leave::Now
+            && self.sent.len() < Self::OUTSTANDING_MAX
     }
 
     /// Puts a question among what is to be sent, under an ID of its own.

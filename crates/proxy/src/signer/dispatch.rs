@@ -5,6 +5,7 @@
 //! for a connection to come up, all within the job's deadline.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -14,11 +15,9 @@ use propylon_crypto::{JobError, KeyKind, Outcome, RemoteKey, Scheme, Ski};
 use propylon_policy::budget::Budget;
 use propylon_policy::signers::{Change, Signers};
 
-use super::channel::{Answer, Channel, Purpose, Sent, State};
+use super::channel::{Answer, Channel, Leave, Purpose, Sent, State};
 use super::report::Report;
 
-/// Jobs at once: as many as handshakes may be parked for a signer.
-pub const JOBS_MAX: usize = 4096;
 /// Times that a job is asked for, hedges among them.
 const ATTEMPTS_MAX: u8 = 4;
 /// A connection that is not up by then is given up.
@@ -40,6 +39,8 @@ pub struct Settings {
     pub servers: usize,
     /// Per server.
     pub connections: usize,
+    /// Jobs at once: as many as handshakes may be parked for a signer.
+    pub jobs_max: usize,
     pub timeout: u64,
     pub hedge: Option<u64>,
     pub verify: Verify,
@@ -140,7 +141,7 @@ impl Dispatch {
 
     pub fn submit(&mut self, key: RemoteKey, scheme: Scheme, input: Box<[u8]>, now: u64) -> Result<JobId, JobError> {
         let opcode = opcode_of(scheme).ok_or(JobError::Refused)?;
-        if self.slots.len() - self.free.len() >= JOBS_MAX {
+        if self.slots.len() - self.free.len() >= self.settings.jobs_max {
             self.report.full();
             return Err(JobError::Unavailable);
         }
@@ -606,6 +607,7 @@ impl Dispatch {
             }
         }
         for server in 0..self.settings.servers {
+            self.leave_next(server);
             let patience = self.settings.timeout;
             if self.servers.trial_due(server, now, patience)
                 && let Some(at) = self.channel_with_room(server)
@@ -646,6 +648,29 @@ impl Dispatch {
         }
         for id in over {
             self.attempt_over(id, now);
+        }
+    }
+
+    /// Connections of a server that lead to such addresses are to end, one after the other.
+    pub fn leave(&mut self, server: usize, is_old: impl Fn(SocketAddr) -> bool) {
+        for channel in self.channels.iter_mut().filter(|channel| channel.server == server) {
+            let is_old = channel.address.is_some_and(&is_old);
+            channel.leave = if is_old { Leave::InTurn } else { Leave::No };
+        }
+    }
+
+    /// One at a time, and only while all others are up: should nobody be at the new address, those that are left go on.
+    fn leave_next(&mut self, server: usize) {
+        let first = server * self.settings.connections;
+        let mut all = first..first + self.settings.connections;
+        if let Some(at) = all.clone().find(|at| self.channels[*at].leave == Leave::Now) {
+            if self.channels[at].sent.is_empty() {
+                self.condemn(at, "the server's name leads elsewhere now");
+            }
+        } else if all.clone().all(|at| self.channels[at].state == State::Up)
+            && let Some(at) = all.find(|at| self.channels[*at].leave == Leave::InTurn)
+        {
+            self.channels[at].leave = Leave::Now;
         }
     }
 

@@ -27,7 +27,7 @@ pub async fn keep(signer: Rc<Signer>, at: usize) {
     let mut failures = 0;
     loop {
         signer.with(|dispatch, now| dispatch.begin(at, now));
-        let why = match Connection::open(&signer, at) {
+        let why = match Connection::open(&signer, at, failures) {
             Ok(mut connection) => poll_fn(|context| connection.poll(context, &signer)).await,
             Err(error) => error.to_string(),
         };
@@ -37,6 +37,7 @@ pub async fn keep(signer: Rc<Signer>, at: usize) {
             was_up
         });
         failures = if was_up { 0 } else { failures + 1 };
+        signer.doubt(at);
         sleep(pause(failures, signer.chance())).await;
     }
 }
@@ -63,9 +64,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn open(signer: &Signer, at: usize) -> io::Result<Connection> {
+    fn open(signer: &Signer, at: usize, failures: u32) -> io::Result<Connection> {
         let server = signer.server_of(at);
-        let address: SocketAddr = signer.address(server);
+        let address: SocketAddr = signer.address(at, failures as usize);
+        signer.with(|dispatch, _| dispatch.channel(at).address = Some(address));
         let link = signer.link(server).map_err(io::Error::other)?;
         Ok(Connection {
             at,

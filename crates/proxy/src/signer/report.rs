@@ -7,6 +7,7 @@ use propylon_crypto::Ski;
 use propylon_crypto::keyless::ErrorCode;
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
 
+use super::places::Found;
 use crate::telemetry::DURATION_BOUNDS;
 use crate::throttle::Throttle;
 
@@ -20,6 +21,8 @@ pub struct SignerMetrics {
     retries: Counter,
     hedges: Counter,
     unsent: Gauge,
+    /// In the order of `Found::NAMES`.
+    lookups: [Counter; 3],
     servers: Vec<ServerMetrics>,
 }
 
@@ -51,7 +54,20 @@ impl SignerMetrics {
                 by,
             ),
             unsent: r.gauge("propylon_signer_unsent", "Signatures that wait for a connection.", by),
+            lookups: Found::NAMES.map(|outcome| {
+                let help = "Lookups of key servers' names after the first, by what came of it.";
+                r.counter("propylon_signer_lookups_total", help, &[("signer", signer), ("outcome", outcome)])
+            }),
             servers: servers.iter().map(|server| ServerMetrics::new(r, signer, server)).collect(),
+        }
+    }
+}
+
+impl SignerMetrics {
+    /// For the main thread.
+    pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
+        for (counter, count) in self.lookups.iter().zip(counts) {
+            column.add(*counter, count);
         }
     }
 }

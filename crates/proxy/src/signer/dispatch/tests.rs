@@ -14,6 +14,7 @@ use super::*;
 const MILLI: u64 = 1_000;
 const TIMEOUT: u64 = 250 * MILLI;
 const HEDGE: u64 = 100 * MILLI;
+const JOBS_MAX: usize = 4096;
 const DIGEST: [u8; 32] = [7; 32];
 const SCHEME: Scheme = Scheme::Ecdsa(Hash::Sha256);
 
@@ -54,7 +55,7 @@ impl Core {
         let metrics = Arc::new(SignerMetrics::new(&mut registry, "vault", &names));
         let store = registry.build(1);
         let report = Report::new(Store::column(&store, 0), metrics, "vault", names);
-        let settings = Settings { servers, connections, timeout: TIMEOUT, hedge, verify };
+        let settings = Settings { servers, connections, jobs_max: JOBS_MAX, timeout: TIMEOUT, hedge, verify };
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
         let key = PrivateKey::from_der(pair.serialized_der()).unwrap();
         let dispatch = Dispatch::new(settings, report, 7);
@@ -593,4 +594,37 @@ fn whatever_servers_do_every_handshake_ends_once_and_nothing_is_left() {
         assert_eq!(core.dispatch.slots.len(), core.dispatch.free.len(), "seed {seed}");
         (0..3).for_each(|server| core.outstanding(server, 0));
     }
+}
+
+#[test]
+fn connections_to_an_old_address_end_one_by_one_when_nothing_is_on_its_way() {
+    let mut core = Core::with(1, 2, None, Verify::Nothing);
+    let (old, new): (SocketAddr, SocketAddr) = ("192.0.2.1:1".parse().unwrap(), "192.0.2.2:1".parse().unwrap());
+    (0..2).for_each(|at| core.dispatch.channel(at).address = Some(old));
+    let busy = core.submit();
+    let (at, request) = core.request();
+    core.dispatch.leave(0, |address| address == old);
+    let condemned = |core: &mut Core| [0, 1].map(|at| core.dispatch.channel(at).condemned.is_some());
+    let round = |core: &mut Core| core.dispatch.leave_next(0);
+    // The first is told to; only when it has answered what it was asked for it ends, and is asked for nothing more.
+    round(&mut core);
+    let next = core.submit();
+    assert_eq!(core.request().0, 1);
+    drop(core.dispatch.release(next));
+    round(&mut core);
+    assert_eq!(condemned(&mut core), [at != 0, false]);
+    let signature = core.signature();
+    core.reply(at, request.id, opcode::SUCCESS, &signature);
+    drop(core.dispatch.release(busy));
+    round(&mut core);
+    assert_eq!(condemned(&mut core), [true, false]);
+    // As long as the first has not come up again, the second stays.
+    core.dispatch.closed(0, "condemned", core.now);
+    (0..8).for_each(|_| round(&mut core));
+    assert!(!condemned(&mut core)[1]);
+    core.connect(0);
+    core.dispatch.channel(0).address = Some(new);
+    (0..2).for_each(|_| round(&mut core));
+    assert!(!condemned(&mut core)[0]);
+    assert_eq!(core.dispatch.channel(1).leave, Leave::Now);
 }

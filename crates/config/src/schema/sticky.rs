@@ -1,0 +1,91 @@
+//! `sticky` of `[backend.NAME]`
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::{Context, DAY, balance, file, seconds};
+use crate::model::{CookieSecure, SameSite, Sticky};
+use crate::report::{Report, shown};
+use crate::text::Span;
+use crate::tree::Value;
+use crate::walk::{Found, Section, mismatch};
+
+/// Browsers cut what is longer down to 400 days (RFC 6265bis §5.5).
+const TTL: RangeInclusive<Duration> = seconds(1)..=Duration::from_secs(400 * DAY.as_secs());
+const PATH_BYTES_MAX: usize = 256;
+
+pub(crate) fn sticky(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<Sticky> {
+    let mut table = section.table("sticky")?;
+    let report = context.report;
+    let span = table.span;
+    if table.node("cookie").is_none() {
+        table.missing("cookie", "add cookie = \"NAME\"");
+    }
+    let cookie = table.node("cookie").and_then(|node| balance::name(report, "cookie", node));
+    let key_file = table.string("key_file").and_then(|found| file(report, "key_file", found, context.base));
+    let ttl = table.duration("ttl", TTL).map(|found| found.value);
+    let secure = secure(&mut table);
+    let http_only = table.boolean("http_only").is_none_or(|found| found.value);
+    let sites =
+        [("strict", SameSite::Strict), ("lax", SameSite::Lax), ("none", SameSite::None), ("unsaid", SameSite::Unsaid)];
+    let same_site = table.choice("same_site", &sites);
+    let path = table.string("path").and_then(|found| path(report, found)).unwrap_or("/");
+    if secure == CookieSecure::Never
+        && let Some(Found { value: SameSite::None, span }) = same_site
+    {
+        let what = "browsers drop a cookie with same_site = \"none\" that is not secure";
+        report.error(span, what, "remove secure = false, or choose \"lax\"");
+    }
+    prefixes(report, span, cookie.unwrap_or_default(), secure, path);
+    table.close();
+    Some(Sticky {
+        cookie: cookie?.to_string(),
+        key_file,
+        ttl,
+        secure,
+        http_only,
+        same_site: same_site.map_or(SameSite::Lax, |found| found.value),
+        path: path.to_string(),
+        at: report.at(span),
+    })
+}
+
+fn secure(table: &mut Section<'_, '_>) -> CookieSecure {
+    let Some(node) = table.node("secure") else {
+        return CookieSecure::Auto;
+    };
+    match &node.value {
+        Value::Boolean(true) => CookieSecure::Always,
+        Value::Boolean(false) => CookieSecure::Never,
+        Value::String(text) if text == "auto" => CookieSecure::Auto,
+        _ => mismatch(table.report, "secure", "\"auto\", true or false", node).unwrap_or(CookieSecure::Auto),
+    }
+}
+
+/// It is written into `Set-Cookie` as it is.
+fn path<'r>(report: &Report<'_>, found: Found<&'r str>) -> Option<&'r str> {
+    let Found { value, span } = found;
+    let fits = value.starts_with('/') && value.len() <= PATH_BYTES_MAX;
+    if !fits || !value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';') {
+        let what = format!("\"{}\" cannot be the path of a cookie", shown(value));
+        report.error(span, what, "write one that begins with `/`, of ASCII without spaces and `;`");
+        return None;
+    }
+    Some(value)
+}
+
+/// Names that make browsers ask for more (RFC 6265bis §4.1.3).
+fn prefixes(report: &Report<'_>, span: Span, cookie: &str, secure: CookieSecure, path: &str) {
+    let lower = cookie.to_ascii_lowercase();
+    let (host, always) = (lower.starts_with("__host-"), secure == CookieSecure::Always);
+    if (host || lower.starts_with("__secure-")) && secure == CookieSecure::Never {
+        let what = format!("browsers drop a cookie named \"{}\" that is not secure", shown(cookie));
+        report.error(span, what, "remove secure = false, or choose another name");
+    } else if host && path != "/" {
+        let what = format!("browsers drop a cookie named \"{}\" with a path other than \"/\"", shown(cookie));
+        report.error(span, what, "remove `path`, or choose another name");
+    } else if (host || lower.starts_with("__secure-")) && !always {
+        let what = format!("a cookie named \"{}\" is dropped by clients that come without TLS", shown(cookie));
+        report.warning(span, what, "nothing, if all come over TLS: then secure = true says so");
+    }
+}

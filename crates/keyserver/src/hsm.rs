@@ -1,0 +1,108 @@
+//! Keys in hardware modules, behind their makers' PKCS#11 libraries: found by their public parts, used by threads that do
+//! nothing else, so that a module that hangs keeps nobody waiting but those who asked for its keys, and those not for long.
+//!
+//! `token` is a token and how one logs in to it, `public` what its keys are, `operation` what is asked of it, `desk` the line
+//! that operations wait in, and `seat` a thread with a session. Why it is so: docs/decisions/0024-pkcs11.md.
+
+mod desk;
+mod operation;
+mod public;
+mod seat;
+mod token;
+
+use std::io;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use propylon_config::keyserver::Pkcs11;
+use propylon_crypto::Key;
+use propylon_metrics::Column;
+
+use crate::keys::TokenFault;
+use crate::line::Task;
+use crate::signing::Turned;
+use crate::telemetry::TokenMetrics;
+
+use seat::Seat;
+use token::{Modules, Token};
+
+/// The configured ones. Clones are the same.
+#[derive(Clone)]
+pub struct Tokens(Arc<[Arc<Token>]>);
+
+impl Tokens {
+    /// What can be said without logging in, which a wrong PIN would be counted for.
+    pub fn check(configured: &[Pkcs11]) -> Vec<TokenFault> {
+        configured.iter().filter_map(|config| token::check(config).err()).collect()
+    }
+
+    /// Loads the modules, logs in, and finds the keys. A module that hangs now is waited for.
+    pub fn open(configured: &[Pkcs11]) -> Result<Tokens, TokenFault> {
+        let mut modules = Modules::default();
+        let open = |(number, config)| Token::open(config, number, &mut modules).map(Arc::new);
+        let tokens: Result<Vec<_>, _> = (0..).zip(configured).map(open).collect();
+        Ok(Tokens(tokens?.into()))
+    }
+
+    /// Every key that was last found, and `TOKEN/LABEL` of each.
+    pub fn found(&self) -> Vec<(Key, String)> {
+        let all = self.0.iter().map(|token| token.found.load_full());
+        all.flat_map(|found| {
+            found.iter().map(|found| (Key::Remote(found.key.clone()), found.name.clone())).collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    /// Those that have a column of the metrics each, and wait for `ready`.
+    pub fn threads(&self) -> usize {
+        self.0.iter().map(|token| token.sessions() + 1).sum()
+    }
+
+    /// Starts the threads; each is ready when it has its session, or knows that there is none. They live as long as the
+    /// process: one that is inside a module that hangs could not be ended anyway.
+    pub fn start(
+        &self,
+        metrics: &'static [TokenMetrics],
+        mut column: impl FnMut() -> Column,
+        ready: &Arc<Barrier>,
+    ) -> io::Result<()> {
+        for (number, (token, metrics)) in self.0.iter().zip(metrics).enumerate() {
+            for index in 0..token.sessions() {
+                let seat = Seat::new(Arc::clone(token), index, metrics, column());
+                let ready = Arc::clone(ready);
+                thread::Builder::new()
+                    .name(format!("token-{number}-{index}"))
+                    .spawn(move || seat.work_or_die(&ready))?;
+            }
+            let (token, column, ready) = (Arc::clone(token), column(), Arc::clone(ready));
+            thread::Builder::new().name(format!("token-{number}-clock")).spawn(move || {
+                ready.wait();
+                token.desk.keep_time(metrics, &column);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has the keys looked for again; [`Tokens::have_changed`] tells when that has brought something.
+    pub fn look_again(&self) {
+        self.0.iter().for_each(|token| token.desk.ask_for_a_look());
+    }
+
+    /// Whether other keys were found since this was last asked.
+    pub fn have_changed(&self) -> bool {
+        let changed = |token: &Arc<Token>| token.has_news.swap(false, std::sync::atomic::Ordering::Relaxed);
+        // Each is asked.
+        self.0.iter().filter(|token| changed(token)).count() > 0
+    }
+
+    /// Puts an operation into its token's line; one that does not wait is answered with a refusal.
+    pub fn push(&self, token: usize, task: Task) -> Result<(), Turned> {
+        self.0[token].desk.push(task)
+    }
+
+    /// How long an operation may take, if that is said for this token.
+    pub fn timeout(&self, token: usize) -> Option<Duration> {
+        self.0[token].timeout()
+    }
+}

@@ -1,0 +1,276 @@
+//! The line in front of a token. Operations are answered in time whatever the module does: who is in it when time is up is
+//! left there, and its operation refused by a clock that never calls the module.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use propylon_crypto::keyless::ErrorCode;
+use propylon_metrics::Column;
+use tokio::sync::mpsc;
+
+use crate::fair::{FairQueue, Pushed};
+use crate::line::Task;
+use crate::signing::{Note, Signature, Turned};
+use crate::telemetry::TokenMetrics;
+
+/// Operations that may wait for one token. Slow ones do a hundred in a second.
+const QUEUE_TASKS_MAX: usize = 1024;
+/// How often the clock looks while anything is to be done, and how long before its time an operation is refused.
+const TICK: Duration = Duration::from_millis(20);
+/// How often a seat is asked whether the keys are still the same.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+pub struct Desk {
+    state: Mutex<State>,
+    /// For the seats.
+    more: Condvar,
+    /// For the clock.
+    something: Condvar,
+}
+
+struct State {
+    queue: FairQueue<Task>,
+    /// By seat.
+    flights: Vec<Flight>,
+    /// Seats whose module has not come back in time.
+    stuck: usize,
+    idle: usize,
+    clock_sleeps: bool,
+    /// Somebody wants to know which keys there are.
+    look: bool,
+}
+
+/// What a seat is at.
+enum Flight {
+    None,
+    Under {
+        id: u32,
+        deadline: Instant,
+        reply_to: mpsc::Sender<Note>,
+    },
+    /// Its operation has been refused; it has not come back yet.
+    Late,
+}
+
+/// What is next for a seat.
+pub enum Next {
+    Task(Box<Task>),
+    /// Look which keys there are.
+    Look,
+    /// It has waited as long as it wanted.
+    Nothing,
+}
+
+impl Desk {
+    pub fn new(seats: usize) -> Desk {
+        Desk {
+            state: Mutex::new(State {
+                queue: FairQueue::new(QUEUE_TASKS_MAX),
+                flights: (0..seats).map(|_| Flight::None).collect(),
+                stuck: 0,
+                idle: 0,
+                clock_sleeps: false,
+                look: false,
+            }),
+            more: Condvar::new(),
+            something: Condvar::new(),
+        }
+    }
+
+    /// One that does not wait is refused; all are while every thread waits for a module that does not come back.
+    pub fn push(&self, task: Task) -> Result<(), Turned> {
+        let mut state = self.state();
+        if state.stuck == state.flights.len() {
+            drop(state);
+            task.refuse();
+            return Err(Turned::Away);
+        }
+        let client = task.client;
+        let pushed = state.queue.push(client, 1, task);
+        let (is_waited_for, wakes_clock) = (state.idle > 0, std::mem::take(&mut state.clock_sleeps));
+        drop(state);
+        if is_waited_for {
+            self.more.notify_one();
+        }
+        if wakes_clock {
+            self.something.notify_one();
+        }
+        match pushed {
+            Pushed::Taken => Ok(()),
+            Pushed::InsteadOf(other) => {
+                other.refuse();
+                Err(Turned::OutAnother)
+            }
+            Pushed::Refused(task) => {
+                task.refuse();
+                Err(Turned::Away)
+            }
+        }
+    }
+
+    pub fn ask_for_a_look(&self) {
+        self.state().look = true;
+        self.more.notify_one();
+    }
+
+    /// What this seat is to do next. From here to [`Desk::done`] a task is the seat's.
+    pub fn next(&self, seat: usize, patience: Option<Duration>) -> Next {
+        let mut state = self.state();
+        loop {
+            if std::mem::take(&mut state.look) {
+                return Next::Look;
+            }
+            if let Some(task) = state.queue.pop() {
+                let (id, deadline, reply_to) = (task.id, task.deadline, task.reply_to.clone());
+                state.flights[seat] = Flight::Under { id, deadline, reply_to };
+                return Next::Task(Box::new(task));
+            }
+            state.idle += 1;
+            state = match patience {
+                None => self.more.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(patience) => {
+                    let (state, waited) =
+                        self.more.wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() {
+                        let mut state = state;
+                        state.idle -= 1;
+                        return Next::Nothing;
+                    }
+                    state
+                }
+            };
+            state.idle -= 1;
+        }
+    }
+
+    /// The seat's operation is over. False if that was too late, and it has been refused meanwhile.
+    pub fn done(&self, seat: usize, result: Result<Signature, ErrorCode>) -> bool {
+        let mut state = self.state();
+        match std::mem::replace(&mut state.flights[seat], Flight::None) {
+            Flight::Under { id, reply_to, .. } => {
+                drop(state);
+                // A connection that is gone needs no answer.
+                let _ = reply_to.try_send(Note::Done { id, result });
+                true
+            }
+            Flight::Late => {
+                state.stuck -= 1;
+                false
+            }
+            Flight::None => false,
+        }
+    }
+
+    /// The clock's thread.
+    pub fn keep_time(&self, metrics: &TokenMetrics, column: &Column) {
+        let mut next_look = Instant::now() + LOOK_INTERVAL;
+        loop {
+            let now = Instant::now();
+            let refused = self.refuse_late(now + TICK, metrics, column);
+            column.add(metrics.line.expired, refused);
+            if now >= next_look {
+                next_look = now + LOOK_INTERVAL;
+                self.ask_for_a_look();
+            }
+            let mut state = self.state();
+            column.set(metrics.stuck, state.stuck as i64);
+            let is_under = |flight: &Flight| matches!(flight, Flight::Under { .. });
+            let has_work = state.queue.len() > 0 || state.stuck > 0 || state.flights.iter().any(is_under);
+            state.clock_sleeps = !has_work;
+            let patience = if has_work { TICK } else { next_look - now };
+            drop(self.something.wait_timeout(state, patience));
+        }
+    }
+
+    /// Whose time is up by then, wherever it is; returns how many those were.
+    fn refuse_late(&self, by: Instant, metrics: &TokenMetrics, column: &Column) -> u64 {
+        let mut state = self.state();
+        let waiting = state.queue.take_late(|task| task.deadline <= by);
+        let mut late = Vec::new();
+        for flight in &mut state.flights {
+            if matches!(flight, Flight::Under { deadline, .. } if *deadline <= by)
+                && let Flight::Under { id, reply_to, .. } = std::mem::replace(flight, Flight::Late)
+            {
+                late.push((id, reply_to));
+            }
+        }
+        state.stuck += late.len();
+        drop(state);
+        let count = waiting.len() + late.len();
+        for task in waiting {
+            column.lower(metrics.line.waiting);
+            task.refuse();
+        }
+        for (id, reply_to) in late {
+            let _ = reply_to.try_send(Note::Done { id, result: Err(ErrorCode::Internal) });
+        }
+        count as u64
+    }
+
+    /// Nothing in here panics while it is held.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_crypto::{Hash, PrivateKey, Scheme};
+    use propylon_metrics::Store;
+
+    use super::*;
+    use crate::access::ClientId;
+    use crate::telemetry::Telemetry;
+
+    fn task(id: u32, deadline: Instant, reply_to: &mpsc::Sender<Note>) -> Task {
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let key = PrivateKey::from_der(pair.serialized_der()).expect("a key that can be read");
+        let job = key.job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+        Task { id, client: ClientId(1), job, since: Instant::now(), deadline, reply_to: reply_to.clone() }
+    }
+
+    fn told(notes: &mut mpsc::Receiver<Note>) -> Vec<(u32, bool)> {
+        let mut told = Vec::new();
+        while let Ok(Note::Done { id, result }) = notes.try_recv() {
+            told.push((id, result.is_ok()));
+        }
+        told
+    }
+
+    #[test]
+    fn whoever_is_in_a_module_that_hangs_is_refused_in_time_and_so_are_those_behind() {
+        let (telemetry, store) = Telemetry::new(1, &["hsm".into()]);
+        let (metrics, column) = (&telemetry.tokens[0], Store::column(&store, 0));
+        let desk = Desk::new(1);
+        let (reply_to, mut notes) = mpsc::channel(16);
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(600));
+        for (id, deadline) in [(1, now), (2, now), (3, later)] {
+            column.raise(metrics.line.waiting);
+            assert_eq!(desk.push(task(id, deadline, &reply_to)), Ok(()));
+        }
+        assert!(matches!(desk.next(0, None), Next::Task(task) if task.id == 1));
+        column.lower(metrics.line.waiting);
+        assert_eq!(desk.refuse_late(now, metrics, &column), 2);
+        assert_eq!(told(&mut notes), [(2, false), (1, false)]);
+        assert_eq!(store.level(metrics.line.waiting), 1);
+        // The only seat is stuck: others need not wait to be told.
+        assert_eq!(desk.push(task(4, later, &reply_to)), Err(Turned::Away));
+        assert_eq!(told(&mut notes), [(4, false)]);
+        // The module comes back, and its result is of no use any more.
+        assert!(!desk.done(0, Ok(vec![1].into())));
+        assert!(matches!(desk.next(0, None), Next::Task(task) if task.id == 3));
+        assert!(desk.done(0, Ok(vec![1].into())));
+        assert_eq!(told(&mut notes), [(3, true)]);
+    }
+
+    #[test]
+    fn a_seat_that_waits_for_better_times_is_let_go_and_a_look_comes_before_tasks() {
+        let desk = Desk::new(1);
+        assert!(matches!(desk.next(0, Some(Duration::ZERO)), Next::Nothing));
+        let (reply_to, _notes) = mpsc::channel(16);
+        desk.push(task(1, Instant::now(), &reply_to)).expect("there is room");
+        desk.ask_for_a_look();
+        assert!(matches!(desk.next(0, None), Next::Look));
+        assert!(matches!(desk.next(0, None), Next::Task(_)));
+    }
+}

@@ -1,0 +1,112 @@
+//! What the cores let each other know of a backend's servers: each writes its own row, and may read those of the others
+//! (`docs/decisions/0026-balancing.md`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// All cores' rows.
+#[derive(Debug)]
+pub struct Loads {
+    rows: Box<[Row]>,
+}
+
+/// On cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Row {
+    /// Requests in flight at all servers.
+    total: AtomicU32,
+    /// By server: requests in flight.
+    servers: Box<[AtomicU32]>,
+    /// By server: what its latency is taken for, in microseconds, for whoever looks from outside; 0: nothing is known.
+    latencies: Box<[AtomicU64]>,
+}
+
+/// The view of one core, who is the only one to write its row.
+#[derive(Clone, Debug)]
+pub struct CoreLoads {
+    all: Arc<Loads>,
+    core: usize,
+}
+
+impl Loads {
+    pub fn new(servers: usize, cores: usize) -> Arc<Loads> {
+        let row = |_| Row {
+            total: AtomicU32::new(0),
+            servers: (0..servers).map(|_| AtomicU32::new(0)).collect(),
+            latencies: (0..servers).map(|_| AtomicU64::new(0)).collect(),
+        };
+        Arc::new(Loads { rows: (0..cores).map(row).collect() })
+    }
+
+    /// For one core; each may be asked for once.
+    pub fn for_core(self: &Arc<Self>, core: usize) -> CoreLoads {
+        assert!(core < self.rows.len(), "there is no such core");
+        CoreLoads { all: Arc::clone(self), core }
+    }
+
+    /// At one server, by all cores. What the others write is seen a little later.
+    pub fn in_flight(&self, server: usize) -> u32 {
+        self.rows.iter().map(|row| row.servers[server].load(Relaxed)).sum()
+    }
+}
+
+impl Loads {
+    /// By core: what a server's latency is taken for, in microseconds; 0 where nothing is known.
+    pub fn latencies_us(&self, server: usize) -> impl Iterator<Item = u64> {
+        self.rows.iter().map(move |row| row.latencies[server].load(Relaxed))
+    }
+}
+
+impl CoreLoads {
+    pub fn in_flight(&self, server: usize) -> u32 {
+        self.all.in_flight(server)
+    }
+
+    /// At all servers, by all cores.
+    pub fn total(&self) -> u64 {
+        self.all.rows.iter().map(|row| u64::from(row.total.load(Relaxed))).sum()
+    }
+
+    pub(super) fn began(&self, server: usize) {
+        let row = self.row();
+        // One writer: a load and a store are enough.
+        row.total.store(row.total.load(Relaxed).saturating_add(1), Relaxed);
+        row.servers[server].store(row.servers[server].load(Relaxed).saturating_add(1), Relaxed);
+    }
+
+    pub(super) fn ended(&self, server: usize) {
+        let row = self.row();
+        debug_assert!(row.servers[server].load(Relaxed) > 0, "a request ended twice");
+        row.total.store(row.total.load(Relaxed).saturating_sub(1), Relaxed);
+        row.servers[server].store(row.servers[server].load(Relaxed).saturating_sub(1), Relaxed);
+    }
+
+    pub(super) fn note_latency(&self, server: usize, latency_us: u64) {
+        self.row().latencies[server].store(latency_us, Relaxed);
+    }
+
+    fn row(&self) -> &Row {
+        &self.all.rows[self.core]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_core_writes_its_own_row_and_sees_all() {
+        let all = Loads::new(3, 2);
+        let (one, other) = (all.for_core(0), all.for_core(1));
+        one.began(2);
+        other.began(2);
+        other.began(0);
+        assert_eq!([0, 1, 2].map(|server| one.in_flight(server)), [1, 0, 2]);
+        assert_eq!((one.total(), all.in_flight(2)), (3, 2));
+        one.ended(2);
+        assert_eq!((other.in_flight(2), other.total()), (1, 2));
+        one.note_latency(1, 70);
+        assert_eq!(all.latencies_us(1).collect::<Vec<_>>(), [70, 0]);
+    }
+}

@@ -1,0 +1,356 @@
+//! Balancing as the proxy does it: what a backend's cores share, what a request is to be balanced by, which servers it may
+//! go to, and the account of its turn at one.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use propylon_config::{Backend, Balance, HashKey};
+use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, Verdict, key_of};
+use propylon_policy::suspect::Suspects;
+
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::exchange::Request;
+use crate::notice::Notice;
+use crate::snapshot::CoreBackend;
+use crate::sticky::{Lead, Sticky, cookies};
+
+/// What all cores share of a backend, made once on the main thread.
+pub struct SharedBalance {
+    pub loads: Arc<Loads>,
+    /// For consistent hashing.
+    table: Option<Arc<Maglev>>,
+    pub sticky: Option<Sticky>,
+}
+
+impl SharedBalance {
+    /// `labels` are the servers' addresses as they are written: what a server is known by on every engine.
+    pub fn new<'a>(
+        backend: &Backend,
+        labels: impl Iterator<Item = &'a str>,
+        sticky: Option<Sticky>,
+        cores: usize,
+    ) -> SharedBalance {
+        let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
+        let table = hashes.then(|| {
+            let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
+            Arc::new(Maglev::new(&identities, &weights(backend)))
+        });
+        SharedBalance { loads: Loads::new(backend.servers.len(), cores), table, sticky }
+    }
+
+    /// One core's balancer.
+    pub fn balancer(&self, backend: &Backend, core: usize) -> Balancer {
+        let method = match (&backend.balance, &self.table) {
+            (Balance::ConsistentHash(hash), Some(table)) => {
+                Method::ConsistentHash { table: Arc::clone(table), bound_percent: hash.bound_percent.into() }
+            }
+            (Balance::RoundRobin | Balance::ConsistentHash(_), _) => Method::RoundRobin,
+            (Balance::Random, _) => Method::Random,
+            (Balance::LeastConnections, _) => Method::LeastConnections,
+            (Balance::P2cEwma { decay }, _) => Method::PeakEwma { decay_millis: decay.as_millis() as u64 },
+            (Balance::First, _) => Method::First,
+        };
+        let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
+        Balancer::new(method, &weights(backend), core as u64, slow_start, self.loads.for_core(core))
+    }
+}
+
+pub fn tiers(backend: &Backend) -> Tiers {
+    let backups: Vec<bool> = backend.servers.iter().map(|server| server.backup).collect();
+    Tiers::new(&backups, backend.min_healthy)
+}
+
+fn weights(backend: &Backend) -> Vec<u16> {
+    backend.servers.iter().map(|server| server.weight.get()).collect()
+}
+
+/// What a request is balanced by, beside chance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wish {
+    /// For consistent hashing; none where the request has not got what it is to be told by.
+    pub key: Option<u64>,
+    /// The server that its cookie leads to.
+    pub server: Option<usize>,
+}
+
+impl Wish {
+    /// Of a request; counts what its cookie was worth, but for whether the server may be used.
+    pub fn of(connection: &Connection, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Wish, Lead) {
+        let lead = sticky.map_or(Lead::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
+        let key = match &backend.balance {
+            Balance::ConsistentHash(hash) => request_key(&hash.key, connection, request),
+            _ => None,
+        };
+        let server = if let Lead::Server(server) = lead { Some(server) } else { None };
+        (Wish { key, server }, lead)
+    }
+
+    /// Of bytes that are not understood: a client's address is all that is known.
+    pub fn of_client(peer: IpAddr, backend: &Backend) -> Wish {
+        let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
+        Wish { key: hashes.then(|| address_key(peer)), server: None }
+    }
+}
+
+fn request_key(key: &HashKey, connection: &Connection, request: &Request) -> Option<u64> {
+    let (head, text) = (&request.head, &request.text[..]);
+    match key {
+        HashKey::ClientIp => Some(address_key(connection.peer.ip())),
+        HashKey::Path => Some(key_of(head.path(text))),
+        HashKey::Header(name) => head.fields.value(text, name).map(key_of),
+        HashKey::Cookie(name) => cookies(&head.fields, text, name).next().map(key_of),
+    }
+}
+
+fn address_key(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => key_of(&address.octets()),
+        IpAddr::V6(address) => key_of(&address.octets()),
+    }
+}
+
+/// Which servers a request may go to, the most particular first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Those in use that are up, and that it has not failed at.
+    Trusted,
+    Untried,
+    Any,
+}
+
+/// What is known of a backend's servers.
+#[derive(Clone, Copy)]
+pub struct Standing<'a> {
+    /// What this core has seen itself: a reason to prefer others.
+    pub suspects: &'a Suspects,
+    /// What the whole engine knows: a server that is not open gets nothing.
+    pub notices: &'a [Arc<Notice>],
+    pub any_closed: bool,
+}
+
+impl Standing<'_> {
+    fn is_open(&self, server: usize) -> bool {
+        self.notices[server].is_open()
+    }
+
+    fn is_up(&self, server: usize, now: u64) -> bool {
+        self.is_open(server) && self.suspects.eligible(server, now)
+    }
+
+    fn are_all_up(&self) -> bool {
+        !self.any_closed && !self.suspects.any()
+    }
+}
+
+/// The one answer to whether a request may go to a server.
+pub struct Eligibility<'a> {
+    standing: Standing<'a>,
+    tiers: &'a Tiers,
+    tier: Tier,
+    tried: &'a [usize],
+    now: u64,
+}
+
+impl<'a> Eligibility<'a> {
+    /// `tried`: servers that the request has failed at.
+    pub fn new(standing: Standing<'a>, tiers: &'a Tiers, tried: &'a [usize], now: u64) -> Eligibility<'a> {
+        let tier = match standing.are_all_up() {
+            true => tiers.with_all_up(),
+            false => tiers.tier(|server| standing.is_up(server, now)),
+        };
+        Eligibility { standing, tiers, tier, tried, now }
+    }
+
+    /// Whatever the choice, and in a panic too, a server that is not open does not fit.
+    pub fn fits(&self, server: usize, choice: Choice) -> bool {
+        let fits = match choice {
+            Choice::Trusted => {
+                let up = |server| self.standing.is_up(server, self.now);
+                !self.tried.contains(&server) && self.tiers.includes(self.tier, server, up)
+            }
+            Choice::Untried => !self.tried.contains(&server),
+            Choice::Any => true,
+        };
+        fits && self.standing.is_open(server)
+    }
+
+    /// The servers that are in use.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+}
+
+/// A request's time at a server, until it is dropped.
+pub struct Turn {
+    core: Rc<Core>,
+    backends: Rc<[CoreBackend]>,
+    backend: usize,
+    server: usize,
+    /// Milliseconds on the core's clock.
+    began: u64,
+    /// Since when an answer is owed, if it is.
+    sent: Cell<Option<u64>>,
+}
+
+impl Turn {
+    pub fn begin(core: &Rc<Core>, backends: &Rc<[CoreBackend]>, backend: usize, server: usize) -> Turn {
+        backends[backend].balancer.borrow_mut().began(server);
+        core.metrics.raise(core.telemetry.backends[backend].servers[server].in_flight);
+        let (core, backends) = (Rc::clone(core), Rc::clone(backends));
+        Turn { began: core.timers.now(), core, backends, backend, server, sent: Cell::new(None) }
+    }
+
+    /// The request has been sent whole.
+    pub fn sent(&self) {
+        let now = self.core.timers.now();
+        if self.sent.replace(Some(now)).is_none() {
+            self.balancer().borrow_mut().sent(self.server, now);
+        }
+    }
+
+    /// The head of the answer is there, `micros` after the request was sent.
+    pub fn answered(&self, status: u16, micros: u64) {
+        self.note(verdict(status), micros);
+    }
+
+    /// A connection is there, for bytes that are not understood: all that is known of the server's speed.
+    pub fn connected(&self, micros: u64) {
+        self.note(Verdict::Success, micros);
+    }
+
+    /// The server has not answered, and is to blame for it.
+    pub fn failed(&self) {
+        let millis = self.core.timers.now().saturating_sub(self.sent.get().unwrap_or(self.began));
+        self.note(Verdict::Failure, millis * 1_000);
+    }
+
+    /// The connection was closed while nobody looked: nobody is to blame, and the answer is not waited for.
+    pub fn stale(&self) {
+        if self.sent.take().is_some() {
+            self.balancer().borrow_mut().settled(self.server, self.core.timers.now());
+        }
+    }
+
+    fn note(&self, verdict: Verdict, micros: u64) {
+        let now = self.core.timers.now();
+        let mut balancer = self.balancer().borrow_mut();
+        if self.sent.take().is_some() {
+            balancer.settled(self.server, now);
+        }
+        balancer.answered(self.server, micros, verdict, now);
+    }
+
+    fn balancer(&self) -> &std::cell::RefCell<Balancer> {
+        &self.backends[self.backend].balancer
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut balancer = self.backends[self.backend].balancer.borrow_mut();
+        if let Some(sent) = self.sent.take() {
+            let now = self.core.timers.now();
+            balancer.abandoned(self.server, now.saturating_sub(sent) * 1_000, now);
+        }
+        balancer.ended(self.server);
+        self.core.metrics.lower(self.core.telemetry.backends[self.backend].servers[self.server].in_flight);
+    }
+}
+
+/// 501 and 505 say something about the request (RFC 9110 §15.6.2, §15.6.6); the other 5xx about the server.
+fn verdict(status: u16) -> Verdict {
+    match status {
+        501 | 505 => Verdict::Success,
+        500.. => Verdict::Failure,
+        _ => Verdict::Success,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_server_are_failures_and_those_of_requests_are_none() {
+        for status in [200, 304, 404, 429, 501, 505] {
+            assert_eq!(verdict(status), Verdict::Success, "{status}");
+        }
+        for status in [500, 502, 503, 504, 599] {
+            assert_eq!(verdict(status), Verdict::Failure, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_the_same_key_by_ipv6_as_by_ipv4() {
+        let [one, other] = ["10.0.0.1", "::ffff:10.0.0.1"].map(|text| address_key(text.parse().unwrap()));
+        assert_eq!(one, other);
+        assert_ne!(one, address_key("10.0.0.2".parse().unwrap()));
+    }
+
+    fn notices(servers: u16) -> Vec<Arc<Notice>> {
+        (1..=servers).map(|port| Arc::new(Notice::new(vec![([127, 0, 0, 1], port).into()]))).collect()
+    }
+
+    fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {
+        Standing { suspects, notices, any_closed: notices.iter().any(|notice| !notice.is_open()) }
+    }
+
+    fn fitting(standing: Standing<'_>, tiers: &Tiers, tried: &[usize], now: u64, choice: Choice) -> Vec<usize> {
+        let eligibility = Eligibility::new(standing, tiers, tried, now);
+        (0..standing.notices.len()).filter(|server| eligibility.fits(*server, choice)).collect()
+    }
+
+    #[test]
+    fn a_request_goes_to_backups_only_while_no_other_server_is_up() {
+        let (tiers, notices) = (Tiers::new(&[false, true], 0), notices(2));
+        let mut suspects = Suspects::new(2);
+        let fits = |suspects: &Suspects, tried: &[usize], now| {
+            fitting(standing(suspects, &notices), &tiers, tried, now, Choice::Trusted)
+        };
+        assert_eq!(fits(&suspects, &[], 0), [0]);
+        suspects.failed(0, 0);
+        assert_eq!(fits(&suspects, &[], 1), [1]);
+        assert_eq!(fits(&suspects, &[0], 1), [1]);
+        // One request goes out to see whether it is back; meanwhile the others stay where they are.
+        assert_eq!(fits(&suspects, &[], 1_000), [0]);
+        suspects.tried(0, 1_000);
+        assert_eq!(fits(&suspects, &[], 1_000), [1]);
+        suspects.succeeded(0);
+        assert_eq!(fits(&suspects, &[], 1_001), [0]);
+        // The verdict of the whole engine counts as well, and is no preference.
+        notices[0].set_open(false);
+        assert_eq!(fits(&suspects, &[], 1_002), [1]);
+        assert_eq!(fits(&suspects, &[1], 1_002), [] as [usize; 0]);
+        notices[0].set_open(true);
+        assert_eq!(fits(&suspects, &[], 1_003), [0]);
+    }
+
+    #[test]
+    fn a_closed_server_fits_nobody_and_a_suspect_one_is_better_than_none() {
+        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 3], 0), notices(3), Suspects::new(3));
+        notices[0].set_open(false);
+        suspects.failed(1, 0);
+        suspects.failed(2, 0);
+        for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
+            assert_eq!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice), [1, 2], "{choice:?}");
+        }
+        notices.iter().for_each(|notice| notice.set_open(false));
+        for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
+            assert!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice).is_empty(), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn closed_servers_count_for_the_panic_but_get_nothing_in_it() {
+        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 4], 50), notices(4), Suspects::new(4));
+        let fits = |suspects: &Suspects| fitting(standing(suspects, &notices), &tiers, &[], 1, Choice::Trusted);
+        notices[0].set_open(false);
+        suspects.failed(1, 0);
+        assert_eq!(fits(&suspects), [2, 3]);
+        notices[2].set_open(false);
+        assert_eq!(fits(&suspects), [1, 3]);
+    }
+}

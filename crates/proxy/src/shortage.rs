@@ -1,0 +1,396 @@
+//! What is done when memory or files run short: the main thread measures and decides, each core gives up its part.
+//!
+//! Memory: `propylon_policy::memory` says which share of new connections is refused and which share of the idle ones is
+//! closed; here it is published, and carried out by every core at its next tick.
+//! Files: the kernel gives out the lowest number that is free, so a number near the limit tells that they run out. Client
+//! connections stop below the numbers that server connections may have, and these below those kept for the admin address.
+
+use std::cell::Cell;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use propylon_config::MemoryLimit;
+use propylon_metrics::{Column, Counter, Gauge, Registry};
+use propylon_policy::memory::{Pressure, Relief, SHARE_ALL};
+use propylon_policy::sources::Sources;
+use propylon_sys::MemoryGroup;
+
+/// Of every limit on files that many parts are kept for server connections, and that many for the admin address, the
+/// logs and the files that are read again; both within bounds.
+const SERVER_FILES_PART: u64 = 16;
+const SERVER_FILES: std::ops::RangeInclusive<u64> = 4..=256;
+const ADMIN_FILES_PART: u64 = 8;
+const ADMIN_FILES: std::ops::RangeInclusive<u64> = 4..=16;
+/// Idle connections that are closed at once to make room for others' files, and in one tick. Beyond that newcomers wait in
+/// the kernel's queue: a flood is not to turn over all clients at its own pace.
+const ROOM: usize = 16;
+const CLOSED_PER_TICK_MAX: usize = 64;
+/// Memory is given back when a crowd of at least so many has shrunk to half.
+const CROWD_MIN: usize = 256;
+/// Ticks after which it is given back once more: the last ones to go leave nearly empty pages behind.
+const STRAGGLERS: u32 = 20;
+
+/// What the main thread tells the cores, and they tell each other.
+pub struct Shared {
+    /// A `Notice`, packed.
+    notice: AtomicU64,
+    /// The process's limit of open files.
+    files: AtomicU64,
+    /// Times that a core needed files and had nothing idle to close.
+    calls: AtomicU64,
+    /// None where sources have no limit.
+    sources: Option<Sources>,
+}
+
+/// A relief and its number, by which a core knows whether it has seen it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Notice {
+    number: u16,
+    relief: Relief,
+}
+
+impl Notice {
+    fn pack(self) -> u64 {
+        let Relief { refuse, close, close_pools, give_back } = self.relief;
+        u64::from(self.number) << 48
+            | u64::from(refuse) << 32
+            | u64::from(close) << 16
+            | u64::from(close_pools) << 1
+            | u64::from(give_back)
+    }
+
+    fn unpack(bits: u64) -> Notice {
+        let relief = Relief {
+            refuse: (bits >> 32) as u16,
+            close: (bits >> 16) as u16,
+            close_pools: bits & 2 != 0,
+            give_back: bits & 1 != 0,
+        };
+        Notice { number: (bits >> 48) as u16, relief }
+    }
+}
+
+impl Shared {
+    pub fn new(per_source: Option<u32>) -> Shared {
+        Shared {
+            notice: AtomicU64::new(0),
+            files: AtomicU64::new(propylon_sys::files_limit()),
+            calls: AtomicU64::new(0),
+            sources: per_source.map(Sources::new),
+        }
+    }
+}
+
+/// Why a client's connection was refused or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Memory,
+    Files,
+    Source,
+}
+
+/// What came of making room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    Made,
+    /// Enough were closed in this tick.
+    Later,
+    /// Nobody is idle here.
+    None,
+}
+
+pub struct ShortageMetrics {
+    /// In the order of `Reason`.
+    refused: [Counter; 3],
+    closed: [Counter; 2],
+    limit: Gauge,
+    used: Gauge,
+    refusing: Gauge,
+}
+
+impl ShortageMetrics {
+    pub fn new(r: &mut Registry) -> ShortageMetrics {
+        let mut refused = |reason| {
+            let help = "Client connections reset at their accept, because memory or files ran short, or their source had its share.";
+            r.counter("propylon_connections_refused_total", help, &[("reason", reason)])
+        };
+        let refused = [refused("memory"), refused("files"), refused("source")];
+        let mut closed = |reason| {
+            let help = "Idle client connections closed before their time, because memory or files ran short.";
+            r.counter("propylon_idle_closed_total", help, &[("reason", reason)])
+        };
+        ShortageMetrics {
+            refused,
+            closed: [closed("memory"), closed("files")],
+            limit: r.gauge("propylon_memory_limit_bytes", "process.memory_limit; 0 where there is none.", &[]),
+            used: r.gauge("propylon_memory_used_bytes", "What counts against process.memory_limit.", &[]),
+            refusing: r.gauge("propylon_memory_refused_percent", "New connections refused for want of memory.", &[]),
+        }
+    }
+
+    pub fn refused(&self, reason: Reason) -> Counter {
+        self.refused[reason as usize]
+    }
+
+    pub fn closed(&self, reason: Reason) -> Counter {
+        self.closed[reason as usize % 2]
+    }
+}
+
+/// The main thread's part: measures, decides, tells.
+pub struct Watch {
+    shared: Arc<Shared>,
+    memory: Option<Memory>,
+    number: u16,
+    was_refusing: bool,
+}
+
+struct Memory {
+    limit: u64,
+    /// Whose use counts where it is the control group that sets the limit; none: this process's.
+    group: Option<MemoryGroup>,
+    pressure: Pressure,
+}
+
+impl Watch {
+    /// To be called when everything is loaded: what is used by then is what the process takes without any connection.
+    pub fn new(shared: Arc<Shared>, limit: Option<MemoryLimit>) -> Watch {
+        Watch { shared, memory: limit.and_then(Memory::new), number: 0, was_refusing: false }
+    }
+
+    /// Four times a second.
+    pub fn look(&mut self, column: &Column, metrics: &ShortageMetrics) {
+        self.shared.files.store(propylon_sys::files_limit(), Ordering::Relaxed);
+        let Some(memory) = &mut self.memory else { return };
+        // Unreadable: what was decided last stands.
+        let Some(used) = memory.used() else { return };
+        let relief = memory.pressure.step(used);
+        self.number = self.number.wrapping_add(1);
+        self.shared.notice.store(Notice { number: self.number, relief }.pack(), Ordering::Relaxed);
+        column.set(metrics.limit, memory.limit as i64);
+        column.set(metrics.used, used as i64);
+        column.set(metrics.refusing, (u32::from(relief.refuse) * 100).div_ceil(u32::from(SHARE_ALL)).into());
+        let refusing = relief.refuse > 0;
+        if refusing != self.was_refusing {
+            self.was_refusing = refusing;
+            let (used, limit) = (used >> 20, memory.limit >> 20);
+            match refusing {
+                true => log::warn!("memory runs short: {used} of {limit} MiB are used; new connections are refused"),
+                false => log::info!("memory is there again: {used} of {limit} MiB are used"),
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn new(limit: MemoryLimit) -> Option<Memory> {
+        let (limit, group) = match limit {
+            MemoryLimit::Bytes(bytes) => (bytes, None),
+            MemoryLimit::Auto => match automatic() {
+                Some(found) => found,
+                None => {
+                    log::error!("process.memory_limit: the machine's memory cannot be read; there is no limit");
+                    return None;
+                }
+            },
+        };
+        let base = propylon_sys::resident_bytes().unwrap_or(0);
+        log::info!("memory is limited to {} MiB, of which {} are used", limit >> 20, base >> 20);
+        if base > limit / 2 {
+            log::warn!("process.memory_limit is less than twice what the process takes without a connection");
+        }
+        Some(Memory { limit, group, pressure: Pressure::new(limit, base) })
+    }
+
+    fn used(&self) -> Option<u64> {
+        match &self.group {
+            // Its sockets count there, and the killer goes by it.
+            Some(group) => group.used().ok(),
+            None => propylon_sys::resident_bytes().ok(),
+        }
+    }
+}
+
+/// Four fifths of what there is.
+fn automatic() -> Option<(u64, Option<MemoryGroup>)> {
+    let machine = propylon_sys::machine_memory_bytes().ok()?;
+    let group = MemoryGroup::own(machine);
+    let whole = group.as_ref().map_or(machine, MemoryGroup::limit);
+    Some((whole / 5 * 4, group))
+}
+
+/// One core's part.
+pub struct Shortage {
+    shared: Arc<Shared>,
+    notice: Cell<Notice>,
+    calls_seen: Cell<u64>,
+    /// Idle connections that may still be closed for their files in this tick.
+    closable: Cell<usize>,
+    /// The most client connections since memory was last given back.
+    crowd: Cell<usize>,
+    /// Ticks until memory is given back once more; 0 when it is not.
+    stragglers: Cell<u32>,
+}
+
+/// What a core has to do at a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duty {
+    /// The share of idle connections to be closed for their memory.
+    pub close: u16,
+    /// Idle connections to be closed for their files.
+    pub make_room: usize,
+    pub close_pools: bool,
+    pub give_back: bool,
+}
+
+impl Shortage {
+    pub fn new(shared: Arc<Shared>) -> Shortage {
+        let calls_seen = Cell::new(shared.calls.load(Ordering::Relaxed));
+        Shortage {
+            shared,
+            notice: Cell::default(),
+            calls_seen,
+            closable: Cell::new(CLOSED_PER_TICK_MAX),
+            crowd: Cell::default(),
+            stragglers: Cell::default(),
+        }
+    }
+
+    /// Once a tick, with the connections that this core has.
+    pub fn duty(&self, connections: usize) -> Duty {
+        self.closable.set(CLOSED_PER_TICK_MAX);
+        let mut duty = Duty::default();
+        let notice = Notice::unpack(self.shared.notice.load(Ordering::Relaxed));
+        if self.notice.replace(notice).number != notice.number {
+            let Relief { close, close_pools, give_back, .. } = notice.relief;
+            duty = Duty { close, close_pools, give_back, make_room: 0 };
+        }
+        let calls = self.shared.calls.load(Ordering::Relaxed);
+        if self.calls_seen.replace(calls) != calls {
+            duty.make_room = self.take_room();
+        }
+        duty.give_back |= self.crowd_has_gone(connections);
+        duty
+    }
+
+    fn crowd_has_gone(&self, connections: usize) -> bool {
+        let crowd = self.crowd.get().max(connections);
+        let has_gone = crowd >= CROWD_MIN && connections <= crowd / 2;
+        self.crowd.set(if has_gone { connections } else { crowd });
+        let stragglers = self.stragglers.get();
+        self.stragglers.set(if has_gone { STRAGGLERS } else { stragglers.saturating_sub(1) });
+        has_gone || stragglers == 1
+    }
+
+    /// Whether a newcomer is refused, by chance.
+    pub fn refuses(&self, chance: impl FnOnce() -> u16) -> bool {
+        match self.notice.get().relief.refuse {
+            0 => false,
+            SHARE_ALL => true,
+            share => chance() < share,
+        }
+    }
+
+    /// A client's connection has a number that is kept for others.
+    pub fn is_kept_from_clients(&self, file: &impl AsRawFd) -> bool {
+        number(file) >= client_files(self.shared.files.load(Ordering::Relaxed))
+    }
+
+    /// A server's connection has a number that is kept for the admin address.
+    pub fn is_kept_from_servers(&self, file: &impl AsRawFd) -> bool {
+        number(file) >= server_files(self.shared.files.load(Ordering::Relaxed))
+    }
+
+    /// How many idle connections may be closed now for their files.
+    pub fn take_room(&self) -> usize {
+        let room = self.closable.get().min(ROOM);
+        self.closable.set(self.closable.get() - room);
+        room
+    }
+
+    /// Asks the other cores for files.
+    pub fn call_others(&self) {
+        self.calls_seen.set(self.shared.calls.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+
+    pub fn sources(&self) -> Option<&Sources> {
+        self.shared.sources.as_ref()
+    }
+}
+
+fn number(file: &impl AsRawFd) -> u64 {
+    u64::try_from(file.as_raw_fd()).unwrap_or(0)
+}
+
+fn server_files(limit: u64) -> u64 {
+    limit.saturating_sub((limit / ADMIN_FILES_PART).clamp(*ADMIN_FILES.start(), *ADMIN_FILES.end()))
+}
+
+fn client_files(limit: u64) -> u64 {
+    let kept = (limit / SERVER_FILES_PART).clamp(*SERVER_FILES.start(), *SERVER_FILES.end());
+    server_files(limit).saturating_sub(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_arrives_as_it_was_sent() {
+        let relief = Relief { refuse: 0x1234, close: 0x5678, close_pools: true, give_back: false };
+        for notice in [Notice { number: 7, relief }, Notice::default()] {
+            assert_eq!(Notice::unpack(notice.pack()), notice);
+        }
+    }
+
+    #[test]
+    fn a_notice_is_carried_out_once_and_refuses_until_the_next() {
+        let shared = Arc::new(Shared::new(None));
+        let shortage = Shortage::new(Arc::clone(&shared));
+        let relief = Relief { refuse: SHARE_ALL / 2, close: 9, close_pools: false, give_back: true };
+        shared.notice.store(Notice { number: 1, relief }.pack(), Ordering::Relaxed);
+        assert_eq!(shortage.duty(10), Duty { close: 9, give_back: true, ..Duty::default() });
+        assert_eq!(shortage.duty(10), Duty::default());
+        assert!(shortage.refuses(|| 5) && !shortage.refuses(|| SHARE_ALL - 5));
+        shared.notice.store(Notice { number: 2, ..Notice::default() }.pack(), Ordering::Relaxed);
+        shortage.duty(10);
+        assert!(!shortage.refuses(|| 0));
+    }
+
+    #[test]
+    fn memory_is_given_back_once_for_each_half_of_a_crowd_that_goes() {
+        let shortage = Shortage::new(Arc::new(Shared::new(None)));
+        let given_back = |connections| shortage.duty(connections).give_back;
+        let times = [100, 0, 1000, 600, 500, 490, 300, 249, 248, 0].map(given_back);
+        assert_eq!(times, [false, false, false, false, true, false, false, true, false, false]);
+        let later = (0..100).filter(|_| given_back(0)).count();
+        assert_eq!(later, 1, "once more for the last ones");
+    }
+
+    #[test]
+    fn a_core_without_idle_connections_calls_the_others() {
+        let shared = Arc::new(Shared::new(None));
+        let (one, other) = (Shortage::new(Arc::clone(&shared)), Shortage::new(shared));
+        one.call_others();
+        assert_eq!((one.duty(0).make_room, other.duty(0).make_room), (0, ROOM));
+        assert_eq!(other.duty(0).make_room, 0);
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_closed_for_files_in_a_tick() {
+        let shortage = Shortage::new(Arc::new(Shared::new(None)));
+        let closed: usize = (0..100).map(|_| shortage.take_room()).sum();
+        assert_eq!(closed, CLOSED_PER_TICK_MAX);
+        shortage.duty(0);
+        assert_eq!(shortage.take_room(), ROOM);
+    }
+
+    #[test]
+    fn some_files_are_kept_for_servers_and_some_for_the_admin_address() {
+        assert_eq!((client_files(200), server_files(200)), (172, 184));
+        assert_eq!((client_files(20_000), server_files(20_000)), (19_728, 19_984));
+        assert_eq!((client_files(6), server_files(6)), (0, 2));
+        assert_eq!(server_files(u64::MAX), u64::MAX - 16);
+    }
+}

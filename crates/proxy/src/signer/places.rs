@@ -1,0 +1,280 @@
+//! Where the key servers of a `[signer.NAME]` are: names are looked up again and again, on a thread of its own, because a
+//! resolver may take seconds. Cores read what was found last, and ring when a connection did not come up.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use propylon_config::ServerAddress;
+
+/// After a lookup that a failure has asked for the next one of that kind waits so long, then twice as long each time that
+/// the answer is the same, up to the interval.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Of a name that has more, the others are not used.
+const ADDRESSES_MAX: usize = 32;
+
+/// Those of one signer.
+pub struct Places {
+    places: Box<[Place]>,
+    interval: Duration,
+    /// Who looks names up, once it runs.
+    resolver: OnceLock<Thread>,
+    /// By [`Found`], since they were last taken.
+    counts: [AtomicU64; 3],
+}
+
+/// One server's.
+struct Place {
+    /// None for one that is configured by its address.
+    name: Option<(String, u16)>,
+    /// At least one.
+    addresses: ArcSwap<Vec<SocketAddr>>,
+    /// Rises when they change.
+    generation: AtomicU64,
+    /// A connection did not come up.
+    wanted: AtomicBool,
+}
+
+/// What a lookup came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Same,
+    Changed,
+    /// What was known stays.
+    Failed,
+}
+
+impl Found {
+    pub const NAMES: [&str; 3] = ["same", "changed", "failed"];
+}
+
+/// When one name is looked up next; times are since the start.
+#[derive(Debug)]
+struct Schedule {
+    interval: Duration,
+    next: Duration,
+    /// Not even if a failure asks for it.
+    not_before: Duration,
+    pause: Duration,
+}
+
+impl Places {
+    /// Looks every name up. What stands in the way is told with the server's position.
+    pub fn find(servers: &[&ServerAddress], interval: Duration) -> Result<Places, (usize, io::Error)> {
+        let place = |(at, server): (usize, &&ServerAddress)| {
+            let (name, addresses) = match server {
+                ServerAddress::Ip(address) => (None, vec![*address]),
+                ServerAddress::Name { host, port } => {
+                    let addresses = look_up(host, *port).map_err(|error| (at, error))?;
+                    (Some((host.clone(), *port)), addresses)
+                }
+                ServerAddress::Srv { .. } => unreachable!("the schema takes no services for key servers"),
+            };
+            let addresses = ArcSwap::from_pointee(addresses);
+            Ok(Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) })
+        };
+        let places = servers.iter().enumerate().map(place).collect::<Result<_, _>>()?;
+        Ok(Places { places, interval, resolver: OnceLock::new(), counts: Default::default() })
+    }
+
+    /// One of a server's addresses: with each `turn` the next.
+    pub fn address(&self, server: usize, turn: usize) -> SocketAddr {
+        let addresses = self.places[server].addresses.load();
+        addresses[turn % addresses.len()]
+    }
+
+    pub fn is_current(&self, server: usize, address: SocketAddr) -> bool {
+        self.places[server].addresses.load().contains(&address)
+    }
+
+    /// Different from before if the server's addresses are.
+    pub fn generation(&self, server: usize) -> u64 {
+        self.places[server].generation.load(Ordering::Acquire)
+    }
+
+    /// A connection to the server did not come up, or has ended: it may be elsewhere by now.
+    pub fn doubt(&self, server: usize) {
+        let place = &self.places[server];
+        if place.name.is_some()
+            && !place.wanted.swap(true, Ordering::Relaxed)
+            && let Some(resolver) = self.resolver.get()
+        {
+            resolver.unpark();
+        }
+    }
+
+    /// Lookups since this was last asked, in the order of [`Found::NAMES`].
+    pub fn take_counts(&self) -> [u64; 3] {
+        self.counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed))
+    }
+
+    /// Takes over what was found.
+    fn keep(&self, server: usize, found: io::Result<Vec<SocketAddr>>) -> Found {
+        let place = &self.places[server];
+        let found = match found {
+            Err(_) => Found::Failed,
+            Ok(addresses) if same(&addresses, &place.addresses.load()) => Found::Same,
+            Ok(addresses) => {
+                place.addresses.store(Arc::new(addresses));
+                place.generation.fetch_add(1, Ordering::Release);
+                Found::Changed
+            }
+        };
+        self.counts[found as usize].fetch_add(1, Ordering::Relaxed);
+        found
+    }
+}
+
+/// In any order: resolvers turn their answers round.
+fn same(a: &[SocketAddr], b: &[SocketAddr]) -> bool {
+    a.len() == b.len() && a.iter().all(|address| b.contains(address))
+}
+
+fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for address in (host, port).to_socket_addrs()?.take(ADDRESSES_MAX) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(addresses)
+}
+
+/// Starts the thread that looks names up, if there are any; each signer with its name for the log.
+pub fn start(signers: Vec<(String, Arc<Places>)>) -> io::Result<()> {
+    let is_named = |(_, places): &(String, Arc<Places>)| places.places.iter().any(|place| place.name.is_some());
+    let signers: Vec<_> = signers.into_iter().filter(is_named).collect();
+    if signers.is_empty() {
+        return Ok(());
+    }
+    thread::Builder::new().name("resolver".into()).spawn(move || keep_looking(&signers))?;
+    Ok(())
+}
+
+/// As long as the process lives.
+fn keep_looking(signers: &[(String, Arc<Places>)]) {
+    let started = Instant::now();
+    for (_, places) in signers {
+        let _ = places.resolver.set(thread::current());
+    }
+    let schedule = |places: &Places| places.places.iter().map(|_| Schedule::new(places.interval)).collect::<Vec<_>>();
+    let mut schedules: Vec<Vec<Schedule>> = signers.iter().map(|(_, places)| schedule(places)).collect();
+    loop {
+        for ((signer, places), schedules) in signers.iter().zip(&mut schedules) {
+            for (server, schedule) in schedules.iter_mut().enumerate() {
+                let place = &places.places[server];
+                let Some((host, port)) = &place.name else { continue };
+                let is_wanted = place.wanted.load(Ordering::Relaxed);
+                if !schedule.is_due(started.elapsed(), is_wanted) {
+                    continue;
+                }
+                place.wanted.store(false, Ordering::Relaxed);
+                let result = look_up(host, *port);
+                let error = result.as_ref().err().map(ToString::to_string);
+                let found = places.keep(server, result);
+                schedule.looked_up(started.elapsed(), is_wanted, found);
+                tell(signer, host, places, server, found, error);
+            }
+        }
+        let now = started.elapsed();
+        let due = signers.iter().zip(&schedules).flat_map(|((_, places), schedules)| {
+            let named = places.places.iter().zip(schedules).filter(|(place, _)| place.name.is_some());
+            named.map(|(place, schedule)| schedule.due(place.wanted.load(Ordering::Relaxed)))
+        });
+        let next = due.min().unwrap_or(now + PAUSE_MIN);
+        thread::park_timeout(next.saturating_sub(now));
+    }
+}
+
+fn tell(signer: &str, host: &str, places: &Places, server: usize, found: Found, error: Option<String>) {
+    match found {
+        Found::Same => {}
+        Found::Changed => {
+            let addresses: Vec<String> =
+                places.places[server].addresses.load().iter().map(ToString::to_string).collect();
+            log::info!("signer \"{signer}\": {host} is at {} now", addresses.join(", "));
+        }
+        Found::Failed => {
+            let why = error.unwrap_or_default();
+            log::warn!("signer \"{signer}\": {host} cannot be looked up: {why}; its last addresses stay in use");
+        }
+    }
+}
+
+impl Schedule {
+    fn new(interval: Duration) -> Schedule {
+        Schedule { interval, next: interval, not_before: Duration::ZERO, pause: PAUSE_MIN.min(interval) }
+    }
+
+    fn due(&self, is_wanted: bool) -> Duration {
+        if is_wanted { self.next.min(self.not_before) } else { self.next }
+    }
+
+    fn is_due(&self, now: Duration, is_wanted: bool) -> bool {
+        now >= self.due(is_wanted)
+    }
+
+    fn looked_up(&mut self, now: Duration, was_wanted: bool, found: Found) {
+        self.next = now + self.interval;
+        self.pause = match (found, was_wanted) {
+            (Found::Changed, _) | (_, false) => PAUSE_MIN.min(self.interval),
+            (Found::Same | Found::Failed, true) => (self.pause * 2).min(self.interval),
+        };
+        self.not_before = now + self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn names_are_looked_up_at_intervals_and_after_failures_ever_less_often() {
+        let mut schedule = Schedule::new(seconds(30));
+        assert!(!schedule.is_due(seconds(29), false) && schedule.is_due(seconds(30), false));
+        // The first failure asks at once; those that follow wait.
+        assert!(schedule.is_due(seconds(5), true));
+        schedule.looked_up(seconds(5), true, Found::Same);
+        assert!(!schedule.is_due(seconds(6), true) && schedule.is_due(seconds(7), true));
+        schedule.looked_up(seconds(7), true, Found::Failed);
+        assert_eq!(schedule.due(true), seconds(11));
+        for _ in 0..10 {
+            schedule.looked_up(seconds(100), true, Found::Same);
+        }
+        assert_eq!((schedule.due(true), schedule.due(false)), (seconds(130), seconds(130)));
+        schedule.looked_up(seconds(130), true, Found::Changed);
+        assert_eq!((schedule.due(true), schedule.due(false)), (seconds(131), seconds(160)));
+    }
+
+    #[test]
+    fn other_addresses_are_taken_over_and_a_failure_or_another_order_changes_nothing() {
+        let server = ServerAddress::Name { host: "localhost".into(), port: 2407 };
+        let places = Places::find(&[&server], seconds(30)).expect("localhost has an address");
+        let (a, b) = (address("192.0.2.1:2407"), address("192.0.2.2:2407"));
+        assert_eq!(places.keep(0, Ok(vec![a, b])), Found::Changed);
+        let generation = places.generation(0);
+        assert_eq!(places.keep(0, Ok(vec![b, a])), Found::Same);
+        assert_eq!(places.keep(0, Err(io::Error::other("no resolver"))), Found::Failed);
+        assert_eq!(places.generation(0), generation);
+        assert_eq!((0..3).map(|turn| places.address(0, turn)).collect::<Vec<_>>(), [a, b, a]);
+        assert_eq!(places.keep(0, Ok(vec![b])), Found::Changed);
+        assert!(places.generation(0) != generation && places.is_current(0, b) && !places.is_current(0, a));
+        assert_eq!(places.take_counts(), [1, 2, 1]);
+        assert_eq!(places.take_counts(), [0; 3]);
+    }
+}

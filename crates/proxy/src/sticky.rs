@@ -1,0 +1,241 @@
+//! Clients that come back to their server: the cookie that tells which one it was.
+//!
+//! Its value is a tag of the server's address, the same on every engine that has the secret. So there is no table, nothing
+//! to be shared and nothing to forget, and a request costs neither a computation nor memory, unless its cookie is not one
+//! of those that would be given out now.
+
+use std::path::PathBuf;
+
+use propylon_config::{At, Backend, CookieSecure, SameSite};
+use propylon_crypto::{SecretFileError, Tag, TagKey};
+use propylon_tls::{Finding, Severity};
+
+use crate::http1::Fields;
+
+/// Cookies of one name that are looked at: a browser sends those of all paths.
+const COOKIES_MAX: usize = 8;
+
+/// The cookie of one backend.
+pub struct Sticky {
+    name: String,
+    secure: CookieSecure,
+    key: TagKey,
+    servers: Vec<Seat>,
+}
+
+/// What one server is known by.
+struct Seat {
+    tag: Tag,
+    /// `Set-Cookie` as a whole line; `secure` says so, `plain` does not.
+    plain: Vec<u8>,
+    secure: Vec<u8>,
+}
+
+/// Where a request's cookie leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lead {
+    /// There is none.
+    Nowhere,
+    Server(usize),
+    /// A genuine one, of a server that is no longer there.
+    Gone,
+    /// Nobody with our secret has made it.
+    Forged,
+}
+
+impl Sticky {
+    /// `labels` are the servers' addresses as they are written. None where a backend's clients are not to come back.
+    pub fn load<'a>(
+        backend: &Backend,
+        labels: impl Iterator<Item = &'a str>,
+    ) -> Result<Option<Sticky>, (SecretFileError, At)> {
+        let Some(config) = &backend.sticky else { return Ok(None) };
+        let key = match &config.key_file {
+            Some(path) => TagKey::from_file(path).map_err(|error| (error, config.at))?,
+            None => TagKey::of_process(),
+        };
+        let seat = |label: &str| {
+            let tag = key.tag(label.as_bytes());
+            let line = |secure| set_cookie(config, &tag, secure);
+            Seat { plain: line(false), secure: line(true), tag }
+        };
+        let servers = labels.map(seat).collect();
+        Ok(Some(Sticky { name: config.cookie.clone(), secure: config.secure, key, servers }))
+    }
+
+    /// What the request's cookies say.
+    pub fn lead(&self, fields: &Fields, buf: &[u8]) -> Lead {
+        let mut lead = Lead::Nowhere;
+        for value in cookies(fields, buf, &self.name).take(COOKIES_MAX) {
+            match self.read(value) {
+                Lead::Server(server) => return Lead::Server(server),
+                other if lead == Lead::Nowhere || other == Lead::Gone => lead = other,
+                _ => {}
+            }
+        }
+        lead
+    }
+
+    /// The line that sends the client back to this server from now on.
+    pub fn line(&self, server: usize, is_tls: bool) -> Option<&[u8]> {
+        let seat = self.servers.get(server)?;
+        Some(match (self.secure, is_tls) {
+            (CookieSecure::Always, _) | (CookieSecure::Auto, true) => &seat.secure,
+            _ => &seat.plain,
+        })
+    }
+
+    fn read(&self, value: &[u8]) -> Lead {
+        let Some(tag) = Tag::parse(value) else { return Lead::Forged };
+        match self.servers.iter().position(|seat| seat.tag.has_name_of(&tag)) {
+            Some(server) if self.servers[server].tag.is_same(&tag) => Lead::Server(server),
+            None if self.key.is_genuine(&tag) => Lead::Gone,
+            _ => Lead::Forged,
+        }
+    }
+}
+
+/// RFC 6265 §4.1.1.
+fn set_cookie(config: &propylon_config::Sticky, tag: &Tag, secure: bool) -> Vec<u8> {
+    let mut line = format!("Set-Cookie: {}={}; Path={}", config.cookie, tag.to_text(), config.path);
+    if let Some(ttl) = config.ttl {
+        line.push_str(&format!("; Max-Age={}", ttl.as_secs().max(1)));
+    }
+    if secure {
+        line.push_str("; Secure");
+    }
+    if config.http_only {
+        line.push_str("; HttpOnly");
+    }
+    line.push_str(match config.same_site {
+        SameSite::Strict => "; SameSite=Strict",
+        SameSite::Lax => "; SameSite=Lax",
+        SameSite::None => "; SameSite=None",
+        SameSite::Unsaid => "",
+    });
+    line.push_str("\r\n");
+    line.into_bytes()
+}
+
+/// The values of all cookies of a name, in the order in which they came (RFC 6265 §5.4).
+pub fn cookies<'a>(fields: &'a Fields, buf: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = fields.iter().filter(|field| field.name.len() == 6);
+    let lines = lines.filter(|field| field.name.bytes(buf).eq_ignore_ascii_case(b"cookie"));
+    lines.flat_map(|field| field.value.bytes(buf).split(|byte| *byte == b';')).filter_map(move |pair| {
+        let value = pair.trim_ascii().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        // Some clients send quotes back (RFC 6265 §4.1.1).
+        Some(value.strip_prefix(b"\"").and_then(|inner| inner.strip_suffix(b"\"")).unwrap_or(value))
+    })
+}
+
+/// What is wrong with the files of secrets, and which backends have none.
+pub fn check(backends: &[Backend]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for sticky in backends.iter().filter_map(|backend| backend.sticky.as_ref()) {
+        match &sticky.key_file {
+            Some(path) => findings.extend(TagKey::from_file(path).err().map(|error| finding(error, sticky.at))),
+            None => findings.push(without_file(sticky.at)),
+        }
+    }
+    findings
+}
+
+pub fn finding(error: SecretFileError, at: At) -> Finding {
+    let what = format!("{}: {}", error.path.display(), error.what);
+    Finding { severity: Severity::Error, at, path: error.path, what, fix: error.fix }
+}
+
+pub fn without_file(at: At) -> Finding {
+    Finding {
+        severity: Severity::Warning,
+        at,
+        path: PathBuf::new(),
+        what: "`sticky` has no `key_file`: its cookies are good on this engine only, and until it is started again"
+            .into(),
+        fix: "add key_file = \"PATH\" of a file made with `openssl rand -hex 32`, the same on every engine".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::Source;
+
+    use super::*;
+    use crate::http1::{Limits, RequestHead, parse_request};
+
+    const LABELS: [&str; 3] = ["10.0.0.1:80", "10.0.0.2:80", "app.internal:81"];
+
+    fn sticky(options: &str) -> Sticky {
+        let text = format!(
+            "[listener.a]\nbind='0.0.0.0:80'\n[backend.b]\nservers={LABELS:?}\nsticky={{cookie='seat'{options}}}\n[[route]]\nbackend='b'\n"
+        );
+        let source = Source { name: "f".into(), base: PathBuf::from("/"), text };
+        let (config, _) = propylon_config::parse(&source).unwrap();
+        Sticky::load(&config.backends[0], LABELS.into_iter()).ok().flatten().unwrap()
+    }
+
+    fn lead(sticky: &Sticky, fields: &str) -> Lead {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut head = RequestHead::default();
+        parse_request(text.as_bytes(), &Limits { head_bytes: 16_384, headers: 100 }, &mut head).unwrap();
+        sticky.lead(&head.fields, text.as_bytes())
+    }
+
+    fn value(sticky: &Sticky, server: usize) -> String {
+        sticky.servers[server].tag.to_text()
+    }
+
+    #[test]
+    fn a_cookie_leads_back_to_its_server() {
+        let sticky = sticky("");
+        for server in 0..3 {
+            let value = value(&sticky, server);
+            assert_eq!(lead(&sticky, &format!("Cookie: seat={value}\r\n")), Lead::Server(server));
+            assert_eq!(lead(&sticky, &format!("cookie: a=b; seat={value}; c=d\r\n")), Lead::Server(server));
+            assert_eq!(lead(&sticky, &format!("Cookie: a=b\r\nCookie: seat=\"{value}\"\r\n")), Lead::Server(server));
+            assert_eq!(lead(&sticky, &format!("Cookie: seat=old; seat={value}\r\n")), Lead::Server(server));
+        }
+    }
+
+    #[test]
+    fn what_is_no_cookie_of_ours_leads_nowhere() {
+        let sticky = sticky("");
+        let (one, other) = (value(&sticky, 0), value(&sticky, 1));
+        for none in ["", "Cookie: a=b\r\n", "Cookie: seats=1; aseat=2; seat\r\n", "Cookies: seat=1\r\n"] {
+            assert_eq!(lead(&sticky, none), Lead::Nowhere, "{none}");
+        }
+        let stranger = TagKey::from_secret(&[1; 32]).tag(b"10.0.0.1:80").to_text();
+        let mixed = format!("{}{}", &one[..16], &other[16..]);
+        for forged in ["", "1", &one[..47], &format!("{one}0"), &one.to_uppercase(), &stranger, &mixed] {
+            assert_eq!(lead(&sticky, &format!("Cookie: seat={forged}\r\n")), Lead::Forged, "{forged}");
+        }
+        let gone = TagKey::of_process().tag(b"10.0.0.9:80").to_text();
+        assert_eq!(lead(&sticky, &format!("Cookie: seat={gone}\r\n")), Lead::Gone);
+        assert_eq!(lead(&sticky, &format!("Cookie: seat=x; seat={gone}\r\n")), Lead::Gone);
+    }
+
+    #[test]
+    fn a_cookie_does_not_tell_the_servers_address() {
+        let line = String::from_utf8(sticky("").line(2, true).unwrap().to_vec()).unwrap();
+        assert!(!line.contains("app") && !line.contains("81;"), "{line}");
+    }
+
+    #[test]
+    fn attributes_are_those_that_were_asked_for() {
+        let tail = |options: &str, is_tls| {
+            let sticky = sticky(options);
+            let line = String::from_utf8(sticky.line(0, is_tls).unwrap().to_vec()).unwrap();
+            let (name, rest) = line.split_once('=').unwrap();
+            assert_eq!(name, "Set-Cookie: seat");
+            rest.split_once(';').unwrap().1.to_string()
+        };
+        assert_eq!(tail("", false), " Path=/; HttpOnly; SameSite=Lax\r\n");
+        assert_eq!(tail("", true), " Path=/; Secure; HttpOnly; SameSite=Lax\r\n");
+        assert_eq!(
+            tail(",secure=true,ttl='2h',same_site='none'", false),
+            " Path=/; Max-Age=7200; Secure; HttpOnly; SameSite=None\r\n"
+        );
+        assert_eq!(tail(",secure=false,http_only=false,same_site='unsaid',path='/a'", true), " Path=/a\r\n");
+        assert_eq!(tail(",same_site='strict'", false), " Path=/; HttpOnly; SameSite=Strict\r\n");
+    }
+}
