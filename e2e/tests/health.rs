@@ -114,6 +114,37 @@ fn a_server_that_dies_is_left_out_and_comes_back() {
 }
 
 #[test]
+fn backups_stand_in_for_a_server_that_its_probes_fail_and_it_comes_back_slowly() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&well);
+    let says = |name: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into_bytes();
+    let sick = Origin::answering(move |request| match is_probe(request) && !is_well.load(Ordering::SeqCst) {
+        true => BROKEN.into(),
+        false => says("sick"),
+    });
+    let [other, backup] = ["other", "backup"].map(|name| Origin::answering(move |_| says(name)));
+    let count = |engine: &Engine, name: &str| {
+        let mut client = engine.client("plain");
+        (0..20).filter(|_| client.get("/").text() == name).count()
+    };
+    let health = format!("health = {{ path = \"/\", {QUICK} }}");
+    let text = config("", &[sick.address().to_string(), "BACKUP".into()], &health);
+    let spare = format!("{{ address = \"{}\", backup = true }}", backup.address());
+    let spared = Engine::start(&text.replace("\"BACKUP\"", &spare));
+    let slow = engine(&[sick.address(), other.address()], &format!("slow_start = \"1h\"\n{health}"));
+    assert_eq!((count(&spared, "sick"), count(&slow, "sick")), (20, 10));
+    well.store(false, Ordering::SeqCst);
+    [&spared, &slow].iter().for_each(|engine| up(engine, sick.address(), 0.0));
+    assert_eq!((count(&spared, "backup"), count(&slow, "other")), (20, 20));
+    assert!(spared.metric("propylon_unusual_picks_total", &[("reason", "backup")]) >= 20.0);
+    well.store(true, Ordering::SeqCst);
+    [&spared, &slow].iter().for_each(|engine| up(engine, sick.address(), 1.0));
+    assert_eq!(count(&spared, "sick"), 20);
+    let warm = count(&slow, "sick");
+    assert!(warm <= 3, "{warm} of 20 requests in the first moments of an hour");
+}
+
+#[test]
 fn a_server_that_accepts_and_says_nothing_is_down() {
     let (silent, good) = (Origin::scripted(|peer| peer.stall(Duration::from_secs(30))), Origin::always(HELLO));
     let health = "health = { path = \"/\", interval = \"200ms\", timeout = \"150ms\", start = \"down\" }";

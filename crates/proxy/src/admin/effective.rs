@@ -375,7 +375,7 @@ fn backend_tls(tls: &BackendTls) -> Value {
     value
 }
 
-fn health(check: &HealthCheck) -> Value {
+pub fn health(check: &HealthCheck) -> Value {
     let mut value = json!({
         "interval": duration(check.interval),
         "timeout": duration(check.timeout),
@@ -410,7 +410,7 @@ fn health(check: &HealthCheck) -> Value {
     value
 }
 
-fn outlier(rules: &Outlier) -> Value {
+pub fn outlier(rules: &Outlier) -> Value {
     json!({
         "interval": duration(rules.interval),
         "consecutive_failures": rules.consecutive_failures,
