@@ -11,6 +11,7 @@ pub mod distance;
 pub mod dns;
 pub mod engine;
 pub mod external;
+pub mod frames;
 pub mod grpc;
 pub mod http;
 pub mod keyserver;

@@ -44,6 +44,24 @@ fn expect(table: &[(&str, u32, u32, &str)]) {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn limits_of_http2_are_checked() {
+    expect_below_good(&[
+        ("[backend.b]\nservers=['a:2']\nprotocol='http2'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` cannot be \"http2\""),
+        ("[backend.b]\nservers=['a:2']\nprotocol='auto'\n[[route]]\npath='/b'\nbackend='b'", 3, 10, "`protocol` \"auto\" is agreed on by ALPN"),
+        ("[backend.b]\nservers=['a:2']\nhttp2={max_streams=0}\n[[route]]\npath='/b'\nbackend='b'", 3, 20, "`max_streams` is too small"),
+        ("[backend.b]\nservers=['a:2']\nhttp2={ping=5}\n[[route]]\npath='/b'\nbackend='b'", 3, 13, "`ping` has no unit"),
+        ("[backend.b]\nservers=['a:2']\nprotocol='h2'\nsend_proxy_protocol='v2'\n[[route]]\npath='/b'\nbackend='b'", 4, 1, "connections of HTTP/2 are shared by many"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={enabled='no'}", 3, 16, "`enabled`: expected a boolean"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={max_concurrent_streams=0}", 3, 31, "`max_concurrent_streams` is too small"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1KiB'}", 3, 23, "`initial_window` is too small"),
+        ("[listener.b]\nbind='[::]:1'\nhttp2={initial_window='1MiB',window_max='512KiB'}", 3, 41, "`window_max` is below `initial_window`"),
+        ("[listener.b.http2]\nflood={ping=1}\n[listener.b]\nbind='[::]:1'", 2, 8, "unknown key `ping` in `flood`; did you mean `pings`?"),
+        ("[listener.b]\nbind='[::]:1'\n[listener.b.http2]\nflood={resets=0}", 4, 15, "`resets` is too small"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn wrong_names_get_the_one_that_was_meant() {
     expect_below_good(&[
         ("[proces]", 1, 2, "unknown section `proces`; did you mean `process`?"),
@@ -580,7 +598,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts` or `limits`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts`, `limits` or `http2`
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

@@ -10,7 +10,7 @@ use propylon_config::{Backend, Balance, HashKey};
 use propylon_policy::balance::{Balancer, Loads, Maglev, Method, Tier, Tiers, Verdict, key_of};
 use propylon_policy::suspect::Suspects;
 
-use crate::connection::Connection;
+use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::exchange::Request;
 use crate::notice::Notice;
@@ -78,10 +78,10 @@ pub struct Wish {
 
 impl Wish {
     /// Of a request; counts what its cookie was worth, but for whether the server may be used.
-    pub fn of(connection: &Connection, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Wish, Lead) {
+    pub fn of(client: &ClientSide<'_>, request: &Request, backend: &Backend, sticky: Option<&Sticky>) -> (Wish, Lead) {
         let lead = sticky.map_or(Lead::Nowhere, |sticky| sticky.lead(&request.head.fields, &request.text));
         let key = match &backend.balance {
-            Balance::ConsistentHash(hash) => request_key(&hash.key, connection, request),
+            Balance::ConsistentHash(hash) => request_key(&hash.key, client, request),
             _ => None,
         };
         let server = if let Lead::Server(server) = lead { Some(server) } else { None };
@@ -95,10 +95,10 @@ impl Wish {
     }
 }
 
-fn request_key(key: &HashKey, connection: &Connection, request: &Request) -> Option<u64> {
+fn request_key(key: &HashKey, client: &ClientSide<'_>, request: &Request) -> Option<u64> {
     let (head, text) = (&request.head, &request.text[..]);
     match key {
-        HashKey::ClientIp => Some(address_key(connection.peer.ip())),
+        HashKey::ClientIp => Some(address_key(client.peer().ip())),
         HashKey::Path => Some(key_of(head.path(text))),
         HashKey::Header(name) => head.fields.value(text, name).map(key_of),
         HashKey::Cookie(name) => cookies(&head.fields, text, name).next().map(key_of),

@@ -35,7 +35,7 @@ use crate::throttle::Throttle;
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
-const REQUESTS_KEPT_MAX: usize = 64;
+const REQUESTS_KEPT_MAX: usize = 512;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 pub struct Core {

@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::names::Names;
-use crate::snapshot::{SERVER_ALPN, Server, Snapshot};
+use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
@@ -132,7 +132,9 @@ impl Known {
 fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
     let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
-        _ => SERVER_ALPN,
+        // Probes are HTTP/1.1, whatever requests are.
+        ProbeKind::Http(_) => &[b"http/1.1"],
+        ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
     Some(upstream.as_ref()?.connector_for(alpn))
 }

@@ -5,13 +5,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use propylon_config::Backend;
+use propylon_config::{Backend, ServerProtocol};
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
+use crate::http2::Lane;
 use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
@@ -105,6 +107,10 @@ pub struct Pool {
     pub notices: Box<[Arc<Notice>]>,
     /// None where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
+    /// By server: connections that carry many requests at a time.
+    pub lanes: Vec<Rc<Lane>>,
+    /// Streams on one of them; 0 where servers do not speak HTTP/2.
+    pub streams_max: usize,
     /// By server: connections being made ahead.
     pub warming: Vec<Cell<usize>>,
     /// By server: requests since pools were last looked after.
@@ -134,6 +140,11 @@ impl Pool {
             core,
             notices,
             turnstile,
+            lanes: (0..servers).map(|_| Rc::default()).collect(),
+            streams_max: match backend.protocol {
+                ServerProtocol::Http1 => 0,
+                ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
+            },
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
         }
@@ -142,7 +153,9 @@ impl Pool {
     /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
     pub fn has_room(&self, server: usize) -> bool {
         self.turnstile.as_ref().is_none_or(|turnstile| {
-            turnstile.has_room(server) || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
+            turnstile.has_room(server)
+                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max))
+                || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
     }
 
@@ -274,6 +287,7 @@ impl Pool {
             }
             is_kept
         };
+        self.lanes.iter().for_each(|lane| lane.sweep());
         self.retain(keep, closed);
     }
 
@@ -284,6 +298,7 @@ impl Pool {
 
     /// Closes everything.
     pub fn clear(&self, closed: impl FnMut(usize, usize)) {
+        self.lanes.iter().for_each(|lane| lane.clear());
         self.retain(|_| false, closed);
     }
 

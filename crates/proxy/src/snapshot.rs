@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use propylon_config::{
-    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer, TlsProfile,
 };
 use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
@@ -32,16 +32,29 @@ use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
+/// HTTP/2 over TLS (RFC 9113 §3.2).
+const ALPN_HTTP2: &[u8] = b"h2";
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
-const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
 /// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
-pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
+pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
+    match backend.protocol {
+        ServerProtocol::Http1 => &[b"http/1.1"],
+        ServerProtocol::Http2 => &[ALPN_HTTP2],
+        ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
+    }
+}
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
     ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
+
+/// Whether the protocol at that place is HTTP/2.
+pub fn is_http2(position: u8) -> bool {
+    ALPN.get(usize::from(position)) == Some(&ALPN_HTTP2)
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
@@ -233,7 +246,7 @@ pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>),
 /// None for plaintext.
 pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
     let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
-    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, server_alpn(backend))?;
     Ok((Some(upstream), findings))
 }
 
@@ -329,7 +342,9 @@ impl Publication {
 impl Snapshot {
     fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
         let profile = listener.tls?.0;
-        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile));
+        let withheld: &[&[u8]] = if listener.http2.enabled { &[] } else { &[ALPN_HTTP2] };
+        let tickets = self.tickets.of(profile);
+        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets);
         Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
     }
 }

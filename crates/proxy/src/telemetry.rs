@@ -12,6 +12,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
 use crate::health;
+use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
@@ -176,10 +177,48 @@ pub struct ListenerMetrics {
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
+    pub http2: Http2Metrics,
     /// Where bytes are handed on.
     pub relay: Option<RelayMetrics>,
     /// Where the PROXY protocol is spoken.
     pub proxy_refused: Option<ByReason>,
+}
+
+/// HTTP/2 with clients.
+pub struct Http2Metrics {
+    pub connections: Counter,
+    pub open: Gauge,
+    pub streams_begun: Counter,
+    pub streams: Gauge,
+    pub floods: ByReason,
+    pub errors: ByReason,
+}
+
+impl Http2Metrics {
+    fn new(r: &mut Registry, listener: &str) -> Http2Metrics {
+        let label = ("listener", listener);
+        let by = &[label];
+        Http2Metrics {
+            connections: r.counter("propylon_http2_connections_total", "Client connections that spoke HTTP/2.", by),
+            open: r.gauge("propylon_http2_connections", "Client connections open that speak HTTP/2.", by),
+            streams_begun: r.counter("propylon_http2_streams_total", "Streams that clients began.", by),
+            streams: r.gauge("propylon_http2_streams", "Streams of clients that are served.", by),
+            floods: ByReason::new(
+                r,
+                "propylon_http2_floods_total",
+                "Client connections ended (or, for streams, streams refused) because there was too much of something.",
+                label,
+                FLOODS,
+            ),
+            errors: ByReason::new(
+                r,
+                "propylon_http2_errors_total",
+                "Client connections ended because the client broke the protocol.",
+                label,
+                ERRORS,
+            ),
+        }
+    }
 }
 
 /// Finished handshakes by what was negotiated.
@@ -407,6 +446,11 @@ pub const SERVER_FAULTS: &[&str] = &[
     "bad-response",
     "response-head-too-large",
     "write-failed",
+    "stream-refused",
+    "stream-reset",
+    "no-http2",
+    "no-extended-connect",
+    "bad-request-for-http2",
     "no-server",
     "no-healthy-server",
     "out-of-files",
@@ -645,6 +689,7 @@ fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
         ),
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+        http2: Http2Metrics::new(r, name),
         relay: listener.protocol.is_relay().then(|| relay_metrics(r, name)),
         proxy_refused: listener.accept_proxy_protocol.then(|| proxy_refused(r, name)),
     }

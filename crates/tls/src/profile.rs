@@ -122,14 +122,36 @@ impl Profile {
 
     /// For one core, which the caller of this is.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        self.acceptor_parts(None, tickets).assemble()
+        self.acceptor_parts(None, &[], tickets).assemble()
     }
 
     /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
     /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
-    pub fn acceptor_parts(&self, prefer: Option<&[KeyType]>, tickets: &Arc<Tickets>) -> AcceptorParts {
+    ///
+    /// `withheld` protocols of the profile's list are not offered here.
+    pub fn acceptor_parts(
+        &self,
+        prefer: Option<&[KeyType]>,
+        withheld: &[&[u8]],
+        tickets: &Arc<Tickets>,
+    ) -> AcceptorParts {
         let own = |prefer| Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
-        AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), tickets)
+        AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), withheld, tickets)
+    }
+
+    /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
+    /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
+    /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
+    pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        let Some(server_name) = server_name else {
+            let named = self.names.named(host);
+            return named.is_empty() || named.iter().any(|index| self.names.default.contains(index));
+        };
+        if server_name == host {
+            return true;
+        }
+        let named = self.names.named(host);
+        self.names.candidates(Some(server_name)).any(|index| named.contains(index))
     }
 
     /// Certificates whose keys are elsewhere.
@@ -306,6 +328,13 @@ impl Names {
             set.sort_by_key(rank);
         }
         names
+    }
+
+    /// Those that stand for the name itself.
+    fn named(&self, name: &str) -> Vec<usize> {
+        let exact = self.exact.get(name);
+        let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        exact.into_iter().chain(wildcard).flatten().copied().collect()
     }
 
     /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.

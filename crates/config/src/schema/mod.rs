@@ -6,6 +6,7 @@ mod balance;
 mod client_auth;
 mod headers;
 mod health;
+mod http2;
 pub(crate) mod keyserver;
 mod listener;
 mod pkcs11;

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
-    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Leniency,
-    Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse, Route,
-    SameSite, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
+    Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
+    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
+    Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -126,6 +127,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
             "headers": limits.headers,
             "body_rate_min": limits.body_rate_min,
         },
+        "http2": http2(&listener.http2),
     });
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
@@ -152,6 +154,28 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         value["monitor_path"] = json!(path);
     }
     value
+}
+
+fn http2(http2: &Http2) -> Value {
+    let flood = &http2.flood;
+    json!({
+        "enabled": http2.enabled,
+        "max_concurrent_streams": http2.max_concurrent_streams,
+        "initial_window": http2.initial_window,
+        "window_max": http2.window_max,
+        "extended_connect": http2.extended_connect,
+        "flood": {
+            "settings": flood.settings,
+            "pings": flood.pings,
+            "priorities": flood.priorities,
+            "resets": flood.resets,
+            "continuations": flood.continuations,
+            "empty_data": flood.empty_data,
+            "window_updates": flood.window_updates,
+            "unknown": flood.unknown,
+            "errors": flood.errors,
+        },
+    })
 }
 
 fn tls(config: &Config, profile: &TlsProfile) -> Value {
@@ -300,6 +324,12 @@ fn backend(backend: &Backend) -> Value {
         "balance": backend.balance.name(),
         "min_healthy": backend.min_healthy,
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "protocol": match backend.protocol {
+            ServerProtocol::Http1 => "http1",
+            ServerProtocol::Http2 => "h2",
+            ServerProtocol::Auto => "auto",
+        },
+        "http2": { "max_streams": backend.http2.max_streams, "ping": duration(backend.http2.ping) },
         "reuse": match backend.reuse {
             Reuse::Never => "never",
             Reuse::Safe => "safe",

@@ -12,6 +12,7 @@ use propylon_policy::reuse::Fit;
 use super::Note;
 use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Turn, Wish};
+use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::notice::Way;
 use crate::pool::{PoolKey, ServerConnection};
@@ -46,7 +47,7 @@ pub async fn dial(
     let mut experience = Experience { wish, ..Experience::default() };
     snapshot.backends[backend.0].retry_budget.borrow_mut().earn();
     loop {
-        let found = seat::find(connection, snapshot, backend, &need, &mut experience).await;
+        let found = seat::find(&mut ClientSide::Http1(connection), snapshot, backend, &need, &mut experience).await;
         note.queue_us = experience.queue_us.map(narrow);
         let (server, found) = found.map_err(reason)?;
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
