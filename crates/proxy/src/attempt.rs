@@ -22,7 +22,7 @@ use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
-use crate::telemetry::{SERVER_FAULTS, Wait};
+use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
 
@@ -216,12 +216,13 @@ fn give_up(
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
     let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    // What this machine is short of is no fault of the server, nor is what was asked.
+    let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
     if let Some(turn) = &experience.turn {
         match stale {
             true => turn.stale(),
-            // What this machine is short of is no fault of the server.
-            false if failed.status == 503 => {}
-            false => turn.failed(),
+            false if is_servers => turn.failed(),
+            false => {}
         }
     }
     if stale {
@@ -230,8 +231,7 @@ fn give_up(
         experience.kept = permit.map(|permit| (server, permit));
     } else {
         experience.failed(server);
-        // What this machine is short of is no fault of the server.
-        if failed.status != 503 {
+        if is_servers {
             core.metrics.increment(metrics.servers[server].failures);
         }
     }

@@ -457,6 +457,9 @@ pub const SERVER_FAULTS: &[&str] = &[
     "out-of-ports",
 ];
 
+/// Of these, what lies in the request: clients must not be able to have a server ejected.
+pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "bad-request-for-http2"];
+
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
 
