@@ -17,12 +17,13 @@ use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
-use crate::http1::{Decoder, Event};
+use crate::http1::{self, ClientAddress, Decoder, Event, ForwardContext, Scheme};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
 use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
+use crate::told::Told;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
 
@@ -307,6 +308,48 @@ fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &A
         503 => answer_busy(client, request, failed.reason, 1),
         status => answer_error(client, request, status, failed.reason),
     }
+}
+
+/// The head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other request.
+pub fn write_request_head(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    last: bool,
+    out: &mut Vec<u8>,
+) {
+    let head = &request.head;
+    let listener = snapshot.listener(client.listener());
+    let address = ClientAddress::new(client.peer().ip());
+    let label = || {
+        let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
+        snapshot.shared.servers[backend][server].label.as_bytes()
+    };
+    let context = ForwardContext {
+        client: &address,
+        scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
+        forwarded: listener.forwarded,
+        host: head.host.is_empty().then(label),
+        body: head.body,
+        expect_continue: true,
+        keep_alive: !last,
+    };
+    http1::write_request(head, &request.text, &context, out);
+    if let Some(told) = Told::of(client.facts(), client.introduction(), listener) {
+        http1::add_lines(out, |out| told.write(out));
+    }
+}
+
+/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
+pub fn cookie_line<'a>(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &'a CoreSnapshot,
+    backend: BackendId,
+) -> Option<&'a [u8]> {
+    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
+    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
+    sticky.line(server, client.is_tls())
 }
 
 /// Sends what is staged, within the client's patience.

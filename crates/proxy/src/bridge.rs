@@ -20,7 +20,7 @@ use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
-use crate::attempt::{Attempt, Repeatable};
+use crate::attempt::{Attempt, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
 use crate::client_side::ClientSide;
 use crate::connection::After;
@@ -31,8 +31,7 @@ use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, cookie_line, progressed, server_fault,
-    wait_for, write_request_head,
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, progressed, server_fault, wait_for,
 };
 
 /// Where the request's body stands.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use propylon_config::{BackendId, Listener};
 use propylon_policy::patience::Patience;
 
-use crate::attempt::{Attempt, Repeatable, whole_chunked};
+use crate::attempt::{Attempt, Repeatable, cookie_line, whole_chunked, write_request_head};
 use crate::balance::Turn;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
@@ -22,14 +22,12 @@ use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::exchange::Request;
 use crate::http1::{
-    self, AnswerContext, Asked, ClientAddress, Decoder, Event, ForwardContext, Framing, Parsed, RequestBody,
-    RequestHead, ResponseBody, Scheme, Version,
+    self, AnswerContext, Asked, Decoder, Event, Framing, Parsed, RequestBody, RequestHead, ResponseBody, Version,
 };
 use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
-use crate::told::Told;
 
 /// A body at least this long is moved in large pieces from its start.
 pub const LONG_BODY_BYTES: u64 = 48 * 1024;
@@ -899,48 +897,6 @@ impl<'a> Transfer<'a> {
             ended => ended,
         }
     }
-}
-
-/// The head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other request.
-pub fn write_request_head(
-    client: &ClientSide<'_>,
-    request: &Request,
-    snapshot: &CoreSnapshot,
-    last: bool,
-    out: &mut Vec<u8>,
-) {
-    let head = &request.head;
-    let listener = snapshot.listener(client.listener());
-    let address = ClientAddress::new(client.peer().ip());
-    let label = || {
-        let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
-        snapshot.shared.servers[backend][server].label.as_bytes()
-    };
-    let context = ForwardContext {
-        client: &address,
-        scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
-        forwarded: listener.forwarded,
-        host: head.host.is_empty().then(label),
-        body: head.body,
-        expect_continue: true,
-        keep_alive: !last,
-    };
-    http1::write_request(head, &request.text, &context, out);
-    if let Some(told) = Told::of(client.facts(), client.introduction(), listener) {
-        http1::add_lines(out, |out| told.write(out));
-    }
-}
-
-/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
-pub fn cookie_line<'a>(
-    client: &ClientSide<'_>,
-    request: &Request,
-    snapshot: &'a CoreSnapshot,
-    backend: BackendId,
-) -> Option<&'a [u8]> {
-    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
-    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
-    sticky.line(server, client.is_tls())
 }
 
 pub fn server_fault(status: u16, reason: &'static str) -> Stop {
