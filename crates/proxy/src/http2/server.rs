@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
@@ -21,6 +22,7 @@ use crate::attempt::{Attempt, Repeatable};
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
+use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection};
 use crate::seat;
 use crate::server::ServerStream;
@@ -63,6 +65,9 @@ pub struct ServerLink {
     requests: Cell<u32>,
     requests_max: u32,
     expires: Option<Instant>,
+    /// Whether its server is open and still where the connection leads.
+    notice: Arc<Notice>,
+    way: Cell<Way>,
     /// Whom to wake when it is to end.
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
@@ -110,6 +115,14 @@ impl ServerLink {
         }
     }
 
+    /// Whether it leads to where its server is.
+    fn is_current(&self) -> bool {
+        let mut way = self.way.get();
+        let current = self.notice.is_current(&mut way);
+        self.way.set(way);
+        current
+    }
+
     fn has_room(&self, streams_max: usize) -> bool {
         let mut send = self.send.borrow_mut();
         let Some(sender) = send.as_mut() else { return false };
@@ -120,7 +133,7 @@ impl ServerLink {
             return false;
         }
         let worn = self.requests.get() >= self.requests_max;
-        if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) {
+        if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) || !self.is_current() {
             drop(send);
             self.close();
             return false;
@@ -207,6 +220,12 @@ impl Lane {
         self.links.borrow().iter().for_each(|link| link.close());
     }
 
+    /// Ends those that lead to a server that is closed or elsewhere by now, each when its last stream is over.
+    pub fn sweep(&self) {
+        let links = self.links.borrow();
+        links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.close());
+    }
+
     fn failed(&self, attempt: Attempt) {
         self.failures.set(self.failures.get() + 1);
         self.failure.set(Some(attempt));
@@ -243,7 +262,7 @@ async fn live(
     if config.protocol == ServerProtocol::Auto && !agreed {
         return lane.keep(&core, &snapshot, backend, made);
     }
-    let ServerConnection { stream, permit, expires, .. } = *made;
+    let ServerConnection { stream, permit, expires, way, .. } = *made;
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
@@ -260,6 +279,8 @@ async fn live(
         requests: Cell::new(0),
         requests_max: config.max_requests.map_or(u32::MAX, u32::from),
         expires,
+        notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
+        way: Cell::new(way),
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });

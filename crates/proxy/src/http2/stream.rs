@@ -328,6 +328,7 @@ mod tests {
     #[test]
     fn a_request_in_progress_is_a_small_future() {
         let size = bytes_of_future(serve);
-        assert!(size <= 1500, "{size} bytes");
+        // With the balancer's turn and the wait for a seat in it; it is gone when the request is.
+        assert!(size <= 1760, "{size} bytes");
     }
 }
