@@ -38,21 +38,13 @@ fn front(server: SocketAddr, backend: &str) -> String {
     with(&[server], "", &format!("protocol = \"h2\"\n{backend}"))
 }
 
-/// An origin that gives the request back, head and all.
-fn mirror() -> Origin {
-    Origin::answering(|request| {
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
-        [head.as_bytes(), request].concat()
-    })
-}
-
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
 fn both_kinds_of_clients_are_served_over_one_connection() {
-    let origin = mirror();
+    let origin = Origin::mirror();
     let chain = Chain::new(&origin);
     for (listener, version) in [("web", "--http2"), ("plain", "--http2-prior-knowledge"), ("web", "--http1.1")] {
         let url = format!("{}/page?x=y", chain.front.url(listener));
