@@ -18,8 +18,9 @@ use h2::{Ping, PingPong, SendStream};
 use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::wire::stage;
 use crate::attempt::{Attempt, Repeatable};
-use crate::buffer::{Buffer, LARGE_BYTES};
+use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
 use crate::notice::{Notice, Way};
@@ -528,19 +529,7 @@ impl AsyncWrite for ServerWire {
             ready!(wired.poll_flush(context))?;
             wired.blocked.set(false);
         }
-        let stock = &wired.core.stock;
-        let mut staged = wired.staged.borrow_mut();
-        stock.equip(&mut staged);
-        let mut taken = 0;
-        for slice in slices {
-            let count = slice.len().min(SEAL_BYTES_MAX - staged.len());
-            if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
-                stock.enlarge(&mut staged);
-            }
-            staged.extend(&slice[..count]);
-            taken += count;
-        }
-        Poll::Ready(Ok(taken))
+        Poll::Ready(Ok(stage(&wired.core.stock, &mut wired.staged.borrow_mut(), slices)))
     }
 
     fn is_write_vectored(&self) -> bool {
