@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
@@ -61,6 +63,28 @@ fn both_kinds_of_clients_are_served_over_one_connection() {
     }
     assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 1.0);
     assert_eq!(chain.back.metric("propylon_http2_streams_total", &[]), 3.0);
+}
+
+#[test]
+fn a_server_that_its_probes_fail_gets_no_streams_and_its_connections_end() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&well);
+    let origin = Origin::answering(move |request| {
+        let sick = request.starts_with(b"GET /up ") && !is_well.load(Ordering::SeqCst);
+        if sick { HELLO.replace("200 OK", "500 Sick").into_bytes() } else { HELLO.into() }
+    });
+    let chain = Chain::with(&origin, "health = { path = \"/up\", interval = \"100ms\", rise = 1, fall = 2 }", "");
+    let mut client = chain.front.client("plain");
+    assert_eq!(client.get("/").status, 200);
+    chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+    well.store(false, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 0.0);
+    assert_eq!(client.get("/").status, 503);
+    chain.front.metric_reaches("propylon_server_connections", &[], 0.0);
+    well.store(true, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 1.0);
+    assert_eq!(client.get("/").status, 200);
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 2.0);
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+mod health;
+
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use health::*;
 
 /// Where in the file something was written: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +77,8 @@ pub struct Process {
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+    /// How names of servers are looked up.
+    pub resolver: Resolver,
 }
 
 /// How much memory the process may use.
@@ -798,6 +804,12 @@ pub struct Backend {
     pub max_requests: Option<NonZeroU32>,
     /// A server connection that is older gets no further request. Default: no limit.
     pub max_lifetime: Option<Duration>,
+    /// How servers are probed. Absent: they are not.
+    pub health: Option<HealthCheck>,
+    /// When servers are left out for what they make of requests. Absent: never.
+    pub outlier: Option<Outlier>,
+    /// Bounds on what is in progress.
+    pub circuit: Circuit,
     /// Absent: servers are reached in plaintext.
     pub tls: Option<BackendTls>,
     /// How long a server that comes back takes to get its share. Default: no time.
@@ -979,12 +991,17 @@ pub struct Server {
 pub enum ServerAddress {
     /// An address; the port is not 0.
     Ip(SocketAddr),
-    /// Looked up at start.
+    /// Looked up at start, and again when its records say so.
     Name {
         /// Lower-case ASCII.
         host: String,
         /// Not 0.
         port: u16,
+    },
+    /// The names and ports are those of an SRV record (RFC 2782), `_service._proto.name`.
+    Srv {
+        /// Lower-case ASCII.
+        name: String,
     },
 }
 

@@ -329,6 +329,7 @@ impl Core {
         let snapshot = self.snapshot();
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
+            backend.heed_notices(now);
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
             backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
                 self.pool_closed(index, server, closed)

@@ -14,6 +14,7 @@ use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
 use crate::http2::Lane;
+use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
@@ -52,6 +53,8 @@ pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub stream: ServerStream,
     pub key: PoolKey,
+    /// Where it leads.
+    pub way: Way,
     /// The core whose event loop knows the stream.
     pub home: usize,
     /// Requests begun on it.
@@ -100,6 +103,8 @@ pub struct Pool {
     idle_max: usize,
     requests_max: u32,
     core: usize,
+    /// By server.
+    pub notices: Box<[Arc<Notice>]>,
     /// None where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
     /// By server: connections that carry many requests at a time.
@@ -121,13 +126,19 @@ pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>
 }
 
 impl Pool {
-    pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
+    pub fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+    ) -> Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| RefCell::default()).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
+            notices,
             turnstile,
             lanes: (0..servers).map(|_| Rc::default()).collect(),
             streams_max: match backend.protocol {
@@ -167,8 +178,9 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
+            let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
-            if stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -199,6 +211,11 @@ impl Pool {
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
         if !connection.stream.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+            return Returned::Closed;
+        }
+        // Nobody asks a closed server, and it may want to see the end of its connections.
+        let notice = &self.notices[server];
+        if !notice.is_open() || !notice.is_current(&mut connection.way) {
             return Returned::Closed;
         }
         if let Some(turnstile) = &self.turnstile
@@ -252,18 +269,25 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
-    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
+    /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
+    /// without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |idle: &mut Idle| {
             let connection = &mut idle.connection;
-            let is_kept = idle.since >= limit && connection.stream.is_quiet() && !connection.is_expired();
+            let notice = &self.notices[connection.key.server];
+            let is_kept = idle.since >= limit
+                && notice.is_open()
+                && notice.is_current(&mut connection.way)
+                && connection.stream.is_quiet()
+                && !connection.is_expired();
             // After the look at what has come: there may be tickets in it.
             if is_kept && idle.since < rested {
                 connection.stream.rest();
             }
             is_kept
         };
+        self.lanes.iter().for_each(|lane| lane.sweep());
         self.retain(keep, closed);
     }
 
