@@ -21,6 +21,8 @@ pub(super) struct Loading<'a> {
     earlier: &'a [Arc<Credential>],
     /// By the chain's file.
     by_path: HashMap<&'a Path, &'a Arc<Credential>>,
+    /// By the key's, where it is another.
+    by_key_path: HashMap<&'a Path, &'a Arc<Credential>>,
     interner: Interner,
     pub now: SystemTime,
 }
@@ -93,6 +95,7 @@ impl<'a> Loading<'a> {
             signer: profile.signer,
             earlier,
             by_path: earlier.iter().map(|credential| (credential.material.path.as_path(), credential)).collect(),
+            by_key_path: earlier.iter().filter_map(|each| Some((each.material.key_path.as_deref()?, each))).collect(),
             interner: Interner::of(earlier.iter()),
             now: SystemTime::now(),
         }
@@ -214,32 +217,30 @@ impl<'a> Loading<'a> {
     }
 
     fn keep_what_was_good(&self, certificate: &Certificate, candidates: &mut Vec<Candidate>, troubles: &[Trouble]) {
-        let broken: Vec<&Path> = troubles
-            .iter()
-            .filter(|trouble| trouble.severity == Severity::Error)
-            .map(|trouble| trouble.path.as_path())
-            .collect();
+        let errors = troubles.iter().filter(|trouble| trouble.severity == Severity::Error);
+        let broken: HashSet<&Path> = errors.map(|trouble| trouble.path.as_path()).collect();
         if broken.is_empty() || self.earlier.is_empty() {
             return;
         }
-        let files: HashSet<&Path> = broken.iter().copied().collect();
-        let folders: Vec<&Path> = broken.into_iter().filter(|path| path.is_dir()).collect();
-        let is_broken = |material: &Material| {
-            let own = [Some(material.path.as_path()), material.key_path.as_deref()];
-            own.into_iter().flatten().any(|path| files.contains(path))
-                || folders.iter().any(|folder| material.is_of(folder))
+        let of_file = |path: &&Path| {
+            let chain = self.by_path.get(path).into_iter();
+            chain.chain(self.by_key_path.get(path)).copied().collect::<Vec<_>>()
         };
-        let taken: HashSet<PathBuf> = candidates.iter().map(|candidate| candidate.material.path.clone()).collect();
-        let kept = self
-            .earlier
-            .iter()
-            .filter(|earlier| is_broken(&earlier.material) && !taken.contains(&earlier.material.path));
+        // It may have been a folder, and that may be gone.
+        let whole = match &certificate.source {
+            CertificateSource::Path(path) => broken.contains(path.as_path()).then_some(path),
+            CertificateSource::Pair { .. } => None,
+        };
+        let of_whole = whole.map(|path| self.earlier.iter().filter(|earlier| earlier.material.is_of(path)));
+        let good = broken.iter().flat_map(of_file).chain(of_whole.into_iter().flatten());
+        let mut taken: HashSet<PathBuf> = candidates.iter().map(|candidate| candidate.material.path.clone()).collect();
         let place = Place { default: certificate.default, at: certificate.at };
-        candidates.extend(kept.map(|earlier| Candidate {
-            certificate: place,
-            material: Arc::clone(&earlier.material),
-            staple: earlier.staple.clone(),
-        }));
+        for earlier in good {
+            if taken.insert(earlier.material.path.clone()) {
+                let (material, staple) = (Arc::clone(&earlier.material), earlier.staple.clone());
+                candidates.push(Candidate { certificate: place, material, staple });
+            }
+        }
         // Where they were: the first may be the default. Those in one file came first, by name; then those in two.
         candidates.sort_by(|one, other| one.material.place().cmp(&other.material.place()));
     }
@@ -295,4 +296,184 @@ impl<'a> Loading<'a> {
 fn together(path: PathBuf, file: Contents) -> super::Bundle {
     let seen = file.look.map(|look| Seen { chain: look, key: None });
     super::Bundle { chain_path: path.clone(), key_path: path, chain: file.certificates, keys: file.keys, seen }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use propylon_config::{At, KeyType, TlsPolicy};
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+
+    use super::super::credentials;
+    use super::*;
+
+    /// A folder with certificates of one authority, each in a file of its name.
+    struct Folder {
+        path: PathBuf,
+        issuer: CertifiedIssuer<'static, KeyPair>,
+    }
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("propylon-load-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            let mut params = CertificateParams::default();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+            Folder { path, issuer }
+        }
+
+        /// Chain and key.
+        fn issue(&self, name: &str) -> (String, String) {
+            let key = KeyPair::generate().unwrap();
+            let leaf = CertificateParams::new(vec![name.into()]).unwrap().signed_by(&key, &self.issuer).unwrap();
+            (leaf.pem() + &self.issuer.pem(), key.serialize_pem())
+        }
+
+        /// Renamed into place, and old enough to have settled.
+        fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+            let new = self.path.join("new");
+            fs::write(&new, text).unwrap();
+            let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+            fs::File::options().write(true).open(&new).unwrap().set_modified(hour_ago).unwrap();
+            fs::set_permissions(&new, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            fs::rename(new, self.path.join(name)).unwrap();
+        }
+
+        fn add(&self, name: &str) {
+            let (chain, key) = self.issue(name);
+            self.write(&format!("{name}.pem"), chain + &key);
+        }
+
+        fn profile(&self) -> TlsProfile {
+            let source = CertificateSource::Path(self.path.clone());
+            TlsProfile {
+                name: "public".into(),
+                certificates: vec![Certificate { source, ocsp: None, default: false, at: At::default() }],
+                policy: TlsPolicy::Modern,
+                prefer: vec![KeyType::Ecdsa],
+                strict_sni: false,
+                watch: None,
+                certificate_compression: false,
+                resumption: Default::default(),
+                client_auth: None,
+                ja4: false,
+                signer: None,
+                at: At::default(),
+            }
+        }
+
+        fn load(&self, earlier: &[Arc<Credential>]) -> (Vec<Arc<Credential>>, Vec<Finding>) {
+            credentials(&self.profile(), earlier)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+
+    fn names(credentials: &[Arc<Credential>]) -> Vec<&str> {
+        credentials.iter().map(|credential| credential.names().next().unwrap()).collect()
+    }
+
+    /// By their place: those that are the very ones that were there.
+    fn same(one: &[Arc<Credential>], other: &[Arc<Credential>]) -> Vec<bool> {
+        one.iter().zip(other).map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+    }
+
+    #[test]
+    fn only_what_looks_different_is_read_again_and_all_share_their_issuer() {
+        let folder = Folder::new("reuse");
+        (0..200).for_each(|index| folder.add(&format!("{index:03}.test")));
+        let (first, findings) = folder.load(&[]);
+        assert_eq!((first.len(), findings), (200, vec![]));
+        let issuers = &first[0].material.chain.issuers;
+        assert!(first.iter().all(|each| Arc::ptr_eq(&each.material.chain.issuers, issuers)));
+        folder.add("007.test");
+        fs::remove_file(folder.path.join("199.test.pem")).unwrap();
+        let (second, findings) = folder.load(&first);
+        assert_eq!((second.len(), findings), (199, vec![]));
+        let changed: Vec<usize> =
+            same(&first, &second).iter().enumerate().filter(|(_, same)| !**same).map(|(index, _)| index).collect();
+        assert_eq!(changed, [7]);
+        assert!(Arc::ptr_eq(&second[7].material.chain.issuers, issuers));
+    }
+
+    #[test]
+    fn a_file_that_has_just_been_written_is_read_once_more() {
+        let folder = Folder::new("young");
+        folder.add("a.test");
+        let now = SystemTime::now();
+        fs::File::options().write(true).open(folder.path.join("a.test.pem")).unwrap().set_modified(now).unwrap();
+        let (first, _) = folder.load(&[]);
+        let (second, _) = folder.load(&first);
+        assert_eq!(same(&first, &second), [false]);
+        assert!(first[0].same_as(&second[0]));
+    }
+
+    #[test]
+    fn what_cannot_be_used_any_more_stays_as_it_was_in_its_place_and_the_rest_is_taken_up() {
+        let folder = Folder::new("broken");
+        ["a.test", "b.test", "c.test"].iter().for_each(|name| folder.add(name));
+        let (first, _) = folder.load(&[]);
+        folder.write("a.test.pem", "-----BEGIN CERTIFICATE-----\nMIIB");
+        let (_, key) = folder.issue("b.test");
+        let (chain, _) = folder.issue("b.test");
+        folder.write("b.test.pem", chain + &key);
+        folder.add("c.test");
+        folder.add("d.test");
+        folder.write("e.test.pem", "");
+        let (second, findings) = folder.load(&first);
+        let wrong: Vec<_> = findings.iter().map(|finding| (finding.severity, finding.path.file_name().unwrap())).collect();
+        let broken = ["a.test.pem", "b.test.pem", "e.test.pem"];
+        assert_eq!(wrong, broken.map(|name| (Severity::Error, name.as_ref())));
+        assert_eq!(names(&second), ["a.test", "b.test", "c.test", "d.test"]);
+        assert_eq!(same(&first, &second), [true, true, false]);
+        let (_, alone) = folder.load(&[]);
+        assert_eq!(alone.len(), 3, "who starts with them is told of all of them");
+    }
+
+    #[test]
+    fn a_pair_of_files_is_taken_up_when_both_are_there_and_is_what_it_was_until_then() {
+        let folder = Folder::new("pair");
+        folder.add("first.test");
+        let (chain, key) = folder.issue("pair.test");
+        folder.write("pair.crt", chain);
+        folder.write("pair.key", key);
+        let (first, findings) = folder.load(&[]);
+        assert_eq!((names(&first), findings), (vec!["first.test", "pair.test"], vec![]));
+        let (chain, key) = folder.issue("pair.test");
+        folder.write("pair.crt", chain);
+        let (half, findings) = folder.load(&first);
+        assert_eq!((same(&first, &half), findings.len()), (vec![true, true], 2));
+        folder.write("pair.key", key);
+        let (whole, findings) = folder.load(&half);
+        assert_eq!((same(&half, &whole), findings), (vec![true, false], vec![]));
+    }
+
+    #[test]
+    fn a_folder_that_has_lost_everything_is_an_accident() {
+        let folder = Folder::new("empty");
+        folder.add("a.test");
+        let (first, _) = folder.load(&[]);
+        fs::remove_file(folder.path.join("a.test.pem")).unwrap();
+        let (second, findings) = folder.load(&first);
+        assert_eq!((same(&first, &second), findings.len()), (vec![true], 1));
+        fs::remove_dir_all(&folder.path).unwrap();
+        let (third, findings) = folder.load(&second);
+        assert_eq!((same(&first, &third), findings.len()), (vec![true], 1));
+    }
+
+    #[test]
+    fn a_complaint_about_very_many_files_is_not_repeated_for_each() {
+        let folder = Folder::new("bounded");
+        folder.add("a.test");
+        (0..150).for_each(|index| folder.write(&format!("{index:03}.pem"), ""));
+        let (_, findings) = folder.load(&[]);
+        assert_eq!(findings.len(), 101);
+        assert!(findings[100].what.contains("50 more files"), "{}", findings[100].what);
+    }
 }
