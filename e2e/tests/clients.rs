@@ -102,7 +102,11 @@ fn curl_waits_for_100_continue_before_a_large_body() {
         let verbose = ["--verbose", "--header", "Expect: 100-continue", "--expect100-timeout", "20"];
         let said = curl(&[&["--data-binary", &data, &url], &verbose[..]].concat()).ok();
         assert!(said.stdout == body, "{listener}: the body changed on its way");
-        assert!(said.stderr.contains("< HTTP/1.1 100 Continue"), "{}", said.stderr);
+        assert!(
+            ["< HTTP/1.1 100", "< HTTP/2 100"].iter().any(|interim| said.stderr.contains(interim)),
+            "{}",
+            said.stderr
+        );
     }
 }
 
@@ -111,8 +115,8 @@ fn curl_asks_for_a_head_alone() {
     let origin = echo();
     let engine = Engine::start(&simple(&[origin.address()]));
     for listener in ["plain", "web"] {
-        let said = curl(&["--head", &engine.url(listener)]).ok().text();
-        assert!(said.contains("X-Method: HEAD\r\n") && said.contains("Content-Length: 4711\r\n"), "{said}");
+        let said = curl(&["--head", &engine.url(listener)]).ok().text().to_lowercase();
+        assert!(said.contains("x-method: head\r\n") && said.contains("content-length: 4711\r\n"), "{said}");
     }
 }
 

@@ -236,7 +236,7 @@ fn curl_comes_back_to_its_session() {
         let url = engine.url("web");
         let (first, again) = (format!("{url}/{name}/first"), format!("{url}/{name}/again"));
         let arguments: Vec<&str> =
-            version.split(' ').chain(["--header", "Connection: close", &first, &again]).collect();
+            version.split(' ').chain(["--http1.1", "--header", "Connection: close", &first, &again]).collect();
         curl(&arguments).ok();
         assert_eq!(engine.logged_path(&format!("/{name}/first"))["tls"]["resumed"], false);
         assert_eq!(engine.logged_path(&format!("/{name}/again"))["tls"]["resumed"], true);

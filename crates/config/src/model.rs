@@ -1,9 +1,13 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+mod health;
+
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use health::*;
 
 /// Where in the file something was written: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +77,8 @@ pub struct Process {
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+    /// How names of servers are looked up.
+    pub resolver: Resolver,
 }
 
 /// How much memory the process may use.
@@ -197,8 +203,82 @@ pub struct Listener {
     pub timeouts: ClientTimeouts,
     /// Bounds on what a client may send.
     pub limits: ClientLimits,
+    /// HTTP/2 with clients.
+    pub http2: Http2,
     /// Where the name is written.
     pub at: At,
+}
+
+/// HTTP/2 with clients: agreed on by ALPN, or begun without a word before (prior knowledge) where there is no ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2 {
+    /// Whether it is spoken. Default yes.
+    pub enabled: bool,
+    /// Streams that a connection may have open. Default 128.
+    pub max_concurrent_streams: u32,
+    /// Bytes of a request body that may be on their way before the server has taken any: of a stream, at first. Default
+    /// 64 KiB.
+    pub initial_window: u32,
+    /// What a stream's window grows to when bodies turn out to be long; a connection's is
+    /// `initial_window` for every stream that may be. Default 1 MiB.
+    pub window_max: u32,
+    /// WebSocket by extended CONNECT (RFC 8441). Default yes.
+    pub extended_connect: bool,
+    /// What is taken for an attack.
+    pub flood: Http2Flood,
+}
+
+/// Frames that a client may send on one connection in one second; more, and the connection is ended. Each is many times
+/// what real clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Http2Flood {
+    /// SETTINGS and their acknowledgements. Default 100.
+    pub settings: u32,
+    /// PING. Default 2000: gRPC measures with them while it downloads.
+    pub pings: u32,
+    /// PRIORITY and PRIORITY_UPDATE. Default 1000.
+    pub priorities: u32,
+    /// RST_STREAM. Default 300.
+    pub resets: u32,
+    /// CONTINUATION. Default 100.
+    pub continuations: u32,
+    /// DATA without data that does not end its stream. Default 100.
+    pub empty_data: u32,
+    /// WINDOW_UPDATE, besides one for each KiB that was sent. Default 1000.
+    pub window_updates: u32,
+    /// Frames of types that nobody knows. Default 1000.
+    pub unknown: u32,
+    /// Streams that were reset because of what the client did wrong, in a connection's whole life. Default 1000.
+    pub errors: u32,
+}
+
+impl Default for Http2 {
+    fn default() -> Http2 {
+        Http2 {
+            enabled: true,
+            max_concurrent_streams: 128,
+            initial_window: 64 * 1024 - 1,
+            window_max: 1024 * 1024,
+            extended_connect: true,
+            flood: Http2Flood::default(),
+        }
+    }
+}
+
+impl Default for Http2Flood {
+    fn default() -> Http2Flood {
+        Http2Flood {
+            settings: 100,
+            pings: 2000,
+            priorities: 1000,
+            resets: 300,
+            continuations: 100,
+            empty_data: 100,
+            window_updates: 1000,
+            unknown: 1000,
+            errors: 1000,
+        }
+    }
 }
 
 /// One address to listen on; IPv6 means IPv6 only, so `[::]:443` stands beside `0.0.0.0:443`.
@@ -701,6 +781,10 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
+    /// Which version of HTTP the servers are spoken to in. Default HTTP/1.1.
+    pub protocol: ServerProtocol,
+    /// HTTP/2 with servers.
+    pub http2: ServerHttp2,
     /// Which requests may share a server connection. Default safe. Where `send_proxy_protocol` is set, only those of one client
     /// connection do, whatever this says.
     pub reuse: Reuse,
@@ -720,6 +804,12 @@ pub struct Backend {
     pub max_requests: Option<NonZeroU32>,
     /// A server connection that is older gets no further request. Default: no limit.
     pub max_lifetime: Option<Duration>,
+    /// How servers are probed. Absent: they are not.
+    pub health: Option<HealthCheck>,
+    /// When servers are left out for what they make of requests. Absent: never.
+    pub outlier: Option<Outlier>,
+    /// Bounds on what is in progress.
+    pub circuit: Circuit,
     /// Absent: servers are reached in plaintext.
     pub tls: Option<BackendTls>,
     /// How long a server that comes back takes to get its share. Default: no time.
@@ -730,6 +820,33 @@ pub struct Backend {
     pub sticky: Option<Sticky>,
     /// Where the name is written.
     pub at: At,
+}
+
+/// Which version of HTTP servers are spoken to in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerProtocol {
+    /// HTTP/1.1: a connection carries one request at a time.
+    Http1,
+    /// HTTP/2, without asking: many requests at a time.
+    Http2,
+    /// What a server agrees on by ALPN; there is `tls`.
+    Auto,
+}
+
+/// HTTP/2 with servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerHttp2 {
+    /// Requests that a connection carries at a time, if the server allows as many. Default 100.
+    pub max_streams: u32,
+    /// A server that says nothing for so long while streams are open is asked whether it is there, and given up when it does
+    /// not answer for as long again. Default 15 s.
+    pub ping: Duration,
+}
+
+impl Default for ServerHttp2 {
+    fn default() -> ServerHttp2 {
+        ServerHttp2 { max_streams: 100, ping: Duration::from_secs(15) }
+    }
 }
 
 /// TLS to the servers of a backend.
@@ -874,12 +991,17 @@ pub struct Server {
 pub enum ServerAddress {
     /// An address; the port is not 0.
     Ip(SocketAddr),
-    /// Looked up at start.
+    /// Looked up at start, and again when its records say so.
     Name {
         /// Lower-case ASCII.
         host: String,
         /// Not 0.
         port: u16,
+    },
+    /// The names and ports are those of an SRV record (RFC 2782), `_service._proto.name`.
+    Srv {
+        /// Lower-case ASCII.
+        name: String,
     },
 }
 

@@ -25,9 +25,11 @@ fn the_example_has_nothing_wrong_with_it() {
 }
 
 #[test]
-fn the_design_is_refused_only_for_what_is_not_supported_yet() {
-    let problems = parse(&source("design.toml", include_str!("design.toml"))).expect_err("not all is supported");
-    assert_eq!(lines(&problems), ["design.toml:33:1: `health` is not supported yet; remove it",]);
+fn the_design_has_nothing_wrong_with_it() {
+    let source = source("design.toml", include_str!("design.toml"));
+    let (config, warnings) = parse(&source).unwrap_or_else(|problems| panic!("{}", render(&problems, &source.text)));
+    assert_eq!(lines(&warnings), [""; 0]);
+    assert!(config.backends.iter().any(|backend| backend.health.is_some() && backend.slow_start.is_some()));
 }
 
 #[test]

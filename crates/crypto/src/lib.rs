@@ -20,6 +20,15 @@ mod scheme;
 mod tag;
 mod verify;
 
+/// SHA-1 of the parts in a row, for the handshake of WebSockets (RFC 6455 §4.2.2), which asks for no secrecy.
+pub fn sha1(parts: &[&[u8]]) -> [u8; 20] {
+    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    parts.iter().for_each(|part| context.update(part));
+    let mut digest = [0; 20];
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
+}
+
 pub use desk::{Desk, DeskCounts, Pending};
 pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};

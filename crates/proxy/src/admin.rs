@@ -3,7 +3,7 @@
 //! It lives on the main thread and reads what the workers have written, so nobody here can make a worker wait. It has
 //! no way to change anything: GET and HEAD only.
 
-mod effective;
+pub mod effective;
 mod view;
 
 use std::collections::hash_map::RandomState;

@@ -1,10 +1,11 @@
 //! Forwarding: attempts at servers, and what to do when one fails.
 //!
 //! An attempt may be repeated when nothing of the request was sent, or when the request may be sent twice
-//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats after sending are
-//! limited by the backend's retry budget, but for a first one after a connection that had been idle: that it was closed
-//! is no sign of trouble.
+//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats are limited by the
+//! backend's retry budget, but for a first one after a connection that had been idle: that it was closed is no sign of
+//! trouble. So an outage is not met with more attempts than it has requests and a fifth.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -12,16 +13,22 @@ use std::task::Poll;
 use propylon_config::BackendId;
 
 use crate::balance::Wish;
+use crate::bridge::Bridge;
+use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
-use crate::http1::{Decoder, Event};
+use crate::http1::{self, ClientAddress, Decoder, Event, ForwardContext, Scheme};
 use crate::pool::Permit;
-use crate::seat::{self, Experience, Refusal};
+use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
-use crate::telemetry::Wait;
+use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
+use crate::told::Told;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
+
+/// The `reason` of an attempt whose stream the server has reset.
+pub const STREAM_RESET: &str = "stream-reset";
 
 /// What went wrong with one attempt.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +52,7 @@ pub enum Repeatable {
 
 /// Forwards a request to one of a backend's servers and streams the answer.
 pub async fn forward(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
@@ -53,88 +60,146 @@ pub async fn forward(
     let state = &snapshot.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
-    connection.note_backend(backend);
+    client.note_backend(backend);
+    let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
+        let core = Rc::clone(client.core());
+        core.metrics.increment(core.telemetry.backends[backend.0].queue_refused.of("circuit-open"));
+        return refuse(client, request, snapshot, backend, &Refusal::Queue("circuit-open"));
+    };
     state.retry_budget.borrow_mut().earn();
-    let listener = snapshot.listener(connection.listener);
+    let listener = snapshot.listener(client.listener());
     if !listener.request_headers.is_empty() {
         let ours = listener.request_headers.iter().map(|header| header.name.as_str());
         request.head.fields.withhold(&request.text, ours);
     }
-    let mut upload = Upload::of(&request.head, &connection.inbox, listener);
-    let wish = wish(connection, request, snapshot, backend);
+    let mut upload = match client {
+        ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
+        ClientSide::Http2(_) => Upload::of_stream(&request.head),
+    };
+    let wish = wish(client, request, snapshot, backend);
     let mut experience = Experience { wish, ..Experience::default() };
     loop {
         request.note.attempts += 1;
         experience.turn = None;
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
-        let taken = seat::take(connection, request, snapshot, backend, repeatable, &mut experience).await;
-        note_cookie(connection, request, backend);
+        let taken = seat::take(client, request, snapshot, backend, repeatable, &mut experience).await;
+        note_cookie(client, request, backend);
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
-            Err(refusal) => return refuse(connection, request, snapshot, backend, &refusal),
-            Ok(opened) => match Transfer::run(
-                connection,
-                request,
-                snapshot,
-                backend,
-                opened,
-                &mut upload,
-                experience.turn.as_ref(),
-            )
-            .await
-            {
+            Err(refusal) => return refuse(client, request, snapshot, backend, &refusal),
+            Ok(seat) => match converse(client, request, snapshot, backend, seat, &mut upload, &experience).await {
                 Ended::Over(after) => {
                     if request.note.status != 0
                         && let Some(server) = request.note.server
                     {
-                        state.succeeded(server, connection.core.timers.now());
+                        state.succeeded(server, client.core().timers.now());
                     }
+                    note_outcome(client, request, backend);
                     return after;
                 }
                 Ended::Switched(switched) => {
+                    note_outcome(client, request, backend);
+                    let ClientSide::Http1(connection) = client else { return After::Abort };
                     return tunnel::run(connection, request, snapshot, backend, switched).await;
                 }
                 Ended::Failed(failed, permit) => (failed, permit),
             },
         };
-        if let Some(after) = give_up(connection, request, snapshot, backend, &upload, (failed, permit), &mut experience)
-        {
+        if let Some(after) = give_up(client, request, snapshot, backend, &upload, (failed, permit), &mut experience) {
             return after;
         }
     }
 }
 
+/// One of the requests that a core has at a backend.
+struct InProgress<'a>(&'a Cell<u32>);
+
+impl InProgress<'_> {
+    /// None if there are as many as may be.
+    fn begin(count: &Cell<u32>, max: u32) -> Option<InProgress<'_>> {
+        (count.get() < max).then(|| {
+            count.set(count.get() + 1);
+            InProgress(count)
+        })
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
+/// nothing about the server.
+fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
+    let Some(server) = request.note.server else { return };
+    let metrics = &client.core().telemetry.backends[backend.0].servers[server];
+    let failed = match request.note.fault {
+        Some(fault) if SERVER_FAULTS.contains(&fault) => true,
+        Some(_) => return,
+        None => request.response.status >= 500,
+    };
+    client.core().metrics.increment(if failed { metrics.failures } else { metrics.successes });
+}
+
+/// Sends the request and relays the response, by the way that the two sides' versions of HTTP call for.
+async fn converse(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    seat: Seat,
+    upload: &mut Upload,
+    experience: &Experience,
+) -> Ended {
+    let turn = experience.turn.as_ref();
+    match (client, seat) {
+        (ClientSide::Http1(connection), Seat::Connection(opened)) => {
+            Transfer::run(connection, request, snapshot, backend, opened, upload, turn).await
+        }
+        // Boxed: the way between two of HTTP/1 should not carry room for it.
+        (ClientSide::Http1(connection), seat) => {
+            let client = ClientSide::Http1(connection);
+            Box::pin(Bridge::run(client, request, snapshot, backend, seat, upload, turn)).await
+        }
+        (ClientSide::Http2(stream), seat) => {
+            Bridge::run(ClientSide::Http2(stream), request, snapshot, backend, seat, upload, turn).await
+        }
+    }
+}
+
 /// What a request is balanced by, and what is said of its cookie.
-fn wish(connection: &Connection, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
+fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId) -> Wish {
     let sticky = snapshot.shared.balance[backend.0].sticky.as_ref();
     let config = &snapshot.shared.config.backends[backend.0];
-    let (wish, lead) = Wish::of(connection, request, config, sticky);
+    let (wish, lead) = Wish::of(client, request, config, sticky);
     request.note.cookie_server = wish.server;
-    if let Some(metrics) = &connection.core.telemetry.backends[backend.0].sticky {
+    if let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky {
         let reason = match lead {
             Lead::Nowhere => "none",
             Lead::Server(_) => return wish,
             Lead::Gone => "gone",
             Lead::Forged => "forged",
         };
-        connection.core.metrics.increment(metrics.of(reason));
+        client.core().metrics.increment(metrics.of(reason));
     }
     wish
 }
 
 /// Counts whether a cookie that leads to a server was followed, once for each request.
-fn note_cookie(connection: &Connection, request: &Request, backend: BackendId) {
+fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
     let note = &request.note;
     if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
-        && let Some(metrics) = &connection.core.telemetry.backends[backend.0].sticky
+        && let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky
     {
-        connection.core.metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
+        client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
     }
 }
 
 /// The account of a failed attempt; how the request ends if there is to be no other.
 fn give_up(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
@@ -142,7 +207,7 @@ fn give_up(
     (failed, permit): (Attempt, Option<Permit>),
     experience: &mut Experience,
 ) -> Option<After> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let retries = snapshot.shared.config.backends[backend.0].retries;
     let server = request.note.server.unwrap_or(0);
@@ -150,13 +215,15 @@ fn give_up(
     request.note.fault = Some(failed.reason);
     // A connection that had served before and breaks before it answers: its server has closed it while it was idle, or
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
-    let stale = request.note.reused && failed.repeatable != Repeatable::No;
+    // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
+    let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    // What this machine is short of is no fault of the server, nor is what was asked.
+    let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
     if let Some(turn) = &experience.turn {
         match stale {
             true => turn.stale(),
-            // What this machine is short of is no fault of the server.
-            false if failed.status == 503 => {}
-            false => turn.failed(),
+            false if is_servers => turn.failed(),
+            false => {}
         }
     }
     if stale {
@@ -165,22 +232,24 @@ fn give_up(
         experience.kept = permit.map(|permit| (server, permit));
     } else {
         experience.failed(server);
+        if is_servers {
+            core.metrics.increment(metrics.servers[server].failures);
+        }
     }
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
         // again (RFC 9112 §9.3.1); an answer it would take for the last word.
-        return Some(match stale && connection.requests > 1 {
+        let silent = stale && client.ordinal() > 1 && matches!(client, ClientSide::Http1(_));
+        return Some(match silent {
             true => After::Close,
-            false => answer_failure(connection, request, &failed),
+            false => answer_failure(client, request, &failed),
         });
     }
     if stale {
         core.metrics.increment(metrics.stale_retries);
-    } else if failed.repeatable == Repeatable::Unanswered
-        && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
-    {
+    } else if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
         core.metrics.increment(metrics.retries_refused);
-        return Some(answer_failure(connection, request, &failed));
+        return Some(answer_failure(client, request, &failed));
     }
     core.metrics.increment(metrics.retries);
     request.note.fault = None;
@@ -197,7 +266,7 @@ fn may_repeat(request: &Request, upload: &Upload, failed: &Attempt) -> bool {
 
 /// The answer to a request that got no connection, or the end of one whose client is gone.
 fn refuse(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
     snapshot: &CoreSnapshot,
     backend: BackendId,
@@ -205,27 +274,82 @@ fn refuse(
 ) -> After {
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
-            request.note.fault = Some("no-server");
-            answer_error(connection, request, 503, "no-server")
+            // All of them are known to be down, or drained: nobody was asked.
+            let reason = if snapshot.backends[backend.0].open() == 0 { "no-healthy-server" } else { "no-server" };
+            let core = Rc::clone(client.core());
+            core.metrics.increment(core.telemetry.backends[backend.0].faults.of(reason));
+            request.note.fault = Some(reason);
+            answer_busy(client, request, reason, 1)
         }
         Refusal::Queue(reason) => {
             request.note.fault = Some(reason);
-            let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
-            answer_busy(connection, request, reason, wait.as_secs().max(1))
+            let wait = match *reason {
+                "circuit-open" => 1,
+                _ => snapshot.shared.config.backends[backend.0].queue.timeout.as_secs().max(1),
+            };
+            answer_busy(client, request, reason, wait)
         }
         Refusal::ClientGone => {
             request.note.fault = Some("client-reset");
-            connection.core.metrics.increment(connection.metrics().faults.of("client-reset"));
+            client.core().metrics.increment(client.metrics().faults.of("client-reset"));
             After::Abort
         }
     }
 }
 
-fn answer_failure(connection: &mut Connection, request: &mut Request, failed: &Attempt) -> After {
-    match failed.status {
-        503 => answer_busy(connection, request, failed.reason, 1),
-        status => answer_error(connection, request, status, failed.reason),
+fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
+    if let ClientSide::Http2(_) = client
+        && failed.reason == STREAM_RESET
+    {
+        // As the server has said it.
+        return After::Abort;
     }
+    match failed.status {
+        503 => answer_busy(client, request, failed.reason, 1),
+        status => answer_error(client, request, status, failed.reason),
+    }
+}
+
+/// The head for the server, whatever version of HTTP the client speaks. `last`: its connection carries no other request.
+pub fn write_request_head(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &CoreSnapshot,
+    last: bool,
+    out: &mut Vec<u8>,
+) {
+    let head = &request.head;
+    let listener = snapshot.listener(client.listener());
+    let address = ClientAddress::new(client.peer().ip());
+    let label = || {
+        let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
+        snapshot.shared.servers[backend][server].label.as_bytes()
+    };
+    let context = ForwardContext {
+        client: &address,
+        scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
+        forwarded: listener.forwarded,
+        host: head.host.is_empty().then(label),
+        body: head.body,
+        expect_continue: true,
+        keep_alive: !last,
+    };
+    http1::write_request(head, &request.text, &context, out);
+    if let Some(told) = Told::of(client.facts(), client.introduction(), listener) {
+        http1::add_lines(out, |out| told.write(out));
+    }
+}
+
+/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
+pub fn cookie_line<'a>(
+    client: &ClientSide<'_>,
+    request: &Request,
+    snapshot: &'a CoreSnapshot,
+    backend: BackendId,
+) -> Option<&'a [u8]> {
+    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
+    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
+    sticky.line(server, client.is_tls())
 }
 
 /// Sends what is staged, within the client's patience.

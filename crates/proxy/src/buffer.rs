@@ -47,6 +47,12 @@ impl Buffer {
         &mut self.bytes[self.start as usize..self.end as usize]
     }
 
+    /// Drops readable bytes from the back, so that `length` are left; what is sealed stays.
+    pub fn truncate(&mut self, length: usize) {
+        debug_assert!(length <= self.len());
+        self.end = self.start + length as u32;
+    }
+
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }

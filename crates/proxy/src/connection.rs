@@ -16,16 +16,19 @@ use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
 use crate::buffer::{Buffer, SMALL_BYTES};
 use crate::client::{ClientStream, Fill, ReadError};
+use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::{self, Request};
 use crate::gate::Queued;
 use crate::http1::{self, Parsed, Reject};
+use crate::http2::{self, PREFACE};
 use crate::proxied;
 use crate::proxy_protocol::Ends;
 use crate::relay;
 use crate::shortage::Reason;
 use crate::signer::Work;
+use crate::snapshot::is_http2;
 use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
@@ -88,11 +91,14 @@ pub enum After {
     Linger,
     /// The response is broken off: the client must not take it for whole.
     Abort,
+    /// What came is no request but the preface of HTTP/2.
+    Http2,
 }
 
 /// What reading a head came to.
 enum Arrival {
     Head,
+    Http2,
     Quiet,
     Closed,
     Refused(Reject),
@@ -101,7 +107,11 @@ enum Arrival {
 /// Serves a client from accept to close. (Not an `async fn`: that would keep its arguments beside the connection.)
 pub fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
     let mut connection = Connection::new(core, listener, stream, peer);
-    async move { connection.live().await }
+    async move {
+        if connection.live().await {
+            Box::pin(http2::serve(connection)).await;
+        }
+    }
 }
 
 impl Connection {
@@ -200,29 +210,39 @@ impl Connection {
         &self.core.telemetry.listeners[self.listener]
     }
 
-    /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet.
-    async fn live(&mut self) {
+    /// Kept small: this future is what an idle connection costs. What works is boxed and gone when it is quiet. True when
+    /// the client speaks HTTP/2, which is to be served elsewhere.
+    async fn live(&mut self) -> bool {
         if self.is_announced() && !Box::pin(proxied::read(self)).await {
-            return;
+            return false;
         }
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
-            return;
+            return false;
         }
         if self.is_relayed() {
-            return Box::pin(relay::run(self)).await;
+            Box::pin(relay::run(self)).await;
+            return false;
+        }
+        if self.facts.is_some_and(|facts| facts.alpn.is_some_and(is_http2)) {
+            return true;
         }
         loop {
             match Box::pin(self.work()).await {
                 After::Next => {}
+                After::Http2 => return true,
                 After::Abort => {
                     let _ = self.stream.socket.reset_on_close();
-                    return;
+                    return false;
                 }
-                after => return Box::pin(self.farewell(after)).await,
+                after => {
+                    Box::pin(self.farewell(after)).await;
+                    return false;
+                }
             }
             self.rest();
             if self.stream.ended || !self.quiet().await {
-                return Box::pin(self.farewell(After::Close)).await;
+                Box::pin(self.farewell(After::Close)).await;
+                return false;
             }
         }
     }
@@ -294,7 +314,8 @@ impl Connection {
             match self.read_head(request).await {
                 Arrival::Quiet => return After::Next,
                 Arrival::Closed => return After::Close,
-                Arrival::Refused(reject) => return exchange::refuse(self, request, reject),
+                Arrival::Http2 => return After::Http2,
+                Arrival::Refused(reject) => return exchange::refuse(&mut ClientSide::Http1(self), request, reject),
                 Arrival::Head => {}
             }
             self.requests += 1;
@@ -302,7 +323,7 @@ impl Connection {
             if self.requests > 1 {
                 self.core.gate.note_request();
             }
-            match exchange::exchange(self, request).await {
+            match exchange::exchange(&mut ClientSide::Http1(self), request).await {
                 // A close_notify came in the same read as the request: no event is left to tell of it.
                 After::Next if self.inbox.is_idle() && self.stream.ended => return After::Close,
                 After::Next if self.inbox.is_idle() => return After::Next,
@@ -318,12 +339,15 @@ impl Connection {
         let snapshot = core.snapshot();
         let listener = snapshot.listener(self.listener);
         let limits = http1::Limits { head_bytes: listener.limits.head_bytes, headers: listener.limits.headers };
+        // Where ALPN could have said so a client that did not has another protocol in mind (RFC 9113 §3.3).
+        let may_be_http2 =
+            self.requests == 0 && listener.http2.enabled && self.facts.is_none_or(|facts| facts.alpn.is_none());
         let patience = listener.timeouts.request_head.as_millis() as u64;
         request.begin(Instant::now());
         let began = core.timers.at(request.started);
         let due = if self.requests == 0 { self.accepted + patience } else { began + patience };
         let arrival = poll_fn(|context| {
-            if let Poll::Ready(arrival) = self.poll_head(context, request, &limits) {
+            if let Poll::Ready(arrival) = self.poll_head(context, request, &limits, may_be_http2) {
                 return Poll::Ready(arrival);
             }
             if self.inbox.is_idle() {
@@ -343,9 +367,21 @@ impl Connection {
         arrival
     }
 
-    fn poll_head(&mut self, context: &mut Context<'_>, request: &mut Request, limits: &http1::Limits) -> Poll<Arrival> {
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        request: &mut Request,
+        limits: &http1::Limits,
+        may_be_http2: bool,
+    ) -> Poll<Arrival> {
         loop {
-            if !self.inbox.is_empty() {
+            let here = self.inbox.readable();
+            let shared = here.len().min(PREFACE.len());
+            let begins_http2 = may_be_http2 && here[..shared] == PREFACE[..shared];
+            if begins_http2 && shared == PREFACE.len() {
+                return Poll::Ready(Arrival::Http2);
+            }
+            if !here.is_empty() && !begins_http2 {
                 match http1::parse_request(self.inbox.readable(), limits, &mut request.head) {
                     Ok(Parsed::Complete) => return Poll::Ready(Arrival::Head),
                     Ok(Parsed::Partial) => {}
@@ -497,8 +533,10 @@ impl Connection {
             self.core.metrics.increment(counter);
         }
         metrics.resumption.count(&self.core.metrics, &facts.resumption);
-        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told.
-        if !self.is_relayed() && !self.core.log.borrow().is_on() {
+        // Routing goes by the Host field, but for relays: of the server name there is only the log to be told. Over HTTP/2 it
+        // says as well for which names the connection was made.
+        let is_http2 = facts.alpn.is_some_and(is_http2);
+        if !self.is_relayed() && !is_http2 && !self.core.log.borrow().is_on() {
             let core = Rc::clone(&self.core);
             self.forget_introduction(core.snapshot().listener(self.listener));
         }

@@ -35,7 +35,7 @@ use crate::throttle::Throttle;
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;
 /// Requests' memory that a core keeps for the next ones, and the longest head that is kept with it.
-const REQUESTS_KEPT_MAX: usize = 64;
+const REQUESTS_KEPT_MAX: usize = 512;
 const REQUEST_TEXT_KEPT_MAX: usize = 16 * 1024;
 
 pub struct Core {
@@ -342,6 +342,7 @@ impl Core {
         let snapshot = self.snapshot();
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
+            backend.heed_notices(now);
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
             backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
                 self.pool_closed(index, server, closed)

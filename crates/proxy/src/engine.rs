@@ -21,6 +21,7 @@ use crate::access_log::Writer;
 use crate::admin;
 use crate::batches;
 use crate::certificates::{Certificates, Reloaded, Which};
+use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::shortage::{Shared, Watch};
 use crate::signer;
 use crate::snapshot::{Publication, Snapshot};
@@ -29,8 +30,8 @@ use crate::worker::{self, Assignment, Phase};
 
 /// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
 const DEFER_ACCEPT: Duration = Duration::from_secs(2);
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address.
-const FILES_RESERVED: u64 = 64;
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
+const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
@@ -215,8 +216,19 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     propylon_sys::give_memory_back();
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let log_failures = log.failures();
-    let main =
-        Main { watch, batching, snapshot, certificates, publish, store, telemetry, phase, addresses, log_failures };
+    let main = Main {
+        watch,
+        batching,
+        snapshot,
+        certificates,
+        health: None,
+        publish,
+        store,
+        telemetry,
+        phase,
+        addresses,
+        log_failures,
+    };
     let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
     log.finish(LOG_PATIENCE);
     Ok(outcome)
@@ -229,6 +241,8 @@ struct Main {
     /// The one that was published last.
     snapshot: Arc<Snapshot>,
     certificates: Certificates,
+    /// None before it is begun.
+    health: Option<Health>,
     publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
@@ -247,11 +261,14 @@ impl Main {
     ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let health = Health::start(&self.snapshot, &self.store, &self.telemetry);
+        self.health = Some(health.clone());
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 snapshot: Arc::clone(&self.snapshot),
                 certificates: self.certificates.shown(),
+                health,
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
                 started: Instant::now(),
@@ -358,6 +375,9 @@ impl Main {
 
     fn publish(&mut self, snapshot: Snapshot) {
         self.snapshot = Arc::new(snapshot);
+        if let Some(health) = &self.health {
+            health.follow(&self.snapshot, &self.telemetry);
+        }
         let workers = self.store.columns() - 1;
         let publication = Publication::new(Arc::clone(&self.snapshot), workers);
         publication.prepare();

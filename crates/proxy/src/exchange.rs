@@ -9,6 +9,7 @@ use propylon_config::{Action, BackendId, Redirect, Respond};
 use crate::access_log::{Durations, Record, TlsFields};
 use crate::attempt;
 use crate::buffer::Buffer;
+use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::http1::{
@@ -84,21 +85,25 @@ impl Request {
 }
 
 /// Serves one request whose head has been read.
-pub async fn exchange(connection: &mut Connection, request: &mut Request) -> After {
-    let core = Rc::clone(&connection.core);
+pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> After {
+    let core = Rc::clone(client.core());
     let snapshot = core.snapshot();
-    let metrics = &core.telemetry.listeners[connection.listener];
+    let metrics = &core.telemetry.listeners[client.listener()];
     core.requests.set(core.requests.get() + 1);
     core.metrics.raise(metrics.in_progress);
-    let in_progress = InProgress { core: Rc::clone(&core), listener: connection.listener };
-    let after = match decide(connection, request, &snapshot) {
+    let in_progress = InProgress { core: Rc::clone(&core), listener: client.listener() };
+    let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
-        Decision::Forward(backend) => attempt::forward(connection, request, &snapshot, backend).await,
+        Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
     };
     // Where the connection ends here its farewell sends what is staged.
-    let after = if after == After::Next { attempt::flush(connection).await } else { after };
+    let after = match client {
+        _ if after != After::Next => after,
+        ClientSide::Http1(connection) => attempt::flush(connection).await,
+        ClientSide::Http2(stream) => stream.flush().await,
+    };
     drop(in_progress);
-    account(connection, request, &snapshot);
+    account(client, request, &snapshot);
     after
 }
 
@@ -121,42 +126,55 @@ enum Decision {
     Forward(BackendId),
 }
 
-fn decide(connection: &mut Connection, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
+fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
     let head = &request.head;
     if head.method == Method::Options && head.max_forwards == Some(0) {
         let answer =
             Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
-        return Decision::Answered(answer_here(connection, request, &answer));
+        return Decision::Answered(answer_here(client, request, &answer));
     }
-    let listener = snapshot.listener(connection.listener);
+    let listener = snapshot.listener(client.listener());
     let path = head.path(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
-        let draining = connection.core.draining.get();
+        let draining = client.core().draining.get();
         let answer = match draining {
             false => Answer { body: "ok\n", ..Answer::plain(200) },
             true => Answer { body: "draining\n", ..Answer::plain(503) },
         };
-        return Decision::Answered(answer_here(connection, request, &answer));
+        return Decision::Answered(answer_here(client, request, &answer));
     }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
-    let route = snapshot.route(connection.listener, host, path);
-    if route.is_some_and(|route| route.require_client_certificate) && !connection.is_identified() {
+    if is_misdirected(client, host, snapshot) {
+        request.note.fault = Some("misdirected");
+        return Decision::Answered(answer_error(client, request, 421, "misdirected"));
+    }
+    let route = snapshot.route(client.listener(), host, path);
+    if route.is_some_and(|route| route.require_client_certificate) && !client.is_identified() {
         request.note.fault = Some("client-certificate-required");
-        return Decision::Answered(answer_error(connection, request, 403, "client-certificate-required"));
+        return Decision::Answered(answer_error(client, request, 403, "client-certificate-required"));
     }
     match route.map(|route| &route.action) {
         None => {
             request.note.fault = Some("no-route");
-            Decision::Answered(answer_error(connection, request, 404, "no-route"))
+            Decision::Answered(answer_error(client, request, 404, "no-route"))
         }
         Some(Action::Backend(backend)) => Decision::Forward(*backend),
-        Some(Action::Redirect(redirect)) => Decision::Answered(answer_redirect(connection, request, redirect)),
+        Some(Action::Redirect(redirect)) => Decision::Answered(answer_redirect(client, request, redirect)),
         Some(Action::Respond(Respond { status, body, content_type })) => {
             let answer = Answer { status: *status, fields: &[], content_type, body, close: false };
-            Decision::Answered(answer_here(connection, request, &answer))
+            Decision::Answered(answer_here(client, request, &answer))
         }
     }
+}
+
+/// Whether the request is for a name that its connection's certificate does not speak for: clients of HTTP/2 share a
+/// connection among names where they think that they may (RFC 9113 §9.1.2).
+fn is_misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> bool {
+    let ClientSide::Http2(_) = client else { return false };
+    let Some(profile) = snapshot.listener(client.listener()).tls else { return false };
+    let server_name = client.introduction().and_then(|introduction| introduction.server_name.as_deref());
+    !snapshot.shared.profiles[profile.0].covers(server_name, host)
 }
 
 /// An answer that is given here.
@@ -178,12 +196,19 @@ impl Answer<'_> {
 
 /// Stages an answer of our own. A body that the client is still sending is skipped if it is here already; otherwise
 /// the connection ends, since reading on only to throw it away would cost more than a new connection.
-pub fn answer_here(connection: &mut Connection, request: &mut Request, answer: &Answer<'_>) -> After {
+pub fn answer_here(client: &mut ClientSide<'_>, request: &mut Request, answer: &Answer<'_>) -> After {
+    let connection = match client {
+        ClientSide::Http1(connection) => connection,
+        ClientSide::Http2(stream) => {
+            stream.answer(request, answer);
+            return After::Next;
+        }
+    };
     let head = &request.head;
     let skipped = !request.body_begun && skip_body(head, &mut connection.inbox, &mut request.note);
     let keep_alive = skipped && head.keep_alive && !answer.close && !connection.core.draining.get();
-    let (client, head_only) = (head.version, head.method == Method::Head);
-    stage_answer(connection, request, answer, client, head_only, keep_alive);
+    let (version, head_only) = (head.version, head.method == Method::Head);
+    stage_answer(connection, request, answer, version, head_only, keep_alive);
     match (keep_alive, skipped) {
         (true, _) => After::Next,
         (false, true) if request.note.fault.is_none() => After::Close,
@@ -234,53 +259,62 @@ fn skip_body(head: &RequestHead, inbox: &mut Buffer, note: &mut Note) -> bool {
 }
 
 /// The answer to what is wrong on our side or the server's: a status, and one word that the log has as well.
-pub fn answer_error(connection: &mut Connection, request: &mut Request, status: u16, reason: &str) -> After {
+pub fn answer_error(client: &mut ClientSide<'_>, request: &mut Request, status: u16, reason: &str) -> After {
     let body = format!("{status} {}: {reason}\n", reason_phrase(status));
     let answer = Answer { body: &body, ..Answer::plain(status) };
-    answer_here(connection, request, &answer)
+    answer_here(client, request, &answer)
 }
 
 /// The same where all there is is in use: when to come back, in seconds (RFC 9110 §10.2.3), is said as well.
-pub fn answer_busy(connection: &mut Connection, request: &mut Request, reason: &str, seconds: u64) -> After {
+pub fn answer_busy(client: &mut ClientSide<'_>, request: &mut Request, reason: &str, seconds: u64) -> After {
     let (status, seconds) = (503, seconds.to_string());
     let body = format!("{status} {}: {reason}\n", reason_phrase(status));
     let answer = Answer { fields: &[("Retry-After", &seconds)], body: &body, ..Answer::plain(status) };
-    answer_here(connection, request, &answer)
+    answer_here(client, request, &answer)
 }
 
-/// Answers a head that could not be taken, and ends the connection: where the next request begins is unknown.
-pub fn refuse(connection: &mut Connection, request: &mut Request, reject: Reject) -> After {
-    let core = Rc::clone(&connection.core);
-    let metrics = &core.telemetry.listeners[connection.listener];
+/// Answers a head that could not be taken. Over HTTP/1 it ends the connection: where the next request begins is unknown.
+pub fn refuse(client: &mut ClientSide<'_>, request: &mut Request, reject: Reject) -> After {
+    let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.listeners[client.listener()];
     core.metrics.increment(metrics.rejected.of(reject.reason));
     let body = format!("{} {}: {}\n", reject.status, reason_phrase(reject.status), reject.reason);
     let allow = [("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")];
     let fields: &[(&str, &str)] = if reject.status == 405 { &allow } else { &[] };
     let answer = Answer { fields, body: &body, close: true, ..Answer::plain(reject.status) };
     request.note.fault = Some(reject.reason);
-    request.note.bytes_received = connection.inbox.len() as u64;
-    request.note.head_us = request.started.elapsed().as_micros() as u64;
-    // The head is no guide any more: what it says of version or method may be what is wrong with it.
-    request.head.clear();
-    stage_answer(connection, request, &answer, Version::Http11, false, false);
+    match client {
+        ClientSide::Http1(connection) => {
+            request.note.bytes_received = connection.inbox.len() as u64;
+            request.note.head_us = request.started.elapsed().as_micros() as u64;
+            // The head is no guide any more: what it says of version or method may be what is wrong with it.
+            request.head.clear();
+            stage_answer(connection, request, &answer, Version::Http11, false, false);
+        }
+        ClientSide::Http2(stream) => {
+            request.head.clear();
+            request.head.version = Version::Http2;
+            stream.answer(request, &answer);
+        }
+    }
     let snapshot = core.snapshot();
-    account(connection, request, &snapshot);
+    account(client, request, &snapshot);
     After::Linger
 }
 
-fn answer_redirect(connection: &mut Connection, request: &mut Request, redirect: &Redirect) -> After {
-    let location = redirect_location(connection, request, redirect);
+fn answer_redirect(client: &mut ClientSide<'_>, request: &mut Request, redirect: &Redirect) -> After {
+    let location = redirect_location(client, request, redirect);
     let Some(location) = location else {
         request.note.fault = Some("no-host");
-        return answer_error(connection, request, 400, "no-host");
+        return answer_error(client, request, 400, "no-host");
     };
     let answer = Answer { fields: &[("Location", &location)], ..Answer::plain(redirect.status) };
-    answer_here(connection, request, &answer)
+    answer_here(client, request, &answer)
 }
 
 /// The Location of a redirect; none if the request (HTTP/1.0) names no host and the redirect does not either.
-fn redirect_location(connection: &Connection, request: &Request, redirect: &Redirect) -> Option<String> {
-    let received = if connection.stream.tls.is_some() { "https" } else { "http" };
+fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redirect) -> Option<String> {
+    let received = if client.is_tls() { "https" } else { "http" };
     let scheme = redirect.scheme.as_deref().unwrap_or(received);
     let mut scratch = [0; HOST_BYTES_MAX];
     let name = request.head.host_name(&request.text, &mut scratch);
@@ -311,9 +345,9 @@ fn redirect_location(connection: &Connection, request: &Request, redirect: &Redi
 }
 
 /// Writes a finished request into metrics and log.
-fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSnapshot) {
-    let core = Rc::clone(&connection.core);
-    let metrics = &core.telemetry.listeners[connection.listener];
+fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) {
+    let core = Rc::clone(client.core());
+    let metrics = &core.telemetry.listeners[client.listener()];
     let note = &request.note;
     let total = request.started.elapsed().as_micros() as u64;
     core.metrics.observe(metrics.duration, total);
@@ -322,13 +356,13 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
     if let Some(counter) = metrics.responses.get((note.status / 100).wrapping_sub(1) as usize) {
         core.metrics.increment(*counter);
     }
-    let handshake = connection.handshake_us.take().map(u64::from);
+    let handshake = client.take_handshake_us().map(u64::from);
     let mut log = core.log.borrow_mut();
     if !log.is_on() {
         return;
     }
-    let introduction = connection.introduction();
-    let tls = connection.facts.as_ref().map(|facts| TlsFields {
+    let introduction = client.introduction();
+    let tls = client.facts().map(|facts| TlsFields {
         version: facts.version.name(),
         suite: facts.suite.name(),
         group: facts.group.map(propylon_tls::Group::name),
@@ -350,14 +384,15 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
     };
     let config = &snapshot.shared.config;
     log.write(&Record {
-        client: connection.peer,
-        listener: &config.listeners[connection.listener].name,
+        client: client.peer(),
+        listener: &config.listeners[client.listener()].name,
         host: request.head.host.bytes(&request.text),
         method: request.head.method_text.bytes(&request.text),
         target,
         protocol: match request.head.version {
             Version::Http10 => "HTTP/1.0",
             Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2",
         },
         status: note.status,
         bytes_received: note.bytes_received,
@@ -377,7 +412,10 @@ fn account(connection: &mut Connection, request: &mut Request, snapshot: &CoreSn
         tls: tls.as_ref(),
         fault: note.fault,
     });
-    if handshake.is_some() {
+    drop(log);
+    if handshake.is_some()
+        && let ClientSide::Http1(connection) = client
+    {
         connection.forget_introduction(snapshot.listener(connection.listener));
     }
 }

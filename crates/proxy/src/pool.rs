@@ -5,13 +5,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use propylon_config::Backend;
+use propylon_config::{Backend, ServerProtocol};
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
+use crate::http2::Lane;
+use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
@@ -50,6 +53,8 @@ pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub stream: ServerStream,
     pub key: PoolKey,
+    /// Where it leads.
+    pub way: Way,
     /// The core whose event loop knows the stream.
     pub home: usize,
     /// Requests begun on it.
@@ -98,8 +103,14 @@ pub struct Pool {
     idle_max: usize,
     requests_max: u32,
     core: usize,
+    /// By server.
+    pub notices: Box<[Arc<Notice>]>,
     /// None where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
+    /// By server: connections that carry many requests at a time.
+    pub lanes: Vec<Rc<Lane>>,
+    /// Streams on one of them; 0 where servers do not speak HTTP/2.
+    pub streams_max: usize,
     /// By server: connections being made ahead.
     pub warming: Vec<Cell<usize>>,
     /// By server: requests since pools were last looked after.
@@ -115,14 +126,25 @@ pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>
 }
 
 impl Pool {
-    pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
+    pub fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+    ) -> Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| RefCell::default()).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
+            notices,
             turnstile,
+            lanes: (0..servers).map(|_| Rc::default()).collect(),
+            streams_max: match backend.protocol {
+                ServerProtocol::Http1 => 0,
+                ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
+            },
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
         }
@@ -131,7 +153,9 @@ impl Pool {
     /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
     pub fn has_room(&self, server: usize) -> bool {
         self.turnstile.as_ref().is_none_or(|turnstile| {
-            turnstile.has_room(server) || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
+            turnstile.has_room(server)
+                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max))
+                || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
     }
 
@@ -154,8 +178,9 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
+            let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
-            if stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -186,6 +211,11 @@ impl Pool {
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
         if !connection.stream.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+            return Returned::Closed;
+        }
+        // Nobody asks a closed server, and it may want to see the end of its connections.
+        let notice = &self.notices[server];
+        if !notice.is_open() || !notice.is_current(&mut connection.way) {
             return Returned::Closed;
         }
         if let Some(turnstile) = &self.turnstile
@@ -239,18 +269,25 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
-    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
+    /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
+    /// without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |idle: &mut Idle| {
             let connection = &mut idle.connection;
-            let is_kept = idle.since >= limit && connection.stream.is_quiet() && !connection.is_expired();
+            let notice = &self.notices[connection.key.server];
+            let is_kept = idle.since >= limit
+                && notice.is_open()
+                && notice.is_current(&mut connection.way)
+                && connection.stream.is_quiet()
+                && !connection.is_expired();
             // After the look at what has come: there may be tickets in it.
             if is_kept && idle.since < rested {
                 connection.stream.rest();
             }
             is_kept
         };
+        self.lanes.iter().for_each(|lane| lane.sweep());
         self.retain(keep, closed);
     }
 
@@ -261,6 +298,7 @@ impl Pool {
 
     /// Closes everything.
     pub fn clear(&self, closed: impl FnMut(usize, usize)) {
+        self.lanes.iter().for_each(|lane| lane.clear());
         self.retain(|_| false, closed);
     }
 

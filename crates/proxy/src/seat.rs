@@ -1,7 +1,6 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,11 +16,13 @@ use rustix::io::Errno;
 
 use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Choice, Eligibility, Turn, Wish};
-use crate::connection::Connection;
+use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
-use crate::pool::{Permit, PoolKey, ServerConnection, ServerTurnstile};
+use crate::http2::{self, ServerSeat};
+use crate::notice::{Notice, Way};
+use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
 use crate::server::{Greeting, ServerStream};
 use crate::snapshot::CoreSnapshot;
@@ -71,6 +72,12 @@ pub enum Refusal {
     Failed(Attempt),
 }
 
+/// What a request goes out on.
+pub enum Seat {
+    Connection(Box<ServerConnection>),
+    Stream(ServerSeat),
+}
+
 enum Pick {
     Server(usize, Choice),
     /// Those that would do have as many connections as they may.
@@ -95,26 +102,29 @@ pub enum Found {
 
 /// A connection to send a request on, from a pool or new; `Note::server` and `Note::reused` tell which.
 pub async fn take(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     request: &mut Request,
-    snapshot: &CoreSnapshot,
+    snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     repeatable: bool,
     experience: &mut Experience,
-) -> Result<Box<ServerConnection>, Refusal> {
-    let core = Rc::clone(&connection.core);
+) -> Result<Seat, Refusal> {
+    let core = Rc::clone(client.core());
+    if snapshot.backends[backend.0].pool.streams_max > 0 {
+        return Box::pin(take_stream(client, request, snapshot, backend, experience)).await;
+    }
     let config = &snapshot.shared.config.backends[backend.0];
     let level = level(config.reuse);
     // What a server was told of a client at the start is not true of another.
     let is_private = level == Level::Never || config.send_proxy_protocol.is_some();
-    let owner = is_private.then(|| connection.owner());
+    let owner = is_private.then(|| client.owner());
     let need = Need {
-        fit: if experience.fresh { Fit::New } else { fit(level, connection.requests <= 1, repeatable) },
+        fit: if experience.fresh { Fit::New } else { fit(level, client.ordinal() <= 1, repeatable) },
         certain: !request.head.method.is_idempotent(),
         owner,
     };
     request.note.reused = false;
-    let found = find(connection, snapshot, backend, &need, experience).await;
+    let found = find(client, snapshot, backend, &need, experience).await;
     request.note.queue_us = experience.queue_us;
     let (server, found) = found?;
     request.note.server = Some(server);
@@ -126,40 +136,171 @@ pub async fn take(
             found.requests = found.requests.saturating_add(1);
             core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
             request.note.reused = true;
-            return Ok(found);
+            return Ok(Seat::Connection(found));
         }
         Found::Permit(permit) => permit,
     };
     let key = PoolKey { server, owner };
-    let preamble = preamble(connection, config).map_err(Refusal::Failed)?;
+    let preamble = preamble(client, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, &connection.deadline)).await;
+    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, client.deadline())).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
-        connection.count_timeout(Wait::Connect);
+        client.count_timeout(Wait::Connect);
     }
     let mut made = made.map_err(Refusal::Failed)?;
     made.requests = 1;
-    Ok(made)
+    Ok(Seat::Connection(made))
+}
+
+/// A stream on a connection that carries many. Connections are made as they are needed, and waited for.
+async fn take_stream(
+    client: &mut ClientSide<'_>,
+    request: &mut Request,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    experience: &mut Experience,
+) -> Result<Seat, Refusal> {
+    let core = Rc::clone(client.core());
+    let pool = &snapshot.backends[backend.0].pool;
+    experience.kept = None;
+    request.note.reused = false;
+    let server = match pick(&core, snapshot, backend, experience) {
+        Pick::Server(server, _) => server,
+        Pick::None => {
+            core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
+            return Err(Refusal::NoServer);
+        }
+        // As many connections as there may be: a stream of one of ours will end, or another core's permit comes back.
+        Pick::Full(wants) => match wants.iter().find(|server| pool.lanes[**server].is_alive()) {
+            Some(server) => *server,
+            None => {
+                let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
+                let waited = wait(client, snapshot, backend, turnstile, wants).await;
+                count_refused(&core, backend, &waited);
+                let (server, permit) = match waited? {
+                    Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
+                    // Of another core, perhaps, whose event loop knows it: its permit will do.
+                    Grant::Connection(server, connection) => {
+                        core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+                        (server, connection.permit)
+                    }
+                };
+                http2::begin_server(&core, snapshot, backend, server, permit);
+                server
+            }
+        },
+    };
+    request.note.server = Some(server);
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
+    pool.recent[server].set(pool.recent[server].get().saturating_add(1));
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    core.metrics.increment(metrics.requests);
+    let certain = !request.head.method.is_idempotent();
+    if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
+        request.note.reused = match &seat {
+            Seat::Stream(_) => true,
+            Seat::Connection(connection) => connection.requests > 1,
+        };
+        if request.note.reused {
+            core.metrics.increment(metrics.reused);
+        }
+        return Ok(seat);
+    }
+    let started = Instant::now();
+    let seat = await_seat(client, snapshot, backend, server, certain).await;
+    count_refused(&core, backend, &seat);
+    request.note.connect_us = Some(started.elapsed().as_micros() as u64);
+    seat
+}
+
+/// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
+fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server: usize, certain: bool) -> Option<Seat> {
+    let pool = &snapshot.backends[backend.0].pool;
+    let lane = &pool.lanes[server];
+    if let Some(seat) = lane.seat(core, pool.streams_max) {
+        return Some(Seat::Stream(seat));
+    }
+    if !lane.speaks_http1() {
+        return None;
+    }
+    let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    for _ in 0..stale {
+        core.metrics.increment(metrics.stale);
+        core.metrics.lower(metrics.open);
+    }
+    core.report_idle(backend.0, pool, server);
+    let mut found = found?;
+    found.requests = found.requests.saturating_add(1);
+    Some(Seat::Connection(found))
+}
+
+async fn await_seat(
+    client: &mut ClientSide<'_>,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    server: usize,
+    certain: bool,
+) -> Result<Seat, Refusal> {
+    let core = Rc::clone(client.core());
+    let pool = &snapshot.backends[backend.0].pool;
+    let lane = &pool.lanes[server];
+    let config = &snapshot.shared.config.backends[backend.0];
+    let failures = lane.failures();
+    let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
+    client.rest();
+    poll_fn(|context| {
+        if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
+            return Poll::Ready(Ok(seat));
+        }
+        if lane.failures() != failures {
+            return Poll::Ready(Err(Refusal::Failed(lane.failure())));
+        }
+        if client.poll_gone(context).is_ready() {
+            return Poll::Ready(Err(Refusal::ClientGone));
+        }
+        if core.timers.now() >= due {
+            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
+        }
+        if lane.wants_connection(pool.streams_max) {
+            match &pool.turnstile {
+                None => http2::begin_server(&core, snapshot, backend, server, None),
+                Some(turnstile) if turnstile.try_take(server) => {
+                    let permit = Permit::taken(turnstile, server);
+                    http2::begin_server(&core, snapshot, backend, server, Some(permit));
+                }
+                Some(_) => {}
+            }
+        }
+        lane.wait(context);
+        client.deadline().set(due, context.waker());
+        Poll::Pending
+    })
+    .await
 }
 
 /// What connections of this client to this backend begin with.
-fn preamble(connection: &Connection, config: &Backend) -> Result<Vec<u8>, Attempt> {
+fn preamble(client: &ClientSide<'_>, config: &Backend) -> Result<Vec<u8>, Attempt> {
     let Some(version) = config.send_proxy_protocol else { return Ok(Vec::new()) };
     let failed = Attempt { status: 502, reason: "write-failed", repeatable: Repeatable::Unsent };
-    proxied::header(connection, version, None).map_err(|_| failed)
+    let header = match client {
+        ClientSide::Http1(connection) => proxied::header(connection, version, None),
+        ClientSide::Http2(stream) => stream.link.proxy_header(version),
+    };
+    header.map_err(|_| failed)
 }
 
 /// A connection of the kind that is needed or the right to make one, with the account of it; waits in the backend's line
 /// where every server that would do is full.
 pub async fn find(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     need: &Need,
     experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let (server, found) = match experience.kept.take() {
         Some((server, permit)) => (server, Found::Permit(Some(permit))),
@@ -170,7 +311,7 @@ pub async fn find(
                 return Err(Refusal::NoServer);
             }
             // Boxed, as all that is rare: every request would carry room for it.
-            Err(Some(wants)) => Box::pin(queue(connection, snapshot, backend, wants, need, experience)).await?,
+            Err(Some(wants)) => Box::pin(queue(client, snapshot, backend, wants, need, experience)).await?,
         },
     };
     core.metrics.increment(metrics.servers[server].requests);
@@ -188,18 +329,18 @@ pub async fn connect(
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let config = &snapshot.shared.config.backends[backend.0];
-    let address = snapshot.shared.servers[backend.0][key.server].address;
     // One patience for both: the server is there when it can be spoken to.
     let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let reached = reach(core, address, preamble, due, deadline).await;
+    let notice = &snapshot.shared.servers[backend.0][key.server].notice;
+    let reached = reach(core, notice, preamble, due, deadline).await;
     core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &snapshot.connectors[backend.0]) {
-        (Ok(socket), None) => Ok(ServerStream::plain(socket)),
-        (Ok(socket), Some(connector)) => {
+        (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
+        (Ok((socket, way)), Some(connector)) => {
             let greeted = greet(core, socket, connector, key.server, due, deadline).await;
             account_greeting(core, snapshot, backend, key.server, &greeted);
-            greeted.map(|(stream, _)| stream).map_err(|failure| failure.attempt())
+            greeted.map(|(stream, _)| (stream, way)).map_err(|failure| failure.attempt())
         }
         (Err(failed), _) => Err(failed),
     };
@@ -213,19 +354,19 @@ pub fn settle(
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
-    made: Result<ServerStream, Attempt>,
+    made: Result<(ServerStream, Way), Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
     let state = &snapshot.backends[backend.0];
     let config = &snapshot.shared.config.backends[backend.0];
     match made {
-        Ok(stream) => {
+        Ok((stream, way)) => {
             state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(Box::new(ServerConnection { stream, key, home, requests: 0, expires, permit }))
+            Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -236,6 +377,29 @@ pub fn settle(
             Err(failed)
         }
     }
+}
+
+/// Gives a connection up after a request: to its pool if it can serve again, else it is closed and its permit comes back.
+pub fn leave(
+    core: &Core,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    mut connection: Box<ServerConnection>,
+    clean: bool,
+) -> Option<Permit> {
+    let server = connection.key.server;
+    let metrics = &core.telemetry.backends[backend.0].servers[server];
+    if !clean || core.draining.get() {
+        core.metrics.lower(metrics.open);
+        return connection.permit.take();
+    }
+    let pool = &snapshot.backends[backend.0].pool;
+    let returned = pool.check_in(connection, core.timers.now());
+    core.report_idle(backend.0, pool, server);
+    if returned == Returned::Closed {
+        core.metrics.lower(metrics.open);
+    }
+    None
 }
 
 fn spread(lifetime: Duration, core: &Core) -> Duration {
@@ -269,7 +433,8 @@ fn seek(
             None => {
                 let state = &snapshot.backends[backend.0];
                 let suspects = state.suspects.borrow();
-                let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, core.timers.now());
+                let eligibility =
+                    Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, core.timers.now());
                 Err(Some(acceptable(&eligibility, choice, state.pool.servers())))
             }
         },
@@ -277,23 +442,19 @@ fn seek(
 }
 
 async fn queue(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     wants: Box<[usize]>,
     need: &Need,
     experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
     let began = Instant::now();
-    let waited = wait(connection, snapshot, backend, turnstile, wants).await;
-    match &waited {
-        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
-        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
-        _ => {}
-    }
+    let waited = wait(client, snapshot, backend, turnstile, wants).await;
+    count_refused(&core, backend, &waited);
     // Who found the line full has not waited.
     if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
         let micros = began.elapsed().as_micros() as u64;
@@ -303,12 +464,22 @@ async fn queue(
     Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
 }
 
+fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>) {
+    let metrics = &core.telemetry.backends[backend.0];
+    match waited {
+        Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
+        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        _ => {}
+    }
+}
+
 fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &Experience) -> Pick {
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
     let draw = Draw { key: experience.wish.key, random: core.random.borrow_mut().u64(..), now };
+    state.heed_notices(now);
     let mut suspects = state.suspects.borrow_mut();
-    let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, now);
+    let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
         let fits = |server: usize| eligibility.fits(server, choice);
         let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
@@ -431,33 +602,31 @@ impl Drop for Place<'_> {
 
 /// Waits in the backend's line, with no buffer in hand if there is nothing in it.
 async fn wait(
-    connection: &mut Connection,
+    client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
     wants: Box<[usize]>,
 ) -> Result<Grant<Box<ServerConnection>>, Refusal> {
-    let core = Rc::clone(&connection.core);
+    let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
     let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket };
     let due = core.timers.now() + patience;
-    if connection.inbox.is_idle() {
-        core.stock.give_back(&mut connection.inbox);
-    }
+    client.rest();
     let granted = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
-        if connection.stream.socket.poll_reset(context).is_ready() {
+        if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
         if core.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
         }
-        connection.deadline.set(due, context.waker());
+        client.deadline().set(due, context.waker());
         Poll::Pending
     })
     .await;
@@ -465,14 +634,37 @@ async fn wait(
     granted
 }
 
+/// A connection to the server, by the address whose turn it is; by another where that fails.
 async fn reach(
     core: &Core,
-    address: SocketAddr,
+    notice: &Notice,
     preamble: &[u8],
     due: u64,
     deadline: &Deadline,
-) -> Result<Socket, Attempt> {
-    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+) -> Result<(Socket, Way), Attempt> {
+    let mut ways = notice.ways();
+    let share = due.saturating_sub(core.timers.now()) / ways.len().max(1) as u64;
+    let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    let mut lost: Option<Way> = None;
+    while let Some(way) = ways.next() {
+        // One that does not answer leaves time for the others.
+        let due = if ways.len() == 0 { due } else { (core.timers.now() + share).min(due) };
+        match reach_by(core, way, preamble, due, deadline).await {
+            Ok(socket) => {
+                lost.into_iter().for_each(|lost| notice.note_failed(lost));
+                return Ok((socket, way));
+            }
+            Err(other) => (failed, lost) = (other, Some(way)),
+        }
+        if failed.repeatable == Repeatable::No {
+            break;
+        }
+    }
+    Err(failed)
+}
+
+async fn reach_by(core: &Core, way: Way, preamble: &[u8], due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
+    let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
     let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
         true => Err(OUT_OF_FILES),
         false => Ok(stream),

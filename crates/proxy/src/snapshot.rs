@@ -4,15 +4,14 @@
 //! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
 //! it began with.
 
-use std::cell::RefCell;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use propylon_config::{
-    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer, TlsProfile,
 };
 use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
@@ -23,24 +22,39 @@ use propylon_tls::{
     UpstreamProfile,
 };
 
-use crate::balance::{self, SharedBalance};
+use crate::balance::{self, SharedBalance, Standing};
 use crate::engine::worker_count;
+use crate::names::Names;
+use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::signer::Places;
 use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
 
+/// HTTP/2 over TLS (RFC 9113 §3.2).
+const ALPN_HTTP2: &[u8] = b"h2";
 /// Application protocols offered by ALPN (RFC 7301), the one liked best first. A client that speaks HTTP/1.0 offers that
 /// alone (curl --http1.0 does), and would be turned away for lack of a common protocol.
-const ALPN: &[&[u8]] = &[b"http/1.1", b"http/1.0"];
+const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
 /// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
-pub const SERVER_ALPN: &[&[u8]] = &[b"http/1.1"];
+pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
+    match backend.protocol {
+        ServerProtocol::Http1 => &[b"http/1.1"],
+        ServerProtocol::Http2 => &[ALPN_HTTP2],
+        ServerProtocol::Auto => &[ALPN_HTTP2, b"http/1.1"],
+    }
+}
 
 /// The protocol at that place in the list; see `Facts::alpn`.
 pub fn alpn_name(position: u8) -> &'static str {
     ALPN.get(usize::from(position)).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default()
+}
+
+/// Whether the protocol at that place is HTTP/2.
+pub fn is_http2(position: u8) -> bool {
+    ALPN.get(usize::from(position)) == Some(&ALPN_HTTP2)
 }
 
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
@@ -76,10 +90,12 @@ pub struct Publication {
 /// One core's, by listener; none for plaintext.
 type Parts = Arc<[Option<AcceptorParts>]>;
 
+/// One server of a backend.
 pub struct Server {
-    pub address: SocketAddr,
     /// As the user wrote it.
     pub label: String,
+    /// Where it is and whether it is open, by the main thread.
+    pub notice: Arc<Notice>,
 }
 
 /// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
@@ -109,7 +125,7 @@ impl Snapshot {
         warnings.extend(more);
         let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers: Arc<Vec<Vec<Server>>> = Arc::new(config.backends.iter().map(look_up).collect::<Result<_, _>>()?);
+        let servers: Arc<Vec<Vec<Server>>> = Arc::new(look_up(&config)?);
         let balance = share_balance(&config, &servers).map_err(CompileError::Certificates)?;
         warnings.extend(sticky::check(&config.backends));
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
@@ -236,7 +252,7 @@ pub fn load_upstreams(backends: &[Backend]) -> Result<(Upstreams, Vec<Finding>),
 /// None for plaintext.
 pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<Finding>), Vec<Finding>> {
     let Some(tls) = &backend.tls else { return Ok((None, Vec::new())) };
-    let (upstream, findings) = UpstreamProfile::load(backend, tls, SERVER_ALPN)?;
+    let (upstream, findings) = UpstreamProfile::load(backend, tls, server_alpn(backend))?;
     Ok((Some(upstream), findings))
 }
 
@@ -264,23 +280,27 @@ fn share_balance(config: &Config, servers: &[Vec<Server>]) -> Result<Arc<[Shared
     if findings.is_empty() { Ok(all.into()) } else { Err(findings) }
 }
 
-fn look_up(backend: &Backend) -> Result<Vec<Server>, CompileError> {
-    backend.servers.iter().map(|server| look_up_one(&server.address, server.at)).collect()
-}
-
-fn look_up_one(address: &ServerAddress, at: At) -> Result<Server, CompileError> {
-    let label = address_label(address);
-    let address = match address {
-        ServerAddress::Ip(address) => *address,
-        ServerAddress::Name { host, port } => first_address(host, *port)
-            .map_err(|error| CompileError::Lookup { at, what: format!("{label}: {error}") })?,
+/// By backend: its servers, with what their names stand for.
+fn look_up(config: &Config) -> Result<Vec<Vec<Server>>, CompileError> {
+    let all = config.backends.iter().flat_map(|backend| &backend.servers);
+    let (questions, places): (Vec<&ServerAddress>, Vec<At>) = all.map(|server| (&server.address, server.at)).unzip();
+    let fail = |at: At, question: &ServerAddress, error: String| CompileError::Lookup {
+        at,
+        what: format!("{}: {error}", address_label(question)),
     };
-    Ok(Server { address, label })
-}
-
-fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
-    let none = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    (host, port).to_socket_addrs()?.next().ok_or_else(none)
+    let found = Names::new(&config.process.resolver).look_up_all(questions.iter().copied().cloned().collect());
+    let found = found.map_err(|error| CompileError::Lookup {
+        at: places.first().copied().unwrap_or_default(),
+        what: format!("names cannot be looked up: {error}"),
+    })?;
+    let mut found = found.into_iter().zip(questions).zip(places);
+    let mut server = |server: &propylon_config::Server| {
+        let Some(((found, question), at)) = found.next() else { unreachable!("an answer for every question") };
+        let found = found.map_err(|error| fail(at, question, error))?;
+        let notice = Arc::new(Notice::new(found.addresses));
+        Ok(Server { label: address_label(&server.address), notice })
+    };
+    config.backends.iter().map(|backend| backend.servers.iter().map(&mut server).collect()).collect()
 }
 
 pub fn rule(route: &propylon_config::Route) -> Rule {
@@ -328,7 +348,9 @@ impl Publication {
 impl Snapshot {
     fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
         let profile = listener.tls?.0;
-        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), self.tickets.of(profile));
+        let withheld: &[&[u8]] = if listener.http2.enabled { &[] } else { &[ALPN_HTTP2] };
+        let tickets = self.tickets.of(profile);
+        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets);
         Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
     }
 }
@@ -353,6 +375,16 @@ pub struct CoreBackend {
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
+    /// Requests at the backend, on this core.
+    pub in_progress: Cell<u32>,
+    /// This core's share of what may be.
+    pub in_progress_max: u32,
+    /// By server: openings that this core has taken note of.
+    reopened: Box<[Cell<u32>]>,
+    /// `notice::changes` when this core looked last; none before it ever did.
+    changes: Cell<Option<u32>>,
+    /// Some server was not open then.
+    any_closed: Cell<bool>,
 }
 
 impl CoreSnapshot {
@@ -363,9 +395,12 @@ impl CoreSnapshot {
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
         let shared = Arc::clone(&publication.snapshot);
-        let backends = shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance);
-        let backends = backends
-            .map(|((backend, turnstile), balance)| CoreBackend::new(backend, worker, turnstile.clone(), balance));
+        let backends =
+            shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance).zip(&*shared.servers);
+        let backends = backends.map(|(((backend, turnstile), balance), servers)| {
+            let notices = servers.iter().map(|server| Arc::clone(&server.notice)).collect();
+            CoreBackend::new(backend, worker, worker_count(&shared.config), turnstile.clone(), balance, notices)
+        });
         let backends = backends.collect();
         let acceptors = publication.acceptors(worker, deferral, parking);
         let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
@@ -424,6 +459,38 @@ impl CoreSnapshot {
 }
 
 impl CoreBackend {
+    /// Whether requests may go to this server, as far as the whole engine knows. What this core knows beside is in `suspects`.
+    pub fn is_open(&self, server: usize) -> bool {
+        self.pool.notices[server].is_open()
+    }
+
+    /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
+    /// Those that the whole engine has opened again are not suspect any more, and start slowly.
+    pub fn heed_notices(&self, now: u64) {
+        let changes = notice::changes();
+        if self.changes.replace(Some(changes)) == Some(changes) {
+            return;
+        }
+        self.any_closed.set(self.open() < self.pool.notices.len());
+        for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
+            let reopened = notice.reopened();
+            if seen.replace(reopened) != reopened {
+                self.suspects.borrow_mut().succeeded(server);
+                self.balancer.borrow_mut().joined(server, now);
+            }
+        }
+    }
+
+    /// What is known of the servers, by this core and by the whole engine. `suspects` are this backend's.
+    pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
+        Standing { suspects, notices: &self.pool.notices, any_closed: self.any_closed.get() }
+    }
+
+    /// How many of its servers are open.
+    pub fn open(&self) -> usize {
+        self.pool.notices.iter().filter(|notice| notice.is_open()).count()
+    }
+
     /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
     pub fn succeeded(&self, server: usize, now: u64) {
         if self.suspects.borrow_mut().succeeded(server) {
@@ -434,15 +501,22 @@ impl CoreBackend {
     fn new(
         backend: &Backend,
         core: usize,
+        cores: usize,
         turnstile: Option<Arc<ServerTurnstile>>,
         balance: &SharedBalance,
+        notices: Box<[Arc<Notice>]>,
     ) -> CoreBackend {
         CoreBackend {
             balancer: RefCell::new(balance.balancer(backend, core)),
             tiers: balance::tiers(backend),
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
-            pool: Pool::new(backend, core, turnstile),
+            changes: Cell::new(None),
+            any_closed: Cell::new(false),
+            reopened: notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
+            pool: Pool::new(backend, core, turnstile, notices),
+            in_progress: Cell::new(0),
+            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores as u32)),
         }
     }
 }

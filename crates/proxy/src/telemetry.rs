@@ -11,6 +11,8 @@ use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
+use crate::health;
+use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
@@ -206,10 +208,48 @@ pub struct ListenerMetrics {
     pub handshake_duration: Histogram,
     pub resumption: ResumptionMetrics,
     pub tunnels: Counter,
+    pub http2: Http2Metrics,
     /// Where bytes are handed on.
     pub relay: Option<RelayMetrics>,
     /// Where the PROXY protocol is spoken.
     pub proxy_refused: Option<ByReason>,
+}
+
+/// HTTP/2 with clients.
+pub struct Http2Metrics {
+    pub connections: Counter,
+    pub open: Gauge,
+    pub streams_begun: Counter,
+    pub streams: Gauge,
+    pub floods: ByReason,
+    pub errors: ByReason,
+}
+
+impl Http2Metrics {
+    fn new(r: &mut Registry, listener: &str) -> Http2Metrics {
+        let label = ("listener", listener);
+        let by = &[label];
+        Http2Metrics {
+            connections: r.counter("propylon_http2_connections_total", "Client connections that spoke HTTP/2.", by),
+            open: r.gauge("propylon_http2_connections", "Client connections open that speak HTTP/2.", by),
+            streams_begun: r.counter("propylon_http2_streams_total", "Streams that clients began.", by),
+            streams: r.gauge("propylon_http2_streams", "Streams of clients that are served.", by),
+            floods: ByReason::new(
+                r,
+                "propylon_http2_floods_total",
+                "Client connections ended (or, for streams, streams refused) because there was too much of something.",
+                label,
+                FLOODS,
+            ),
+            errors: ByReason::new(
+                r,
+                "propylon_http2_errors_total",
+                "Client connections ended because the client broke the protocol.",
+                label,
+                ERRORS,
+            ),
+        }
+    }
 }
 
 /// Finished handshakes by what was negotiated.
@@ -353,6 +393,21 @@ pub struct ServerMetrics {
     pub handed_over: Counter,
     pub warmed: Counter,
     pub connect_failures: Counter,
+    /// What servers have made of requests; what ejections go by.
+    pub successes: Counter,
+    pub failures: Counter,
+    pub health: ServerHealthMetrics,
+}
+
+/// Written by the main thread.
+pub struct ServerHealthMetrics {
+    pub up: Gauge,
+    pub changes: Counter,
+    pub ejections: Counter,
+    pub addresses: Gauge,
+    pub lookup_failures: Counter,
+    /// None where there are no probes. In the order of `health::RESULTS`.
+    pub probes: Vec<Counter>,
 }
 
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
@@ -422,13 +477,22 @@ pub const SERVER_FAULTS: &[&str] = &[
     "bad-response",
     "response-head-too-large",
     "write-failed",
+    "stream-refused",
+    "stream-reset",
+    "no-http2",
+    "no-extended-connect",
+    "bad-request-for-http2",
     "no-server",
+    "no-healthy-server",
     "out-of-files",
     "out-of-ports",
 ];
 
+/// Of these, what lies in the request: clients must not be able to have a server ejected.
+pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "bad-request-for-http2"];
+
 /// Why a request left a backend's line without a connection.
-pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
+pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
 
 /// Why a server was picked that is not an ordinary one which is up.
 pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
@@ -665,6 +729,7 @@ fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
         ),
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
+        http2: Http2Metrics::new(r, name),
         relay: listener.protocol.is_relay().then(|| relay_metrics(r, name)),
         proxy_refused: listener.accept_proxy_protocol.then(|| proxy_refused(r, name)),
     }
@@ -673,7 +738,8 @@ fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
 fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> BackendMetrics {
     let label = ("backend", backend.name.as_str());
     let by = &[label];
-    let servers = backend.servers.iter().map(|server| server_metrics(r, &backend.name, &server_label(server)));
+    let probed = backend.health.is_some();
+    let servers = backend.servers.iter().map(|server| server_metrics(r, &backend.name, &server_label(server), probed));
     let servers = servers.collect();
     BackendMetrics {
         servers,
@@ -750,8 +816,38 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
     }
 }
 
-fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
+fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2], probed: bool) -> ServerHealthMetrics {
+    let [backend, server] = *by;
+    let mut probes = |result: &str| {
+        let help = "Health checks that have ended, by what they found.";
+        r.counter("propylon_health_checks_total", help, &[backend, server, ("result", result)])
+    };
+    let results: &[&str] = if probed { health::RESULTS } else { &[] };
+    let probes = results.iter().map(|result| probes(result)).collect();
+    ServerHealthMetrics {
+        probes,
+        up: r.gauge(
+            "propylon_server_up",
+            "1 while requests may go to a server; 0 while it is down, ejected or drained.",
+            by,
+        ),
+        changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
+        ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
+        addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
+        lookup_failures: r.counter(
+            "propylon_server_lookup_failures_total",
+            "Lookups of a server's name that failed; it keeps the addresses it had.",
+            by,
+        ),
+    }
+}
+
+fn server_metrics(r: &mut Registry, backend: &str, server: &str, probed: bool) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
+    let outcome = |r: &mut Registry, outcome: &str| {
+        let help = "What servers made of requests: success, or failure (5xx, no answer, or only a part of it).";
+        r.counter("propylon_server_outcomes_total", help, &[by[0], by[1], ("outcome", outcome)])
+    };
     ServerMetrics {
         requests: r.counter(
             "propylon_server_requests_total",
@@ -779,6 +875,9 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         warmed: r.counter("propylon_server_warmed_total", "Connections to a server made ahead.", by),
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
+        successes: outcome(r, "success"),
+        failures: outcome(r, "failure"),
+        health: server_health_metrics(r, by, probed),
     }
 }
 
@@ -791,5 +890,6 @@ pub fn address_label(address: &propylon_config::ServerAddress) -> String {
     match address {
         propylon_config::ServerAddress::Ip(address) => address.to_string(),
         propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
+        propylon_config::ServerAddress::Srv { name } => format!("srv+{name}"),
     }
 }

@@ -3,7 +3,6 @@
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_tls::{Facts, Group, Introduction, Scheme};
 
-use crate::connection::Connection;
 use crate::http1::write_line;
 use crate::snapshot::alpn_name;
 
@@ -16,11 +15,14 @@ pub struct Told<'a> {
 
 impl<'a> Told<'a> {
     /// None where there is nothing to tell, as for most.
-    pub fn of(connection: &'a Connection, listener: &'a Listener) -> Option<Told<'a>> {
-        let introduction = connection.introduction();
+    pub fn of(
+        facts: Option<&'a Facts>,
+        introduction: Option<&'a Introduction>,
+        listener: &'a Listener,
+    ) -> Option<Told<'a>> {
         let is_known = introduction.is_some_and(|introduction| introduction.identity.is_some());
         let headers = &listener.request_headers[..];
-        (is_known || !headers.is_empty()).then_some(Told { headers, facts: connection.facts.as_ref(), introduction })
+        (is_known || !headers.is_empty()).then_some(Told { headers, facts, introduction })
     }
 
     /// Appends whole lines.

@@ -13,33 +13,32 @@ use std::time::{Duration, Instant};
 use propylon_config::{BackendId, Listener};
 use propylon_policy::patience::Patience;
 
-use crate::attempt::{Attempt, Repeatable, whole_chunked};
+use crate::attempt::{Attempt, Repeatable, cookie_line, whole_chunked, write_request_head};
 use crate::balance::Turn;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
+use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::exchange::Request;
 use crate::http1::{
-    self, AnswerContext, Asked, ClientAddress, Decoder, Event, ForwardContext, Framing, Parsed, RequestBody,
-    RequestHead, ResponseBody, Scheme, Version,
+    self, AnswerContext, Asked, Decoder, Event, Framing, Parsed, RequestBody, RequestHead, ResponseBody, Version,
 };
-use crate::pool::{Permit, Returned, ServerConnection};
+use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
-use crate::told::Told;
 
 /// A body at least this long is moved in large pieces from its start.
-const LONG_BODY_BYTES: u64 = 48 * 1024;
+pub const LONG_BODY_BYTES: u64 = 48 * 1024;
 /// Bytes of a body that go out in one record with the head.
 const FIRST_FLIGHT_BYTES: usize = 15 * 1024;
 /// Bytes taken from a small buffer at one go, so that what they become fits a small buffer too.
 pub const PIECE_BYTES: usize = 16 * 1024;
 /// A server's head may be this long, and have this many fields.
-const RESPONSE_LIMITS: http1::Limits = http1::Limits { head_bytes: 32 * 1024, headers: 200 };
+pub const RESPONSE_LIMITS: http1::Limits = http1::Limits { head_bytes: 32 * 1024, headers: 200 };
 /// Interim responses (1xx) to one request; a server that sends more is taken to be broken.
-const INFORMATIONAL_MAX: u32 = 16;
+pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// How a transfer came to its end.
 pub enum Ended {
@@ -69,6 +68,11 @@ pub enum Upload {
         decoder: Box<Decoder>,
         begun: bool,
     },
+    /// Comes by a stream of HTTP/2, which knows where it ends.
+    Stream {
+        empty: bool,
+        begun: bool,
+    },
 }
 
 impl Upload {
@@ -84,16 +88,20 @@ impl Upload {
         }
     }
 
+    pub fn of_stream(head: &RequestHead) -> Upload {
+        Upload::Stream { empty: matches!(head.body, RequestBody::None | RequestBody::Length(0)), begun: false }
+    }
+
     /// All of it is here, and will be until a response has begun.
     pub fn is_whole(&self) -> bool {
-        matches!(self, Upload::Whole(_))
+        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
     }
 
     /// No byte of the body has left the inbox: it can be sent from its beginning.
     pub fn is_untouched(&self) -> bool {
         match self {
             Upload::Whole(_) => true,
-            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } => !begun,
+            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } | Upload::Stream { begun, .. } => !begun,
         }
     }
 }
@@ -107,20 +115,21 @@ enum Download {
 }
 
 /// Why a direction stopped.
-enum Stop {
+pub enum Stop {
     Server(Attempt),
     Client(&'static str),
 }
 
 /// Who is being waited for, and since when.
 #[derive(Clone, Copy)]
-struct Waiting {
-    side: Side,
-    since: u64,
+pub struct Waiting {
+    pub side: Side,
+    /// Milliseconds on the core's clock.
+    pub since: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+pub enum Side {
     Client,
     Server,
 }
@@ -209,7 +218,7 @@ impl<'a> Transfer<'a> {
         let timeouts = &snapshot.shared.config.backends[backend.0].timeouts;
         let patience = Patience::new(listener.timeouts.body, listener.limits.body_rate_min);
         request.response.clear();
-        let cookie = cookie_line(connection, request, snapshot, backend);
+        let cookie = cookie_line(&ClientSide::Http1(connection), request, snapshot, backend);
         if let Upload::Length { remaining, .. } = upload
             && *remaining >= LONG_BODY_BYTES
             && connection.inbox.capacity() > 0
@@ -248,33 +257,11 @@ impl<'a> Transfer<'a> {
 
     /// Puts the head for the server, and a body that is here already, into the outbox.
     fn write_head(&mut self, snapshot: &CoreSnapshot, last: bool) {
-        let head = &self.request.head;
-        let listener = snapshot.listener(self.connection.listener);
-        let client = ClientAddress::new(self.connection.peer.ip());
-        let label;
-        let host = if head.host.is_empty() {
-            label = &snapshot.shared.servers[self.request.note.backend.unwrap_or(0)]
-                [self.request.note.server.unwrap_or(0)]
-            .label;
-            Some(label.as_bytes())
-        } else {
-            None
-        };
-        let context = ForwardContext {
-            client: &client,
-            scheme: if self.connection.stream.tls.is_some() { Scheme::Https } else { Scheme::Http },
-            forwarded: listener.forwarded,
-            host,
-            body: head.body,
-            expect_continue: true,
-            keep_alive: !last,
-        };
         let mut scratch = self.core.scratch.borrow_mut();
         scratch.clear();
-        http1::write_request(head, &self.request.text, &context, &mut scratch);
-        if let Some(told) = Told::of(self.connection, listener) {
-            http1::add_lines(&mut scratch, |out| told.write(out));
-        }
+        write_request_head(&ClientSide::Http1(self.connection), self.request, snapshot, last, &mut scratch);
+        let head = &self.request.head;
+        let listener = snapshot.listener(self.connection.listener);
         if let Upload::Whole(length) = self.upload {
             let body = &self.connection.inbox.readable()[..*length];
             match head.body {
@@ -884,7 +871,8 @@ impl<'a> Transfer<'a> {
         if begun {
             return After::Abort;
         }
-        crate::exchange::answer_error(self.connection, self.request, status, reason);
+        let mut client = ClientSide::Http1(self.connection);
+        crate::exchange::answer_error(&mut client, self.request, status, reason);
         After::Linger
     }
 
@@ -898,48 +886,24 @@ impl<'a> Transfer<'a> {
             && self.sent
             && !self.server_spent
             && self.answer.is_idle()
-            && self.request.response.keep_alive
-            && !self.core.draining.get();
+            && self.request.response.keep_alive;
         self.core.stock.give_back(&mut self.answer);
-        let (core, server) = (self.core, self.server.key.server);
         if let Some(failure) = self.server.stream.failure() {
-            seat::complain(&core, snapshot, backend, server, failure);
+            seat::complain(&self.core, snapshot, backend, self.server.key.server, failure);
         }
-        let pool = &snapshot.backends[backend.0].pool;
-        let metrics = &core.telemetry.backends[backend.0].servers[server];
-        if clean {
-            let returned = pool.check_in(self.server, core.timers.now());
-            core.report_idle(backend.0, pool, server);
-            if returned == Returned::Closed {
-                core.metrics.lower(metrics.open);
-            }
-            return ended;
-        }
-        core.metrics.lower(metrics.open);
+        let permit = seat::leave(&self.core, snapshot, backend, self.server, clean);
         match ended {
-            Ended::Failed(failed, _) => Ended::Failed(failed, self.server.permit.take()),
+            Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,
         }
     }
 }
 
-/// The cookie that a client is to be given: of the server that it is at, unless that is the one it has.
-fn cookie_line<'a>(
-    connection: &Connection,
-    request: &Request,
-    snapshot: &'a CoreSnapshot,
-    backend: BackendId,
-) -> Option<&'a [u8]> {
-    let sticky = snapshot.shared.balance[backend.0].sticky.as_ref()?;
-    let server = request.note.server.filter(|server| request.note.cookie_server != Some(*server))?;
-    sticky.line(server, connection.stream.tls.is_some())
-}
-
-fn server_fault(status: u16, reason: &'static str) -> Stop {
+pub fn server_fault(status: u16, reason: &'static str) -> Stop {
     Stop::Server(Attempt { status, reason, repeatable: Repeatable::No })
 }
 
-fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
+pub fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
     match waiting {
         Some(known) if known.side == side => {}
         _ => *waiting = Some(Waiting { side, since: core.timers.now() }),
@@ -947,7 +911,7 @@ fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {
 }
 
 /// Bytes moved: the wait is over, and patience pays for it.
-fn progressed(waiting: &mut Option<Waiting>, patience: &mut Patience, bytes: usize, core: &Core) {
+pub fn progressed(waiting: &mut Option<Waiting>, patience: &mut Patience, bytes: usize, core: &Core) {
     if let Some(known) = waiting.take()
         && known.side == Side::Client
     {
@@ -975,7 +939,7 @@ fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usi
     Ok(at)
 }
 
-fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
+pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
     http1::write_chunk_header(data.len(), out);
     out.extend_from_slice(data);
     out.extend_from_slice(b"\r\n");

@@ -25,7 +25,11 @@ pub fn warm(core: &Rc<Core>) {
         let min_idle = snapshot.shared.config.backends[backend].min_idle;
         for server in 0..state.pool.servers() {
             let has_traffic = state.pool.recent[server].take() > 0;
-            if min_idle == 0 || !has_traffic || !state.suspects.borrow().eligible(server, core.timers.now()) {
+            if min_idle == 0
+                || !has_traffic
+                || !state.is_open(server)
+                || !state.suspects.borrow().eligible(server, core.timers.now())
+            {
                 continue;
             }
             let there = state.pool.idle(server) + state.pool.warming[server].get();

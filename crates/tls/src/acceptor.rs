@@ -40,7 +40,12 @@ pub struct Acceptor {
 }
 
 impl AcceptorParts {
-    pub(crate) fn new(profile: &Profile, names: Arc<Names>, tickets: &Arc<Tickets>) -> AcceptorParts {
+    pub(crate) fn new(
+        profile: &Profile,
+        names: Arc<Names>,
+        withheld: &[&[u8]],
+        tickets: &Arc<Tickets>,
+    ) -> AcceptorParts {
         let trust = profile.client_trust.as_ref();
         let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
         let resolver = Resolver::new(profile, names);
@@ -51,6 +56,8 @@ impl AcceptorParts {
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(resolver));
         config.alpn_protocols = profile.alpn.clone();
+        // A name without a byte, which no client can offer (RFC 7301 §3.1), so that the others keep their positions.
+        config.alpn_protocols.iter_mut().filter(|ours| withheld.contains(&ours.as_slice())).for_each(Vec::clear);
         config.ticketer = Arc::new(Ticketer::new(tickets, profile));
         // For TLS 1.2 clients that take no tickets, which carry the state of all others.
         config.session_storage = Arc::new(Store::new(&profile.sessions));

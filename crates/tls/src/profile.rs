@@ -174,13 +174,20 @@ impl Profile {
 
     /// For one core, which the caller of this is.
     pub fn acceptor(&self, tickets: &Arc<Tickets>) -> Acceptor {
-        self.acceptor_parts(None, tickets).assemble()
+        self.acceptor_parts(None, &[], tickets).assemble()
     }
 
     /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
     /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
-    pub fn acceptor_parts(&self, prefer: Option<&[KeyType]>, tickets: &Arc<Tickets>) -> AcceptorParts {
-        AcceptorParts::new(self, self.names_by(prefer), tickets)
+    ///
+    /// `withheld` protocols of the profile's list are not offered here.
+    pub fn acceptor_parts(
+        &self,
+        prefer: Option<&[KeyType]>,
+        withheld: &[&[u8]],
+        tickets: &Arc<Tickets>,
+    ) -> AcceptorParts {
+        AcceptorParts::new(self, self.names_by(prefer), withheld, tickets)
     }
 
     /// Made once for each order that some listener has.
@@ -193,6 +200,20 @@ impl Profile {
         let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
         others.push((prefer.to_vec(), Arc::clone(&names)));
         names
+    }
+
+    /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
+    /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
+    /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
+    pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        let mut named = self.names.named(host);
+        let Some(server_name) = server_name else {
+            return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
+        };
+        if server_name == host {
+            return true;
+        }
+        self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
     }
 
     /// Certificates whose keys are elsewhere.
@@ -305,6 +326,13 @@ impl Names {
         }
         exact.shrink_to_fit();
         Names { exact, wildcard, default }
+    }
+
+    /// Those that stand for the name itself.
+    fn named(&self, name: &str) -> impl Iterator<Item = u32> + Clone {
+        let exact = self.exact.get(name);
+        let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
+        exact.into_iter().chain(wildcard).flat_map(|set| set.iter().copied())
     }
 
     /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.

@@ -49,7 +49,7 @@ fn ed25519_has_a_place_of_its_own_where_prefer_names_it_and_ecdsas_where_not() {
         let own = loaded.acceptor(&tickets);
         // A listener's own order replaces the profile's.
         profile.prefer = vec![Rsa, Ecdsa];
-        let listeners = load(&profile).acceptor_parts(Some(prefer), &tickets).assemble();
+        let listeners = load(&profile).acceptor_parts(Some(prefer), &[], &tickets).assemble();
         for acceptor in [own, listeners] {
             for client in [Client::tls12, Client::tls13] {
                 assert_eq!(served(&acceptor, client(), NAME).0, Some(expected), "{prefer:?}");

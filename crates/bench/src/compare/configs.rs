@@ -32,6 +32,8 @@ pub fn propylon(site: &Site) -> String {
     let tls_with =
         |ca: &PathBuf| format!("tls = {{ ca = {:?}, server_name = {SITE_NAME:?} }}\n", ca.display().to_string());
     let origin_tls = site.origin_ca.as_ref().map(tls_with).unwrap_or_default();
+    // As for nginx: each stream has a connection to the origin while it is answered.
+    let max_idle = if site.is_http2 { format!("max_idle = {CONNECTIONS_MAX}\n") } else { String::new() };
     format!(
         r#"[process]
 workers = {workers}
@@ -55,7 +57,7 @@ prefer = ["ecdsa", "rsa"]
 
 [backend.origin]
 servers = ["{origin}"]
-{origin_tls}
+{max_idle}{origin_tls}
 [[route]]
 path = {{ exact = "{OWN_PATH}" }}
 respond = {{ status = 200, body = "ok" }}

@@ -5,29 +5,39 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
-use super::{Context, DAY, HOUR, balance, close, seconds, sticky, timeout, up_to};
-use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerTimeouts};
+use super::{Context, DAY, HOUR, balance, close, health, seconds, sticky, timeout, up_to};
+use crate::address;
+use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
-use crate::{address, path};
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
 const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
-const CHECKS: RangeInclusive<i128> = 1..=1000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
     let Named { name, span, mut section } = named;
     let report = context.report;
     let balance = balance::balance(&mut section);
     let servers = servers(&mut section);
+    let protocol = protocol(&mut section);
+    let http2 = http2(&mut section);
     balance::check(&mut section, &balance, &servers);
     let sticky = sticky::sticky(context, &mut section);
     let send_proxy_protocol = send_proxy_protocol(&mut section);
+    if protocol != ServerProtocol::Http1
+        && send_proxy_protocol.is_some()
+        && let Some(entry) = section.entry("send_proxy_protocol")
+    {
+        let what = "`send_proxy_protocol` tells of one client, and connections of HTTP/2 are shared by many";
+        report.error(entry.key_span, what, "remove it, or use protocol = \"http1\"");
+    }
     let reuse = reuse(&mut section);
     let tls = backend_tls(context, &mut section);
-    health(&mut section);
+    let health = health::health(&mut section, tls.is_some());
+    let outlier = health::outlier(&mut section);
+    let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
     let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
     let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
@@ -42,6 +52,8 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         name: name.to_string(),
         balance,
         servers,
+        protocol,
+        http2,
         reuse,
         send_proxy_protocol,
         queue,
@@ -51,6 +63,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
+        health,
+        outlier,
+        circuit,
         tls,
         slow_start,
         min_healthy,
@@ -62,6 +77,29 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
 fn send_proxy_protocol(section: &mut Section<'_, '_>) -> Option<ProxyProtocol> {
     let choices = [("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)];
     section.choice("send_proxy_protocol", &choices).map(|found| found.value)
+}
+
+fn protocol(section: &mut Section<'_, '_>) -> ServerProtocol {
+    let choices = [("http1", ServerProtocol::Http1), ("h2", ServerProtocol::Http2), ("auto", ServerProtocol::Auto)];
+    let Some(Found { value, span }) = section.choice("protocol", &choices) else { return ServerProtocol::Http1 };
+    if value == ServerProtocol::Auto && section.entry("tls").is_none() {
+        let what = "`protocol` \"auto\" is agreed on by ALPN, which comes with `tls`";
+        section.report.error(span, what, "add `tls`, or write \"http1\" or \"h2\"");
+    }
+    value
+}
+
+fn http2(section: &mut Section<'_, '_>) -> ServerHttp2 {
+    let mut http2 = ServerHttp2::default();
+    let Some(mut table) = section.table("http2") else { return http2 };
+    if let Some(found) = table.integer("max_streams", 1..=10_000) {
+        http2.max_streams = found.value;
+    }
+    if let Some(found) = table.duration("ping", up_to(HOUR)) {
+        http2.ping = found.value;
+    }
+    table.close();
+    http2
 }
 
 fn reuse(section: &mut Section<'_, '_>) -> Reuse {
@@ -121,7 +159,11 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
-    match address::server(address.value) {
+    let parsed = match address.value.strip_prefix("srv+") {
+        Some(name) => address::service(name),
+        None => address::server(address.value),
+    };
+    match parsed {
         Ok(value) => Some(Server { address: value, weight, max_connections, backup, at: report.at(address.span) }),
         Err((what, fix)) => {
             report.error(address.span, what, fix);
@@ -165,24 +207,6 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
-}
-
-fn health(section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("health") else {
-        return;
-    };
-    let report = section.report;
-    report.unsupported(table.span, "health", "");
-    if let Some(found) = table.string("path")
-        && let Err((what, fix)) = path::check_target(found.value)
-    {
-        report.error(found.span, what, fix);
-    }
-    table.duration("interval", up_to(HOUR));
-    table.duration("timeout", up_to(HOUR));
-    table.integer::<i128>("rise", CHECKS);
-    table.integer::<i128>("fall", CHECKS);
-    table.close();
 }
 
 fn queue(section: &mut Section<'_, '_>) -> Queue {

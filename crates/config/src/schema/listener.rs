@@ -43,6 +43,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let request_headers = super::headers::request_headers(&mut section);
     let timeouts = timeouts(section.table("timeouts"));
     let limits = limits(section.table("limits"));
+    let http2 = super::http2::http2(&mut section);
     section.close();
     let at = report.at(span);
     Listener {
@@ -58,6 +59,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         request_headers,
         timeouts,
         limits,
+        http2,
         at,
     }
 }

@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, MemoryLimit, Process, Workers};
+use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Workers};
 use crate::report::shown;
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
@@ -33,6 +34,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         share_address: false,
         batch: Batch::Auto,
         handshakes: HandshakeLimits::default(),
+        resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -53,6 +55,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.batch = batch.value;
     }
     process.handshakes = handshakes(section.table("handshakes"));
+    process.resolver = resolver(&mut section);
     section.close();
     process
 }

@@ -3,14 +3,16 @@
 //! Every default is filled in, and file names are as the process sees them. Keys and certificates are named and never
 //! shown: the configuration holds their paths alone.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
-    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HostPattern, Leniency, Level, Listener,
-    MemoryLimit, PathPattern, Piece, ProxyProtocol, Redirect, Reuse, Route, SameSite, Signer, SignerServer, Sticky,
-    TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
+    Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
+    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
+    Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -77,6 +79,11 @@ fn process(config: &Config) -> Value {
     if let Some(count) = handshakes.per_source {
         process["handshakes"]["per_source"] = json!(count);
     }
+    let resolver = &config.process.resolver;
+    process["resolver"] = json!({ "ttl_min": duration(resolver.ttl_min), "ttl_max": duration(resolver.ttl_max) });
+    if !resolver.servers.is_empty() {
+        process["resolver"]["servers"] = json!(resolver.servers);
+    }
     process
 }
 
@@ -120,6 +127,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
             "headers": limits.headers,
             "body_rate_min": limits.body_rate_min,
         },
+        "http2": http2(&listener.http2),
     });
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
@@ -146,6 +154,28 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         value["monitor_path"] = json!(path);
     }
     value
+}
+
+fn http2(http2: &Http2) -> Value {
+    let flood = &http2.flood;
+    json!({
+        "enabled": http2.enabled,
+        "max_concurrent_streams": http2.max_concurrent_streams,
+        "initial_window": http2.initial_window,
+        "window_max": http2.window_max,
+        "extended_connect": http2.extended_connect,
+        "flood": {
+            "settings": flood.settings,
+            "pings": flood.pings,
+            "priorities": flood.priorities,
+            "resets": flood.resets,
+            "continuations": flood.continuations,
+            "empty_data": flood.empty_data,
+            "window_updates": flood.window_updates,
+            "unknown": flood.unknown,
+            "errors": flood.errors,
+        },
+    })
 }
 
 fn tls(config: &Config, profile: &TlsProfile) -> Value {
@@ -294,6 +324,12 @@ fn backend(backend: &Backend) -> Value {
         "balance": backend.balance.name(),
         "min_healthy": backend.min_healthy,
         "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "protocol": match backend.protocol {
+            ServerProtocol::Http1 => "http1",
+            ServerProtocol::Http2 => "h2",
+            ServerProtocol::Auto => "auto",
+        },
+        "http2": { "max_streams": backend.http2.max_streams, "ping": duration(backend.http2.ping) },
         "reuse": match backend.reuse {
             Reuse::Never => "never",
             Reuse::Safe => "safe",
@@ -322,6 +358,15 @@ fn backend(backend: &Backend) -> Value {
     }
     if let Some(lifetime) = backend.max_lifetime {
         value["max_lifetime"] = json!(duration(lifetime));
+    }
+    if let Some(check) = &backend.health {
+        value["health"] = health(check);
+    }
+    if let Some(rules) = &backend.outlier {
+        value["outlier"] = outlier(rules);
+    }
+    if let Some(requests) = backend.circuit.requests {
+        value["circuit"] = json!({ "requests": requests });
     }
     if let Some(tls) = &backend.tls {
         value["tls"] = backend_tls(tls);
@@ -358,6 +403,54 @@ fn backend_tls(tls: &BackendTls) -> Value {
         value["certificate"] = json!(certificate.path.display().to_string());
     }
     value
+}
+
+pub fn health(check: &HealthCheck) -> Value {
+    let mut value = json!({
+        "interval": duration(check.interval),
+        "timeout": duration(check.timeout),
+        "rise": check.rise,
+        "fall": check.fall,
+        "start": if check.starts_up { "up" } else { "down" },
+    });
+    if let Some(port) = check.port {
+        value["port"] = json!(port);
+    }
+    match &check.kind {
+        ProbeKind::Tcp => value["kind"] = json!("tcp"),
+        ProbeKind::Tls => value["kind"] = json!("tls"),
+        ProbeKind::Grpc { service } => {
+            value["kind"] = json!("grpc");
+            value["service"] = json!(service);
+        }
+        ProbeKind::Http(http) => {
+            let range = |range: &RangeInclusive<u16>| format!("{}-{}", range.start(), range.end());
+            value["kind"] = json!("http");
+            value["path"] = json!(http.path);
+            value["method"] = json!(http.method);
+            value["status"] = http.status.iter().map(range).collect::<Vec<String>>().into();
+            if let Some(host) = &http.host {
+                value["host"] = json!(host);
+            }
+            if let Some(body) = &http.body {
+                value["body"] = json!(body);
+            }
+        }
+    }
+    value
+}
+
+pub fn outlier(rules: &Outlier) -> Value {
+    json!({
+        "interval": duration(rules.interval),
+        "consecutive_failures": rules.consecutive_failures,
+        "success_rate_servers": rules.success_rate_servers,
+        "success_rate_requests": rules.success_rate_requests,
+        "success_rate_deviation_percent": rules.success_rate_deviation_percent,
+        "ejection": duration(rules.ejection),
+        "ejection_max": duration(rules.ejection_max),
+        "ejected_percent_max": rules.ejected_percent_max,
+    })
 }
 
 fn hash(hash: &Hash) -> Value {
@@ -468,6 +561,7 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        resolver = { servers = ["10.0.0.2"], ttl_min = "1s" }
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
@@ -526,6 +620,15 @@ mod tests {
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
+        health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, start = "down" }
+        outlier = { consecutive_failures = 7, ejection = "1m" }
+        circuit = { requests = 100 }
+        [backend.grpc]
+        servers = ["srv+_grpc._tcp.app.internal"]
+        health = { kind = "grpc", service = "shop.Cart" }
+        [backend.raw]
+        servers = ["10.0.0.9:1"]
+        health = {}
         [[route]]
         listener = "web"
         host = "*.shop.example"
@@ -594,6 +697,13 @@ mod tests {
         assert_eq!(shown["backend"]["quick"]["sticky"]["secure"], false);
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
+        assert_eq!(shown["backend"]["app"]["health"]["status"], json!(["204-204", "300-302"]));
+        assert_eq!(shown["backend"]["grpc"]["health"]["service"], "shop.Cart");
+        assert_eq!(shown["backend"]["grpc"]["servers"][0]["address"], "srv+_grpc._tcp.app.internal");
+        assert_eq!(shown["backend"]["raw"]["health"]["kind"], "tcp");
+        assert_eq!(shown["backend"]["app"]["outlier"]["consecutive_failures"], 7);
+        assert_eq!(shown["backend"]["app"]["circuit"]["requests"], 100);
+        assert_eq!(shown["process"]["resolver"]["servers"], json!(["10.0.0.2:53"]));
         let vault = &shown["signer"]["vault"];
         assert_eq!(vault["servers"][1], json!({ "address": "keys.internal:2408", "server_name": "keys" }));
         assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::effective;
 use crate::certificates::{self, GLANCED_AT_MAX, Shown};
+use crate::health::{Health, State};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
 
@@ -20,6 +21,7 @@ pub struct View {
     /// The one that was started with; its certificates may have been replaced.
     pub snapshot: Arc<Snapshot>,
     pub certificates: Shown,
+    pub health: Health,
     pub telemetry: Arc<Telemetry>,
     /// By listener: the addresses that were bound, with the ports that the kernel chose.
     pub addresses: Vec<Vec<SocketAddr>>,
@@ -110,7 +112,8 @@ impl View {
         let servers = servers.enumerate().map(|(place, ((configured, server), metrics))| {
             json!({
                 "address": server.label,
-                "resolved": server.address,
+                "resolved": *server.notice.addresses(),
+                "health": health(&self.health.state(index, place)),
                 "weight": configured.weight,
                 "backup": configured.backup,
                 "requests_in_flight": self.store.level(metrics.in_flight),
@@ -140,6 +143,22 @@ impl View {
             "servers": servers.collect::<Vec<Value>>(),
         })
     }
+}
+
+/// Times in seconds since 1970.
+fn health(state: &State) -> Value {
+    let seconds = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_millis() as f64 / 1e3
+    };
+    json!({
+        "state": state.verdict.name(),
+        "usable": state.verdict.is_open(),
+        "reason": state.verdict.reason(),
+        "since": seconds(state.since),
+        "until": state.until.map(seconds),
+        "lookup_failed": state.lookup_failed,
+    })
 }
 
 fn served(profile: &Profile, max: usize) -> Vec<Value> {

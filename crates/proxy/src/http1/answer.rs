@@ -108,7 +108,7 @@ fn write_status_line(status: u16, reason: &[u8], out: &mut Vec<u8>) {
 /// States what the client's version does not take for granted.
 fn write_keep_alive(client: Version, keep_alive: bool, out: &mut Vec<u8>) {
     match (client, keep_alive) {
-        (Version::Http11, true) => {}
+        (Version::Http11 | Version::Http2, true) => {}
         (Version::Http10, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
         (_, false) => out.extend_from_slice(b"Connection: close\r\n"),
     }

@@ -77,6 +77,7 @@ fn via(version: Version) -> Vec<u8> {
     match version {
         Version::Http10 => b"1.0 propylon".to_vec(),
         Version::Http11 => b"1.1 propylon".to_vec(),
+        Version::Http2 => b"2 propylon".to_vec(),
     }
 }
 

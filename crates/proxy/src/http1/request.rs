@@ -69,6 +69,8 @@ pub enum Version {
     Http10,
     #[default]
     Http11,
+    /// Of a message that came by HTTP/2 and was written as one of HTTP/1.1 (see `http2::translate`); never read from bytes.
+    Http2,
 }
 
 /// The scheme of a target in absolute-form.
@@ -502,8 +504,8 @@ fn finish_host(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let host = match (state.host, head.version) {
         (Some(host), _) if !host.text.is_empty() => Some(host),
         (_, Version::Http10) => None,
-        (Some(_), Version::Http11) => return Err(Reject::bad("empty-host")),
-        (None, Version::Http11) => return Err(Reject::bad("no-host")),
+        (Some(_), _) => return Err(Reject::bad("empty-host")),
+        (None, _) => return Err(Reject::bad("no-host")),
     };
     let port = head.scheme.unwrap_or(Scheme::Http).default_port();
     let authority = match (state.target_authority, host) {

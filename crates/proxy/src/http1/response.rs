@@ -85,7 +85,7 @@ impl ResponseHead {
     /// read that, and ended by closing for the others.
     pub fn framing_for(&self, client: Version) -> Framing {
         let chunked = match client {
-            Version::Http11 => Framing::Chunked,
+            Version::Http11 | Version::Http2 => Framing::Chunked,
             Version::Http10 => Framing::UntilClose,
         };
         match self.body {
@@ -94,7 +94,7 @@ impl ResponseHead {
             ResponseBody::None if self.status < 200 || self.status == 204 => Framing::None,
             ResponseBody::None => match self.content_length {
                 Some(length) => Framing::Length(length),
-                None if self.chunked && self.status != 304 && client == Version::Http11 => chunked,
+                None if self.chunked && self.status != 304 && client != Version::Http10 => chunked,
                 None => Framing::None,
             },
         }

@@ -98,6 +98,7 @@ pub(crate) fn write_via(received: Version, out: &mut Vec<u8>) {
     out.extend_from_slice(match received {
         Version::Http10 => b"Via: 1.0 propylon\r\n",
         Version::Http11 => b"Via: 1.1 propylon\r\n",
+        Version::Http2 => b"Via: 2 propylon\r\n",
     });
 }
 

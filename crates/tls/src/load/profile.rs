@@ -427,7 +427,8 @@ mod tests {
         folder.add("d.test");
         folder.write("e.test.pem", "");
         let (second, findings) = folder.load(&first);
-        let wrong: Vec<_> = findings.iter().map(|finding| (finding.severity, finding.path.file_name().unwrap())).collect();
+        let wrong: Vec<_> =
+            findings.iter().map(|finding| (finding.severity, finding.path.file_name().unwrap())).collect();
         let broken = ["a.test.pem", "b.test.pem", "e.test.pem"];
         assert_eq!(wrong, broken.map(|name| (Severity::Error, name.as_ref())));
         assert_eq!(names(&second), ["a.test", "b.test", "c.test", "d.test"]);

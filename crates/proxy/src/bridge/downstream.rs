@@ -1,0 +1,372 @@
+//! The client's side of a bridge: a stream of HTTP/2, or a connection that carries one request at a time.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use super::upstream::Part;
+use crate::client::{Fill, ReadError};
+use crate::client_side::ClientSide;
+use crate::connection::Connection;
+use crate::exchange::Request;
+use crate::http1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, Version};
+use crate::http2::{Chunk, Stream, translate};
+use crate::transfer::{Stop, Upload, write_chunk};
+
+/// What a request's body brings.
+pub enum Piece {
+    Data(Bytes),
+    /// It is over; lines of its trailers, if it has any.
+    End(Vec<u8>),
+}
+
+/// A response's head, to be said to the client.
+pub struct Head<'a> {
+    /// What it was parsed from.
+    pub text: &'a [u8],
+    /// A body follows.
+    pub is_body: bool,
+    /// Of a client of HTTP/1: another request may come.
+    pub keep_alive: bool,
+    /// A line of ours.
+    pub cookie: Option<&'a [u8]>,
+}
+
+/// How the response's body goes to a client of HTTP/1, and where the request's stands.
+pub struct Downstream<'a> {
+    pub client: ClientSide<'a>,
+    framing: Framing,
+    tunnel: bool,
+    /// A body that was whole when the request began has been taken a copy of.
+    copied: bool,
+}
+
+impl<'a> Downstream<'a> {
+    pub fn new(client: ClientSide<'a>) -> Downstream<'a> {
+        Downstream { client, framing: Framing::None, tunnel: false, copied: false }
+    }
+
+    pub fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        upload: &mut Upload,
+        request: &mut Request,
+        takes_trailers: bool,
+    ) -> Poll<Result<Piece, Stop>> {
+        match &mut self.client {
+            ClientSide::Http2(stream) => poll_stream(stream, context, upload, takes_trailers),
+            ClientSide::Http1(connection) if self.tunnel => poll_bytes(connection, context),
+            ClientSide::Http1(connection) => {
+                poll_connection(connection, context, upload, request, takes_trailers, &mut self.copied)
+            }
+        }
+    }
+
+    /// The server has taken so many bytes of the body.
+    pub fn release(&mut self, count: usize) {
+        if let ClientSide::Http2(stream) = &mut self.client
+            && count > 0
+        {
+            stream.release(count);
+        }
+    }
+
+    /// A response has begun: nothing will be repeated now.
+    pub fn commit(&mut self, upload: &mut Upload, request: &mut Request) {
+        if let (ClientSide::Http1(connection), Upload::Whole(length)) = (&mut self.client, &mut *upload) {
+            connection.inbox.consume(*length);
+            request.note.bytes_received += *length as u64;
+            *upload = Upload::Whole(0);
+        }
+    }
+
+    pub fn send_informational(&mut self, request: &mut Request, text: &[u8]) {
+        match &mut self.client {
+            ClientSide::Http2(stream) => {
+                stream.send_informational(&request.response, text);
+                request.note.bytes_sent += request.response.length as u64;
+            }
+            ClientSide::Http1(connection) if request.head.version >= Version::Http11 => {
+                let core = std::rc::Rc::clone(&connection.core);
+                let mut scratch = core.scratch.borrow_mut();
+                scratch.clear();
+                http1::write_informational(&request.response, text, &mut scratch);
+                request.note.bytes_sent += scratch.len() as u64;
+                connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+            }
+            ClientSide::Http1(_) => {}
+        }
+    }
+
+    pub fn send_head(&mut self, request: &mut Request, said: &Head<'_>) -> Result<(), Stop> {
+        let Head { text, keep_alive, .. } = *said;
+        let core = std::rc::Rc::clone(self.client.core());
+        self.tunnel = request.response.status == 101;
+        request.note.status = request.response.status;
+        match &mut self.client {
+            ClientSide::Http2(stream) => {
+                let head = &request.response;
+                let response = core.with_date(|date| translate::response(head, text, Some(date)));
+                let Some(mut response) = response else {
+                    return Err(crate::transfer::server_fault(502, "bad-response"));
+                };
+                if self.tunnel {
+                    translate::accept_tunnel(&mut response);
+                    request.note.status = response.status().as_u16();
+                }
+                if let Some(line) = said.cookie {
+                    translate::add_line(line, &mut response);
+                }
+                request.note.bytes_sent += head.length as u64;
+                match stream.send_head(response, !said.is_body) {
+                    true => Ok(()),
+                    false => Err(Stop::Client("client-reset")),
+                }
+            }
+            ClientSide::Http1(connection) => {
+                let version = request.head.version;
+                self.framing = if self.tunnel { Framing::None } else { request.response.framing_for(version) };
+                let framing = self.framing;
+                let mut scratch = core.scratch.borrow_mut();
+                scratch.clear();
+                core.with_date(|date| {
+                    let context = AnswerContext { client: version, framing, keep_alive, date: date.as_bytes() };
+                    http1::write_response(&request.response, text, &context, &mut scratch);
+                });
+                if let Some(line) = said.cookie {
+                    http1::add_lines(&mut scratch, |out| out.extend_from_slice(line));
+                }
+                if self.tunnel && request.response.version == Version::Http2 {
+                    // The server has not seen the key: over HTTP/2 there is none (RFC 8441 §5).
+                    let key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").unwrap_or_default();
+                    let accept = translate::websocket_accept(key);
+                    http1::add_lines(&mut scratch, |out| {
+                        http1::write_line(b"Sec-WebSocket-Accept", accept.as_bytes(), out);
+                    });
+                }
+                request.note.bytes_sent += scratch.len() as u64;
+                connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+                Ok(())
+            }
+        }
+    }
+
+    /// Says that a tunnel's server has ended.
+    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let ClientSide::Http1(connection) = &mut self.client else { return Poll::Ready(Ok(())) };
+        let Connection { stream, wire, core, .. } = &mut **connection;
+        stream.stage_close(wire);
+        ready!(stream.poll_flush(context, &core.stock, wire)).map_err(|_| Stop::Client("client-reset"))?;
+        Poll::Ready(stream.socket.shutdown_write().map_err(|_| Stop::Client("client-reset")))
+    }
+
+    /// Whether the end of the response is that of the connection.
+    pub fn ends_connection(&self) -> bool {
+        self.framing == Framing::UntilClose
+    }
+
+    /// Ready when the client takes enough for more to be worth reading.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match &mut self.client {
+            ClientSide::Http2(stream) => stream.poll_room(context).map(Ok),
+            ClientSide::Http1(connection) => {
+                let Connection { stream, wire, core, .. } = &mut **connection;
+                stream.poll_flush(context, &core.stock, wire).map_err(|_| Stop::Client("client-reset"))
+            }
+        }
+    }
+
+    /// Bytes that the client has still to take.
+    pub fn outstanding(&self) -> usize {
+        match &self.client {
+            ClientSide::Http2(stream) => stream.outstanding(),
+            ClientSide::Http1(connection) => connection.wire.len(),
+        }
+    }
+
+    /// Hands a part of the body on. Returns its length.
+    pub fn pass(&mut self, request: &mut Request, part: Part) -> Result<usize, Stop> {
+        let length = part.data.as_ref().map_or(0, Chunk::len);
+        request.note.bytes_sent += length as u64;
+        match &mut self.client {
+            ClientSide::Http2(stream) => pass_stream(stream, request, part)?,
+            ClientSide::Http1(connection) => pass_connection(connection, request, self.framing, part),
+        }
+        Ok(length)
+    }
+}
+
+fn pass_stream(stream: &mut Stream, request: &mut Request, part: Part) -> Result<(), Stop> {
+    let trailers = part.end.as_deref().filter(|lines| !lines.is_empty());
+    let last = part.end.is_some() && trailers.is_none();
+    let mut sent = true;
+    if part.data.is_some() || last {
+        sent = stream.send_piece(part.data.unwrap_or_default(), last);
+    }
+    if let Some(lines) = trailers {
+        request.note.bytes_sent += lines.len() as u64;
+        sent &= stream.send_trailers(translate::trailer_map(lines));
+    }
+    if sent { Ok(()) } else { Err(Stop::Client("client-reset")) }
+}
+
+fn pass_connection(connection: &mut Connection, request: &mut Request, framing: Framing, part: Part) {
+    let core = std::rc::Rc::clone(&connection.core);
+    let mut scratch = core.scratch.borrow_mut();
+    scratch.clear();
+    let chunked = framing == Framing::Chunked;
+    if let Some(data) = &part.data {
+        match chunked {
+            true => write_chunk(data.bytes(), &mut scratch),
+            false => scratch.extend_from_slice(data.bytes()),
+        }
+    }
+    if let Some(lines) = part.end.filter(|_| chunked) {
+        request.note.bytes_sent += lines.len() as u64;
+        http1::write_last_chunk(&lines, &mut scratch);
+    }
+    connection.stream.stage(&scratch, &core.stock, &mut connection.wire);
+    if let Some(Chunk::Stock(mut buffer)) = part.data {
+        core.stock.give_back(&mut buffer);
+    }
+}
+
+fn poll_stream(
+    stream: &mut Stream,
+    context: &mut Context<'_>,
+    upload: &mut Upload,
+    takes_trailers: bool,
+) -> Poll<Result<Piece, Stop>> {
+    match ready!(stream.poll_data(context)) {
+        Some(Ok(piece)) => {
+            if let Upload::Stream { begun, .. } = upload {
+                *begun = true;
+            }
+            return Poll::Ready(Ok(Piece::Data(piece)));
+        }
+        Some(Err(error)) => return Poll::Ready(Err(Stop::Client(client_fault(&error)))),
+        None => {}
+    }
+    let trailers = ready!(stream.poll_trailers(context)).map_err(|error| Stop::Client(client_fault(&error)))?;
+    let trailers = trailers.filter(|_| takes_trailers);
+    let lines = trailers.map(|trailers| translate::trailer_lines(&trailers, Decoder::new()));
+    Poll::Ready(Ok(Piece::End(lines.unwrap_or_default())))
+}
+
+/// What is wrong with a body that the library does not take: the client has reset it, or has broken a rule.
+fn client_fault(error: &h2::Error) -> &'static str {
+    match error.is_reset() && error.is_library() {
+        true => "bad-body",
+        false => "client-reset",
+    }
+}
+
+/// The bytes of a tunnel.
+fn poll_bytes(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<Piece, Stop>> {
+    if connection.inbox.is_empty() && !ready!(poll_fill(connection, context))? {
+        return Poll::Ready(Ok(Piece::End(Vec::new())));
+    }
+    let piece = Bytes::copy_from_slice(connection.inbox.readable());
+    connection.inbox.consume(piece.len());
+    Poll::Ready(Ok(Piece::Data(piece)))
+}
+
+/// False at the end.
+fn poll_fill(connection: &mut Connection, context: &mut Context<'_>) -> Poll<Result<bool, Stop>> {
+    let Connection { stream, inbox, wire, core, .. } = connection;
+    match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
+        Ok(fill) => Poll::Ready(Ok(fill == Fill::Bytes)),
+        Err(ReadError::Io(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+        Err(ReadError::Tls(failure)) => {
+            connection.note_tls_failure(&failure);
+            Poll::Ready(Err(Stop::Client("tls-failure")))
+        }
+    }
+}
+
+fn poll_connection(
+    connection: &mut Connection,
+    context: &mut Context<'_>,
+    upload: &mut Upload,
+    request: &mut Request,
+    takes_trailers: bool,
+    copied: &mut bool,
+) -> Poll<Result<Piece, Stop>> {
+    loop {
+        match upload {
+            Upload::Whole(length) if *copied => {
+                let body = &connection.inbox.readable()[..*length];
+                let has_trailers = takes_trailers && request.head.body == RequestBody::Chunked;
+                let lines = if has_trailers { decoded(body).1 } else { Vec::new() };
+                return Poll::Ready(Ok(Piece::End(lines)));
+            }
+            Upload::Whole(length) => {
+                *copied = true;
+                let body = &connection.inbox.readable()[..*length];
+                let piece = match request.head.body {
+                    // Decoded once without an error when its end was looked for.
+                    RequestBody::Chunked => decoded(body).0,
+                    _ => Bytes::copy_from_slice(body),
+                };
+                return Poll::Ready(Ok(Piece::Data(piece)));
+            }
+            Upload::Length { remaining: 0, .. } | Upload::Stream { .. } => {
+                return Poll::Ready(Ok(Piece::End(Vec::new())));
+            }
+            Upload::Length { remaining, begun } if !connection.inbox.is_empty() => {
+                let count = (connection.inbox.len() as u64).min(*remaining) as usize;
+                let piece = Bytes::copy_from_slice(&connection.inbox.readable()[..count]);
+                connection.inbox.consume(count);
+                (*remaining, *begun, request.body_begun) = (*remaining - count as u64, true, true);
+                request.note.bytes_received += count as u64;
+                return Poll::Ready(Ok(Piece::Data(piece)));
+            }
+            Upload::Chunked { decoder, begun } if !connection.inbox.is_empty() => {
+                (*begun, request.body_begun) = (true, true);
+                if let Some(piece) = next_chunk(connection, decoder, request, takes_trailers)? {
+                    return Poll::Ready(Ok(piece));
+                }
+            }
+            Upload::Length { .. } | Upload::Chunked { .. } => {
+                if !ready!(poll_fill(connection, context))? {
+                    return Poll::Ready(Err(Stop::Client("client-closed")));
+                }
+            }
+        }
+    }
+}
+
+fn next_chunk(
+    connection: &mut Connection,
+    decoder: &mut Decoder,
+    request: &mut Request,
+    takes_trailers: bool,
+) -> Result<Option<Piece>, Stop> {
+    let bytes = connection.inbox.readable();
+    let (consumed, piece) = match decoder.next(bytes).map_err(|_| Stop::Client("bad-body"))? {
+        Event::NeedMore { consumed } => (consumed, None),
+        Event::Data { start, end } => (end, Some(Piece::Data(Bytes::copy_from_slice(&bytes[start..end])))),
+        Event::End { consumed } => {
+            let lines = if takes_trailers { decoder.trailers().to_vec() } else { Vec::new() };
+            (consumed, Some(Piece::End(lines)))
+        }
+    };
+    connection.inbox.consume(consumed);
+    request.note.bytes_received += consumed as u64;
+    Ok(piece)
+}
+
+/// Data and trailers.
+fn decoded(body: &[u8]) -> (Bytes, Vec<u8>) {
+    let (mut decoder, mut at, mut data) = (Decoder::new(), 0, Vec::with_capacity(body.len()));
+    while let Ok(event) = decoder.next(&body[at..]) {
+        match event {
+            Event::NeedMore { .. } | Event::End { .. } => break,
+            Event::Data { start, end } => {
+                data.extend_from_slice(&body[at + start..at + end]);
+                at += end;
+            }
+        }
+    }
+    (data.into(), decoder.trailers().to_vec())
+}

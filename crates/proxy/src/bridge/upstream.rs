@@ -1,0 +1,554 @@
+//! The server's side of a bridge: a connection that carries one request at a time, or one of a connection's streams.
+
+use std::io::IoSlice;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+
+use crate::attempt::{Attempt, Repeatable, STREAM_RESET};
+use crate::buffer::{Buffer, LARGE_BYTES};
+use crate::core::Core;
+use crate::http1::{
+    self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
+};
+use crate::http2::{Chunk, ServerSeat, translate};
+use crate::pool::ServerConnection;
+use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
+
+pub enum Upstream {
+    Http1(Box<Http1>),
+    Http2(Box<Http2>),
+}
+
+/// How the request's body goes to a server of HTTP/1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// There is none, or its length was announced.
+    Plain,
+    Chunked,
+    /// The bytes of a tunnel; their end closes the sending half.
+    Tunnel,
+}
+
+/// The response body, as a server of HTTP/1 frames it.
+enum Download {
+    Length(u64),
+    Chunked(Box<Decoder>),
+    UntilClose,
+    Done,
+}
+
+/// What a response's body brings.
+#[derive(Default)]
+pub struct Part {
+    pub data: Option<Chunk>,
+    /// It is over: lines of its trailers, if it has any.
+    pub end: Option<Vec<u8>>,
+}
+
+pub struct Http1 {
+    pub connection: Box<ServerConnection>,
+    framing: Framing,
+    /// Heads and framing on their way to the server; `piece` and then `after` follow it.
+    outbox: Buffer,
+    piece: Bytes,
+    after: &'static [u8],
+    /// What the server sent and nobody has taken yet.
+    answer: Buffer,
+    download: Download,
+    pub spent: bool,
+}
+
+pub struct Http2 {
+    seat: ServerSeat,
+    response: ResponseFuture,
+    send: SendStream<Bytes>,
+    piece: Bytes,
+    recv: Option<RecvStream>,
+    /// The head that came last, as HTTP/1 would have written it.
+    text: Vec<u8>,
+    /// The library's response, until its text is read.
+    head: Option<http::Response<RecvStream>>,
+    /// A stream's reset, for the client to hear of.
+    pub reset: Option<Reason>,
+    ended: bool,
+}
+
+impl Upstream {
+    pub fn http1(connection: Box<ServerConnection>) -> Upstream {
+        Upstream::Http1(Box::new(Http1 {
+            connection,
+            framing: Framing::Plain,
+            outbox: Buffer::default(),
+            piece: Bytes::new(),
+            after: b"",
+            answer: Buffer::default(),
+            download: Download::Done,
+            spent: false,
+        }))
+    }
+
+    /// Begins a request with a head as `http1::write_request` writes it. `end`: it has no body.
+    pub fn begin(&mut self, core: &Core, head: &RequestHead, text: &[u8]) {
+        if let Upstream::Http1(http1) = self {
+            if head.body == RequestBody::Chunked {
+                http1.framing = Framing::Chunked;
+            }
+            core.stock.equip(&mut http1.outbox);
+            http1.outbox.extend(text);
+        }
+    }
+
+    /// Opens a stream for a request with such a head.
+    pub fn open(seat: ServerSeat, head: &RequestHead, text: &[u8]) -> Result<Upstream, Attempt> {
+        let unsent = |reason| Attempt { status: 502, reason, repeatable: Repeatable::Unsent };
+        let tunnel = head.upgrade.is_some();
+        if tunnel && !seat.link.speaks_websocket() {
+            return Err(Attempt { status: 502, reason: "no-extended-connect", repeatable: Repeatable::No });
+        }
+        let no = Attempt { status: 502, reason: "bad-request-for-http2", repeatable: Repeatable::No };
+        let request = translate::server_request(text, tunnel, seat.link.is_tls).ok_or(no)?;
+        let end = !tunnel && matches!(head.body, RequestBody::None | RequestBody::Length(0));
+        let (response, send) = seat.link.open(request, end).map_err(|_| unsent("closed-before-response"))?;
+        Ok(Upstream::Http2(Box::new(Http2 {
+            seat,
+            response,
+            send,
+            piece: Bytes::new(),
+            recv: None,
+            text: Vec::new(),
+            head: None,
+            reset: None,
+            ended: false,
+        })))
+    }
+
+    /// Sends what is staged. Returns how many bytes of the body the server has taken since the last call; ready with
+    /// `true` when nothing is left.
+    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Core) -> (usize, Poll<Result<(), ()>>) {
+        match self {
+            Upstream::Http1(http1) => http1.poll_send(context, core),
+            Upstream::Http2(http2) => http2.poll_send(context),
+        }
+    }
+
+    pub fn stage(&mut self, core: &Core, piece: Bytes) {
+        match self {
+            Upstream::Http1(http1) => {
+                if http1.framing == Framing::Chunked && !piece.is_empty() {
+                    core.stock.equip(&mut http1.outbox);
+                    http1.outbox.extend(ChunkHeader::new(piece.len()).as_bytes());
+                    http1.after = b"\r\n";
+                }
+                http1.piece = piece;
+            }
+            Upstream::Http2(http2) => http2.piece = piece,
+        }
+    }
+
+    /// The body is over, with these trailers.
+    pub fn stage_end(&mut self, core: &Core, trailers: &[u8]) -> Result<(), Stop> {
+        match self {
+            Upstream::Http1(http1) if http1.framing == Framing::Chunked => {
+                let mut scratch = core.scratch.borrow_mut();
+                scratch.clear();
+                http1::write_last_chunk(trailers, &mut scratch);
+                core.stock.equip(&mut http1.outbox);
+                http1.outbox.extend(&scratch);
+            }
+            Upstream::Http1(_) => {}
+            Upstream::Http2(http2) => {
+                let sent = match trailers {
+                    [] => http2.send.send_data(Bytes::new(), true),
+                    lines => http2.send.send_trailers(translate::trailer_map(lines)),
+                };
+                // A server that has answered already may have closed the stream.
+                let _ = sent;
+            }
+        }
+        Ok(())
+    }
+
+    /// A tunnel's client has ended.
+    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core) -> Poll<Result<(), Stop>> {
+        match self {
+            Upstream::Http1(http1) if http1.framing == Framing::Tunnel => {
+                let ended = ready!(http1.connection.stream.poll_end(context, &core.stock));
+                Poll::Ready(ended.map_err(|_| server_fault(502, "write-failed")))
+            }
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// The next head, an interim one or the last; its text is [`Upstream::head_text`].
+    pub fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        core: &Core,
+        asked: Asked,
+        answered: &mut bool,
+        response: &mut ResponseHead,
+    ) -> Poll<Result<(), Stop>> {
+        match self {
+            Upstream::Http1(http1) => http1.poll_head(context, core, asked, answered, response),
+            Upstream::Http2(http2) => http2.poll_head(context, asked, answered, response),
+        }
+    }
+
+    pub fn head_text(&self) -> &[u8] {
+        match self {
+            Upstream::Http1(http1) => http1.answer.readable(),
+            Upstream::Http2(http2) => &http2.text,
+        }
+    }
+
+    /// The head has been read; `length` is that of its text.
+    pub fn skip_head(&mut self, length: usize) {
+        if let Upstream::Http1(http1) = self {
+            http1.answer.consume(length);
+        }
+    }
+
+    /// A body follows the head as it says; false where none does.
+    pub fn begin_body(&mut self, response: &ResponseHead) -> bool {
+        match self {
+            Upstream::Http1(http1) => {
+                http1.download = match response.body {
+                    ResponseBody::None | ResponseBody::Length(0) => Download::Done,
+                    ResponseBody::Length(length) => Download::Length(length),
+                    ResponseBody::Chunked => Download::Chunked(Box::default()),
+                    ResponseBody::UntilClose => Download::UntilClose,
+                };
+                !matches!(http1.download, Download::Done)
+            }
+            Upstream::Http2(http2) => {
+                http2.recv = http2.head.take().map(http::Response::into_body);
+                http2.ended = http2.recv.as_ref().is_none_or(RecvStream::is_end_stream);
+                !http2.ended
+            }
+        }
+    }
+
+    /// The connection's bytes are something else from here on.
+    pub fn begin_tunnel(&mut self) {
+        match self {
+            Upstream::Http1(http1) => {
+                http1.framing = Framing::Tunnel;
+                http1.download = Download::UntilClose;
+                http1.spent = true;
+            }
+            Upstream::Http2(http2) => {
+                http2.recv = http2.head.take().map(http::Response::into_body);
+                http2.ended = false;
+            }
+        }
+    }
+
+    /// What comes next of the body. `large`: it is worth a large buffer.
+    pub fn poll_part(&mut self, context: &mut Context<'_>, core: &Core, large: bool) -> Poll<Result<Part, Stop>> {
+        match self {
+            Upstream::Http1(http1) => http1.poll_part(context, core, large),
+            Upstream::Http2(http2) => http2.poll_part(context),
+        }
+    }
+
+    /// What the client should hear of a response that was broken off.
+    pub fn reset_reason(&self) -> Option<Reason> {
+        match self {
+            Upstream::Http1(_) => None,
+            Upstream::Http2(http2) => http2.reset,
+        }
+    }
+}
+
+impl Http1 {
+    fn poll_send(&mut self, context: &mut Context<'_>, core: &Core) -> (usize, Poll<Result<(), ()>>) {
+        let mut taken = 0;
+        loop {
+            let (head, body) = (self.outbox.len(), self.piece.len());
+            if head + body + self.after.len() == 0 {
+                core.stock.give_back(&mut self.outbox);
+                self.piece = Bytes::new();
+                return (taken, self.connection.stream.poll_flush(context, &core.stock).map_err(drop));
+            }
+            let slices = [IoSlice::new(self.outbox.readable()), IoSlice::new(&self.piece), IoSlice::new(self.after)];
+            let slices = match (head, body + self.after.len()) {
+                (0, _) => &slices[1..],
+                (_, 0) => &slices[..1],
+                _ => &slices[..],
+            };
+            let Poll::Ready(written) = self.connection.stream.poll_write(context, &core.stock, slices) else {
+                return (taken, Poll::Pending);
+            };
+            let Some(count) = written.ok().filter(|count| *count > 0) else { return (taken, Poll::Ready(Err(()))) };
+            self.outbox.consume(count.min(head));
+            let of_body = (count - count.min(head)).min(body);
+            self.piece.advance(of_body);
+            self.after = &self.after[count - count.min(head) - of_body..];
+            taken += of_body;
+        }
+    }
+
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        core: &Core,
+        asked: Asked,
+        answered: &mut bool,
+        response: &mut ResponseHead,
+    ) -> Poll<Result<(), Stop>> {
+        loop {
+            if !self.answer.is_empty() {
+                *answered = true;
+                match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, response) {
+                    Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
+                    Ok(Parsed::Partial) => {}
+                    Err(reject) => return Poll::Ready(Err(bad_head(&reject))),
+                }
+            }
+            match ready!(self.connection.stream.poll_fill(context, &core.stock, &mut self.answer)) {
+                Ok(count) if count > 0 => {}
+                _ => return Poll::Ready(Err(unanswered(*answered))),
+            }
+        }
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>, core: &Core, large: bool) -> Poll<Result<Part, Stop>> {
+        loop {
+            if let Download::Done = self.download {
+                return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
+            }
+            if !self.answer.is_empty() {
+                let part = self.take_part(core)?;
+                if part.data.is_some() || part.end.is_some() {
+                    return Poll::Ready(Ok(part));
+                }
+                continue;
+            }
+            if large && self.answer.capacity() < LARGE_BYTES {
+                if self.answer.capacity() == 0 {
+                    // An error shows again at the read.
+                    let _ = ready!(self.connection.stream.poll_readable(context));
+                }
+                core.stock.enlarge(&mut self.answer);
+            }
+            match ready!(self.connection.stream.poll_fill(context, &core.stock, &mut self.answer)) {
+                Ok(0) if matches!(self.download, Download::UntilClose) => {
+                    self.download = Download::Done;
+                    self.spent = true;
+                }
+                Ok(count) if count > 0 => {}
+                _ => return Poll::Ready(Err(server_fault(502, "body-cut-short"))),
+            }
+        }
+    }
+
+    fn take_part(&mut self, core: &Core) -> Result<Part, Stop> {
+        match &mut self.download {
+            Download::Length(remaining) => {
+                let here = (self.answer.len() as u64).min(*remaining);
+                *remaining -= here;
+                let last = *remaining == 0;
+                // What comes after the body belongs to nobody.
+                self.spent |= here < self.answer.len() as u64;
+                self.answer.truncate(here as usize);
+                if last {
+                    self.download = Download::Done;
+                }
+                Ok(Part { data: Some(self.take_answer(core)), end: last.then(Vec::new) })
+            }
+            Download::Chunked(_) => self.take_chunks(core),
+            Download::UntilClose | Download::Done => Ok(Part { data: Some(self.take_answer(core)), end: None }),
+        }
+    }
+
+    /// Takes the framing out where the data lies.
+    fn take_chunks(&mut self, core: &Core) -> Result<Part, Stop> {
+        let Download::Chunked(decoder) = &mut self.download else { return Ok(Part::default()) };
+        let bytes = self.answer.readable_mut();
+        let (mut at, mut length, mut end) = (0, 0, None);
+        while at < bytes.len() {
+            match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
+                Event::NeedMore { consumed } => at += consumed,
+                Event::Data { start, end } => {
+                    bytes.copy_within(at + start..at + end, length);
+                    length += end - start;
+                    at += end;
+                }
+                Event::End { consumed } => {
+                    at += consumed;
+                    end = Some(decoder.trailers().to_vec());
+                    break;
+                }
+            }
+        }
+        self.spent |= at < bytes.len();
+        self.answer.truncate(length);
+        if end.is_some() {
+            self.download = Download::Done;
+        }
+        if length == 0 {
+            self.answer.consume(0);
+        }
+        Ok(Part { data: (length > 0).then(|| self.take_answer(core)), end })
+    }
+
+    /// What is readable of the answer; what is not stays.
+    fn take_answer(&mut self, core: &Core) -> Chunk {
+        if self.answer.sealed_len() == 0 {
+            return Chunk::Stock(std::mem::take(&mut self.answer));
+        }
+        let mut piece = core.stock.small();
+        piece.extend(self.answer.readable());
+        self.answer.consume(self.answer.len());
+        Chunk::Stock(piece)
+    }
+
+    /// The connection can carry another request, as far as the server is concerned. Gives memory back.
+    pub fn settle(&mut self, core: &Core) -> bool {
+        let clean = !self.spent && self.answer.is_idle() && matches!(self.download, Download::Done);
+        core.stock.give_back(&mut self.outbox);
+        core.stock.give_back(&mut self.answer);
+        clean
+    }
+}
+
+impl Http2 {
+    /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is there: what
+    /// one stream reserves the others cannot have.
+    fn poll_send(&mut self, context: &mut Context<'_>) -> (usize, Poll<Result<(), ()>>) {
+        let mut taken = 0;
+        while !self.piece.is_empty() {
+            self.send.reserve_capacity(self.piece.len());
+            let room = match self.send.capacity() {
+                0 => match self.send.poll_capacity(context) {
+                    Poll::Pending => return (taken, Poll::Pending),
+                    Poll::Ready(Some(Ok(room))) => room,
+                    Poll::Ready(_) => return (taken, Poll::Ready(Err(()))),
+                },
+                room => room,
+            };
+            let count = room.min(self.piece.len());
+            if self.send.send_data(self.piece.split_to(count), false).is_err() {
+                return (taken, Poll::Ready(Err(())));
+            }
+            taken += count;
+        }
+        (taken, Poll::Ready(Ok(())))
+    }
+
+    fn poll_head(
+        &mut self,
+        context: &mut Context<'_>,
+        asked: Asked,
+        answered: &mut bool,
+        response: &mut ResponseHead,
+    ) -> Poll<Result<(), Stop>> {
+        self.text.clear();
+        if let Poll::Ready(Some(Ok(interim))) = self.response.poll_informational(context) {
+            *answered = true;
+            return Poll::Ready(self.read_head(&interim, asked, true, response));
+        }
+        match ready!(std::pin::Pin::new(&mut self.response).poll(context)) {
+            Ok(head) => {
+                *answered = true;
+                let ended = head.body().is_end_stream();
+                let read = self.read_head(&head, asked, ended, response);
+                self.head = Some(head);
+                Poll::Ready(read)
+            }
+            Err(error) => Poll::Ready(Err(self.fault(&error, *answered))),
+        }
+    }
+
+    fn read_head<T>(
+        &mut self,
+        head: &http::Response<T>,
+        asked: Asked,
+        ended: bool,
+        response: &mut ResponseHead,
+    ) -> Result<(), Stop> {
+        let fault = || server_fault(502, "bad-response");
+        translate::write_response(head, asked, ended, &mut self.text).map_err(|_| fault())?;
+        match http1::parse_response(&self.text, asked, &RESPONSE_LIMITS, response) {
+            Ok(Parsed::Complete) => {}
+            Ok(Parsed::Partial) => return Err(fault()),
+            Err(reject) => return Err(bad_head(&reject)),
+        }
+        response.version = http1::Version::Http2;
+        Ok(())
+    }
+
+    fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Result<Part, Stop>> {
+        let Some(recv) = self.recv.as_mut().filter(|_| !self.ended) else {
+            return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
+        };
+        loop {
+            match ready!(recv.poll_data(context)) {
+                Some(Ok(data)) => {
+                    // The client has room for it: whoever asks has looked.
+                    let _ = recv.flow_control().release_capacity(data.len());
+                    if data.is_empty() && !recv.is_end_stream() {
+                        continue;
+                    }
+                    self.ended = recv.is_end_stream();
+                    let end = self.ended.then(Vec::new);
+                    let data = (!data.is_empty()).then_some(Chunk::Shared(data));
+                    return Poll::Ready(Ok(Part { data, end }));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(self.fault(&error, true))),
+                None => break,
+            }
+        }
+        match ready!(recv.poll_trailers(context)) {
+            Ok(trailers) => {
+                self.ended = true;
+                let lines = trailers.map(|trailers| translate::trailer_lines(&trailers, Decoder::new()));
+                Poll::Ready(Ok(Part { data: None, end: Some(lines.unwrap_or_default()) }))
+            }
+            Err(error) => Poll::Ready(Err(self.fault(&error, true))),
+        }
+    }
+
+    /// What an error of the stream means for the request (RFC 9113 §8.7).
+    fn fault(&mut self, error: &h2::Error, answered: bool) -> Stop {
+        self.reset = error.reason().filter(|_| error.is_reset() && error.is_remote());
+        let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
+        // Streams that a server was never to serve end with its GOAWAY; those it serves go on.
+        let passed_over = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        if error.is_go_away() || error.is_io() {
+            self.seat.link.close();
+        }
+        let (reason, repeatable) = match (refused || passed_over, answered) {
+            (true, false) => ("stream-refused", Repeatable::Unsent),
+            (_, true) => (if error.is_io() { "body-cut-short" } else { STREAM_RESET }, Repeatable::No),
+            (_, false) if error.is_reset() => (STREAM_RESET, Repeatable::No),
+            (_, false) => ("closed-before-response", Repeatable::Unanswered),
+        };
+        Stop::Server(Attempt { status: 502, reason, repeatable })
+    }
+}
+
+/// A request that is given up is given up at the server as well.
+impl Drop for Http2 {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.send.send_reset(Reason::CANCEL);
+        }
+    }
+}
+
+fn bad_head(reject: &http1::Reject) -> Stop {
+    log::debug!("a server's response was refused: {reject}");
+    match reject.reason {
+        "head-too-long" | "too-many-fields" => server_fault(502, "response-head-too-large"),
+        _ => server_fault(502, "bad-response"),
+    }
+}
+
+fn unanswered(answered: bool) -> Stop {
+    let repeatable = if answered { Repeatable::No } else { Repeatable::Unanswered };
+    Stop::Server(Attempt { status: 502, reason: "closed-before-response", repeatable })
+}

@@ -1,0 +1,138 @@
+//! The client as a request sees it, whatever version of HTTP it speaks: whom it came from, and how the wait for it is kept.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use propylon_config::BackendId;
+use propylon_tls::{Facts, Introduction};
+
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::deadline::Deadline;
+use crate::http2::Stream;
+use crate::telemetry::{ListenerMetrics, Wait};
+
+/// Who asks.
+pub enum ClientSide<'a> {
+    /// A connection, which carries one request at a time.
+    Http1(&'a mut Connection),
+    /// One of a connection's streams.
+    Http2(&'a mut Stream),
+}
+
+impl ClientSide<'_> {
+    pub fn core(&self) -> &Rc<Core> {
+        match self {
+            ClientSide::Http1(connection) => &connection.core,
+            ClientSide::Http2(stream) => &stream.link.core,
+        }
+    }
+
+    /// Index of the listener it came in by.
+    pub fn listener(&self) -> usize {
+        match self {
+            ClientSide::Http1(connection) => connection.listener,
+            ClientSide::Http2(stream) => stream.link.listener,
+        }
+    }
+
+    pub fn peer(&self) -> SocketAddr {
+        match self {
+            ClientSide::Http1(connection) => connection.peer,
+            ClientSide::Http2(stream) => stream.link.peer,
+        }
+    }
+
+    pub fn is_tls(&self) -> bool {
+        match self {
+            ClientSide::Http1(connection) => connection.stream.tls.is_some(),
+            ClientSide::Http2(stream) => stream.link.facts.is_some(),
+        }
+    }
+
+    pub fn deadline(&self) -> &Deadline {
+        match self {
+            ClientSide::Http1(connection) => &connection.deadline,
+            ClientSide::Http2(stream) => &stream.deadline,
+        }
+    }
+
+    /// Which request of its connection this is, from 1.
+    pub fn ordinal(&self) -> u32 {
+        match self {
+            ClientSide::Http1(connection) => connection.requests,
+            ClientSide::Http2(stream) => stream.ordinal,
+        }
+    }
+
+    pub fn metrics(&self) -> &ListenerMetrics {
+        &self.core().telemetry.listeners[self.listener()]
+    }
+
+    pub fn count_timeout(&self, wait: Wait) {
+        self.core().metrics.increment(self.metrics().timeouts[wait as usize]);
+    }
+
+    /// By what server connections of its own are known.
+    pub fn owner(&mut self) -> NonZeroU64 {
+        match self {
+            ClientSide::Http1(connection) => connection.owner(),
+            ClientSide::Http2(stream) => stream.link.owner(),
+        }
+    }
+
+    /// A request goes to this backend.
+    pub fn note_backend(&mut self, backend: BackendId) {
+        match self {
+            ClientSide::Http1(connection) => connection.note_backend(backend),
+            ClientSide::Http2(stream) => stream.link.note_backend(backend),
+        }
+    }
+
+    pub fn facts(&self) -> Option<&Facts> {
+        match self {
+            ClientSide::Http1(connection) => connection.facts.as_ref(),
+            ClientSide::Http2(stream) => stream.link.facts.as_ref(),
+        }
+    }
+
+    /// What the client has said of itself in its handshake, as far as it is still of use.
+    pub fn introduction(&self) -> Option<&Introduction> {
+        match self {
+            ClientSide::Http1(connection) => connection.introduction(),
+            ClientSide::Http2(stream) => stream.link.introduction.as_deref(),
+        }
+    }
+
+    /// The client has shown a certificate, and it was verified.
+    pub fn is_identified(&self) -> bool {
+        self.introduction().is_some_and(|introduction| introduction.identity.is_some())
+    }
+
+    /// Duration of the handshake in microseconds, for the first request that asks.
+    pub fn take_handshake_us(&mut self) -> Option<u32> {
+        match self {
+            ClientSide::Http1(connection) => connection.handshake_us.take(),
+            ClientSide::Http2(stream) => stream.link.handshake_us.take(),
+        }
+    }
+
+    /// Ready when the client has given up: it has reset its connection, or the stream.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self {
+            ClientSide::Http1(connection) => connection.stream.socket.poll_reset(context),
+            ClientSide::Http2(stream) => stream.poll_gone(context),
+        }
+    }
+
+    /// Gives up buffers that hold nothing, while something else is waited for.
+    pub fn rest(&mut self) {
+        if let ClientSide::Http1(connection) = self
+            && connection.inbox.is_idle()
+        {
+            connection.core.stock.give_back(&mut connection.inbox);
+        }
+    }
+}

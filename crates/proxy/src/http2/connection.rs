@@ -1,0 +1,522 @@
+//! The life of a client's HTTP/2 connection: streams begun as they come, floods ended, quiet times, the drain.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::num::NonZeroU64;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use h2::Reason;
+use h2::server::{Builder, SendResponse};
+use propylon_config::{BackendId, Http2, ProxyProtocol};
+use propylon_tls::{Facts, Introduction};
+use tokio::task::spawn_local;
+
+use super::flood::Scanner;
+use super::stream::{self, Piece};
+use super::wire::Wire;
+use crate::buffer::Buffer;
+use crate::connection::Connection;
+use crate::core::Core;
+use crate::proxied;
+use crate::telemetry::Wait;
+
+/// What a client that speaks HTTP/2 begins with (RFC 9113 §3.4).
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long a connection that is to end may take for its last words.
+const FAREWELL_MILLIS: u64 = 5_000;
+/// How long, and for how many bytes, a client is listened to after our last word, so that a reset does not destroy it.
+const LINGER_MILLIS: u64 = 2_000;
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// A TLS session that was quiet for so long gives up what can be remade from its keys.
+const REST_AFTER_MILLIS: u64 = 1_000;
+/// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
+const TASKS_PER_STREAM: usize = 2;
+/// Streams reset before they were begun (rapid reset, CVE-2023-44487); more, and the connection ends.
+const PENDING_RESETS_MAX: usize = 32;
+/// Streams that we have reset and the client may not have heard of; frames for them are let pass.
+const RESET_STREAMS_MAX: usize = 64;
+/// Body bytes that the library may hold of one response before it says that there is no room.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// Windows' worth of bodies that have gone on to servers before wider ones are opened.
+const WINDOWS_PER_WIDENING: u32 = 4;
+/// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
+const DRAIN_MILLIS: u64 = 1_000;
+
+/// What a connection and its streams share.
+pub struct Link {
+    pub core: Rc<Core>,
+    pub listener: usize,
+    pub peer: SocketAddr,
+    /// What its handshake agreed on; none on plaintext.
+    pub facts: Option<Facts>,
+    pub introduction: Option<Box<Introduction>>,
+    pub handshake_us: Cell<Option<u32>>,
+    /// Its socket and its session; borrowed for a moment at a time.
+    pub(super) connection: RefCell<Connection>,
+    /// What the library has written and nobody has sealed yet.
+    pub(super) staged: RefCell<Buffer>,
+    /// Bytes that the library has written.
+    pub(super) sent: Cell<u64>,
+    /// Set when there was too much of something: its name.
+    pub(super) flood: Cell<Option<&'static str>>,
+    /// The library waits for the socket.
+    pub(super) blocked: Cell<bool>,
+    scanner: RefCell<Scanner>,
+    limits: Http2,
+    /// Streams whose tasks have not ended.
+    streams: Cell<usize>,
+    requests: Cell<u32>,
+    /// Milliseconds on the core's clock: when a stream last began or ended.
+    active: Cell<u64>,
+    /// Body bytes that have gone on to servers since the window was last looked at.
+    uploaded: Cell<u64>,
+}
+
+impl Link {
+    fn new(mut connection: Connection, limits: Http2) -> Link {
+        let core = Rc::clone(&connection.core);
+        Link {
+            listener: connection.listener,
+            peer: connection.peer,
+            facts: connection.facts,
+            introduction: connection.introduction().cloned().map(Box::new),
+            handshake_us: Cell::new(connection.handshake_us.take()),
+            connection: RefCell::new(connection),
+            staged: RefCell::default(),
+            sent: Cell::new(0),
+            flood: Cell::new(None),
+            blocked: Cell::new(false),
+            scanner: RefCell::default(),
+            limits,
+            streams: Cell::new(0),
+            requests: Cell::new(0),
+            active: Cell::new(core.timers.now()),
+            uploaded: Cell::new(0),
+            core,
+        }
+    }
+
+    pub fn owner(&self) -> NonZeroU64 {
+        self.connection.borrow_mut().owner()
+    }
+
+    /// See `proxied::header`.
+    pub fn proxy_header(&self, version: ProxyProtocol) -> std::io::Result<Vec<u8>> {
+        proxied::header(&self.connection.borrow(), version, None)
+    }
+
+    pub fn note_backend(&self, backend: BackendId) {
+        self.connection.borrow_mut().note_backend(backend);
+    }
+
+    pub(super) fn scan(&self, bytes: &[u8]) -> Result<(), &'static str> {
+        self.scanner.borrow_mut().scan(bytes, self.core.timers.now(), self.sent.get(), &self.limits.flood)
+    }
+
+    pub(super) fn note_upload(&self, count: usize) {
+        self.uploaded.set(self.uploaded.get() + count as u64);
+    }
+
+    pub(super) fn stream_ended(&self) {
+        self.streams.set(self.streams.get() - 1);
+        self.active.set(self.core.timers.now());
+        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.streams);
+    }
+
+    fn count_flood(&self, reason: &str) {
+        self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.floods.of(reason));
+        log::debug!("{}: connection ended, too much of: {reason}", self.peer);
+    }
+
+    fn count_timeout(&self, wait: Wait) {
+        self.connection.borrow().count_timeout(wait);
+    }
+}
+
+/// How the connection came to its end.
+enum End {
+    /// What is staged is the last word.
+    Spoken,
+    /// There is nobody to speak to.
+    Lost,
+}
+
+/// Serves a client that speaks HTTP/2, from its preface to the connection's end.
+pub async fn serve(connection: Connection) {
+    let core = Rc::clone(&connection.core);
+    let (limits, head_bytes) = {
+        let snapshot = core.snapshot();
+        let listener = snapshot.listener(connection.listener);
+        (listener.http2, listener.limits.head_bytes)
+    };
+    let metrics = &core.telemetry.listeners[connection.listener].http2;
+    core.metrics.increment(metrics.connections);
+    core.metrics.raise(metrics.open);
+    let _open = Open { core: Rc::clone(&core), listener: connection.listener };
+    let link = Rc::new(Link::new(connection, limits));
+    let end = match Box::pin(begin(&link, head_bytes)).await {
+        Ok(library) => Box::pin(Driver::new(Rc::clone(&link), library).run()).await,
+        Err(end) => end,
+    };
+    match end {
+        End::Spoken => Box::pin(farewell(&link)).await,
+        End::Lost => {
+            let _ = link.connection.borrow().stream.socket.reset_on_close();
+        }
+    }
+}
+
+/// Keeps the count of open connections right.
+struct Open {
+    core: Rc<Core>,
+    listener: usize,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.open);
+    }
+}
+
+fn builder(limits: &Http2, head_bytes: usize) -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(limits.max_concurrent_streams)
+        .initial_window_size(limits.initial_window)
+        .initial_connection_window_size(connection_window(limits))
+        .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(Some(limits.flood.errors as usize));
+    if limits.extended_connect {
+        builder.enable_connect_protocol();
+    }
+    builder
+}
+
+/// Room for all streams: uploads that their servers do not take hold up no other.
+fn connection_window(limits: &Http2) -> u32 {
+    const MAX: u32 = i32::MAX as u32;
+    limits.initial_window.saturating_mul(limits.max_concurrent_streams).clamp(limits.initial_window, MAX)
+}
+
+type Library = h2::server::Connection<Wire, Piece>;
+
+/// Says our settings and hears the client's preface.
+async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
+    let core = Rc::clone(&link.core);
+    let patience = core.snapshot().listener(link.listener).timeouts.request_head.as_millis() as u64;
+    let due = core.timers.now() + patience;
+    let mut handshake = pin!(builder(&link.limits, head_bytes).handshake::<Wire, Piece>(Wire(Rc::clone(link))));
+    poll_fn(|context| {
+        match handshake.as_mut().poll(context) {
+            Poll::Ready(Ok(library)) => return Poll::Ready(Ok(library)),
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Spoken)),
+            Poll::Pending => {}
+        }
+        if let Poll::Ready(Err(_)) = link.poll_flush(context) {
+            return Poll::Ready(Err(End::Lost));
+        }
+        if core.timers.now() >= due {
+            link.count_timeout(Wait::RequestHead);
+            return Poll::Ready(Err(End::Spoken));
+        }
+        link.connection.borrow().deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await
+}
+
+struct Driver {
+    link: Rc<Link>,
+    library: Library,
+    /// Streams' windows as the client was told.
+    window: u32,
+    /// Milliseconds on the core's clock: since when the client's socket takes nothing.
+    stalled: Option<u64>,
+    /// The last GOAWAY is on its way: by then it is to be over.
+    closing: Option<u64>,
+    /// The first GOAWAY of the drain was said, in milliseconds on the core's clock.
+    draining: Option<u64>,
+    rested: bool,
+}
+
+impl Driver {
+    fn new(link: Rc<Link>, library: Library) -> Driver {
+        let window = link.limits.initial_window;
+        Driver { link, library, window, stalled: None, closing: None, draining: None, rested: false }
+    }
+
+    async fn run(mut self) -> End {
+        poll_fn(|context| self.poll(context)).await
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        loop {
+            let over = self.poll_library(context);
+            let flushed = self.link.poll_flush(context);
+            match flushed {
+                Poll::Ready(Err(_)) => return Poll::Ready(End::Lost),
+                Poll::Ready(Ok(())) => self.stalled = None,
+                Poll::Pending => {
+                    self.stalled.get_or_insert(self.link.core.timers.now());
+                }
+            }
+            if over {
+                return Poll::Ready(End::Spoken);
+            }
+            // What the library waited for has happened: nothing else would have it looked at again.
+            if flushed.is_ready() && self.link.blocked.take() {
+                continue;
+            }
+            match self.poll_limits(context) {
+                Limit::Kept => return Poll::Pending,
+                Limit::SaysGoodbye => {}
+                Limit::Over(end) => return Poll::Ready(end),
+            }
+        }
+    }
+
+    /// Begins the streams that have come. True when the connection is over.
+    fn poll_library(&mut self, context: &mut Context<'_>) -> bool {
+        loop {
+            match self.library.poll_accept(context) {
+                Poll::Pending => return false,
+                Poll::Ready(None) => return true,
+                Poll::Ready(Some(Ok((head, respond)))) => self.begin_stream(head, respond),
+                Poll::Ready(Some(Err(error))) => {
+                    if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
+                        self.link.count_flood("library");
+                    } else if error.is_library() && error.is_go_away() {
+                        let metrics = &self.link.core.telemetry.listeners[self.link.listener].http2;
+                        self.link.core.metrics.increment(metrics.errors.of(reason_name(error.reason())));
+                    }
+                    log::debug!("{}: HTTP/2 ended: {error}", self.link.peer);
+                    return true;
+                }
+            }
+        }
+    }
+
+    fn begin_stream(&mut self, head: http::Request<h2::RecvStream>, mut respond: SendResponse<Piece>) {
+        let link = &self.link;
+        let open = link.streams.get();
+        if open >= link.limits.max_concurrent_streams as usize * TASKS_PER_STREAM {
+            link.count_flood("streams");
+            respond.send_reset(Reason::REFUSED_STREAM);
+            return;
+        }
+        link.streams.set(open + 1);
+        link.active.set(link.core.timers.now());
+        let ordinal = link.requests.get().saturating_add(1);
+        link.requests.set(ordinal);
+        if ordinal > 1 {
+            link.core.gate.note_request();
+        }
+        let metrics = &link.core.telemetry.listeners[link.listener].http2;
+        link.core.metrics.increment(metrics.streams_begun);
+        link.core.metrics.raise(metrics.streams);
+        self.rested = false;
+        spawn_local(stream::serve(Rc::clone(link), ordinal, head, respond));
+    }
+
+    fn poll_limits(&mut self, context: &mut Context<'_>) -> Limit {
+        let link = Rc::clone(&self.link);
+        let core = &link.core;
+        let now = core.timers.now();
+        if let Some(reason) = link.flood.get()
+            && self.closing.is_none()
+        {
+            link.count_flood(reason);
+            self.say_goodbye(Reason::ENHANCE_YOUR_CALM, now);
+            return Limit::SaysGoodbye;
+        }
+        if core.draining.get() && self.draining.is_none() {
+            self.draining = Some(now);
+            self.library.graceful_shutdown();
+            return Limit::SaysGoodbye;
+        }
+        if self.widen() {
+            return Limit::SaysGoodbye;
+        }
+        let (idle, stall) = {
+            let snapshot = core.snapshot();
+            let timeouts = &snapshot.listener(link.listener).timeouts;
+            let idle = if link.requests.get() == 0 { timeouts.request_head } else { timeouts.idle };
+            (idle.as_millis() as u64, timeouts.body.as_millis() as u64)
+        };
+        let mut due = u64::MAX;
+        if let Some(since) = self.stalled {
+            if now >= since + stall {
+                link.count_timeout(Wait::ResponseBody);
+                return Limit::Over(End::Lost);
+            }
+            due = due.min(since + stall);
+        }
+        if let Some(closing) = self.closing {
+            if now >= closing {
+                return Limit::Over(End::Spoken);
+            }
+            due = due.min(closing);
+        } else if link.streams.get() == 0 {
+            let quiet_due = match self.draining {
+                // A request may be on its way that was sent before the client could know.
+                Some(since) => link.active.get().max(since) + DRAIN_MILLIS,
+                None => link.active.get() + idle,
+            };
+            if now >= quiet_due {
+                if self.draining.is_none() {
+                    link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
+                }
+                self.say_goodbye(Reason::NO_ERROR, now);
+                return Limit::SaysGoodbye;
+            }
+            due = due.min(quiet_due);
+            due = due.min(self.rest_when_quiet(now));
+        } else {
+            // Streams that end wake nobody: look again when the connection could be quiet for too long.
+            due = due.min(now + idle);
+        }
+        link.connection.borrow().deadline.set(due, context.waker());
+        Limit::Kept
+    }
+
+    /// When to look again.
+    fn rest_when_quiet(&mut self, now: u64) -> u64 {
+        if self.rested || self.link.facts.is_none() {
+            return u64::MAX;
+        }
+        let rest_at = self.link.active.get() + REST_AFTER_MILLIS;
+        if now < rest_at {
+            return rest_at;
+        }
+        self.rested = true;
+        if let Some(session) = &mut self.link.connection.borrow_mut().stream.tls {
+            session.rest();
+        }
+        u64::MAX
+    }
+
+    /// Says GOAWAY for the last time; streams in progress end with it.
+    fn say_goodbye(&mut self, reason: Reason, now: u64) {
+        self.closing = Some(now + FAREWELL_MILLIS);
+        self.library.abrupt_shutdown(reason);
+    }
+
+    /// Long bodies get wider windows: once four windows have gone on to servers, twice as much. True when the client is
+    /// to be told.
+    fn widen(&mut self) -> bool {
+        let uploaded = self.link.uploaded.get();
+        if self.window >= self.link.limits.window_max
+            || uploaded < u64::from(self.window) * u64::from(WINDOWS_PER_WIDENING)
+        {
+            return false;
+        }
+        let wider = self.window.saturating_mul(2).min(self.link.limits.window_max);
+        self.link.uploaded.set(0);
+        if self.library.set_initial_window_size(wider).is_err() {
+            return false;
+        }
+        self.window = wider;
+        let together = wider.saturating_mul(WINDOWS_PER_WIDENING).max(connection_window(&self.link.limits));
+        self.library.set_target_window_size(together);
+        true
+    }
+}
+
+/// What came of looking at the limits.
+enum Limit {
+    Kept,
+    /// There is something for the library to say.
+    SaysGoodbye,
+    Over(End),
+}
+
+/// For labels: a closed set.
+fn reason_name(reason: Option<Reason>) -> &'static str {
+    match reason {
+        Some(Reason::PROTOCOL_ERROR) => "protocol-error",
+        Some(Reason::FLOW_CONTROL_ERROR) => "flow-control-error",
+        Some(Reason::FRAME_SIZE_ERROR) => "frame-size-error",
+        Some(Reason::COMPRESSION_ERROR) => "compression-error",
+        Some(Reason::STREAM_CLOSED) => "stream-closed",
+        Some(Reason::SETTINGS_TIMEOUT) => "settings-timeout",
+        _ => "other",
+    }
+}
+
+/// What the library ends a connection for: `reason` of `propylon_http2_errors_total`.
+pub const ERRORS: &[&str] = &[
+    "protocol-error",
+    "flow-control-error",
+    "frame-size-error",
+    "compression-error",
+    "stream-closed",
+    "settings-timeout",
+];
+
+/// Sends what is staged and closes, listening for a moment longer: our last word must not be destroyed by a reset.
+async fn farewell(link: &Link) {
+    let core = &link.core;
+    let due = core.timers.now() + FAREWELL_MILLIS;
+    let mut is_closed = false;
+    let sent = poll_fn(|context| {
+        loop {
+            match link.poll_flush(context) {
+                Poll::Ready(Ok(())) if is_closed => return Poll::Ready(true),
+                Poll::Ready(Ok(())) => {
+                    let mut connection = link.connection.borrow_mut();
+                    let Connection { stream, wire, .. } = &mut *connection;
+                    stream.stage_close(wire);
+                    is_closed = true;
+                    continue;
+                }
+                Poll::Ready(Err(_)) => return Poll::Ready(false),
+                Poll::Pending => {}
+            }
+            if core.timers.now() >= due {
+                return Poll::Ready(false);
+            }
+            link.connection.borrow().deadline.set(due, context.waker());
+            return Poll::Pending;
+        }
+    })
+    .await;
+    if sent && link.connection.borrow().stream.socket.shutdown_write().is_ok() {
+        linger(link).await;
+    }
+}
+
+async fn linger(link: &Link) {
+    let core = &link.core;
+    let due = core.timers.now() + LINGER_MILLIS;
+    let mut heard = 0;
+    poll_fn(|context| {
+        let mut connection = link.connection.borrow_mut();
+        if connection.stream.ended {
+            return Poll::Ready(());
+        }
+        loop {
+            let mut scratch = [0; 4096];
+            match connection.stream.socket.poll_read(context, &mut scratch) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(count)) => heard += count,
+            }
+            if heard > LINGER_BYTES_MAX {
+                return Poll::Ready(());
+            }
+        }
+        if core.timers.now() >= due || core.draining.get() {
+            return Poll::Ready(());
+        }
+        connection.deadline.set(due, context.waker());
+        Poll::Pending
+    })
+    .await;
+}

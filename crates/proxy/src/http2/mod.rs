@@ -1,0 +1,29 @@
+//! HTTP/2 (RFC 9113) with clients and servers. The frames, HPACK and the states of streams are the `h2` crate's; what is here is
+//! everything around it.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `connection.rs` | the life of a client's connection: streams begun, floods ended, quiet times, the drain |
+//! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
+//! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
+//! | `server.rs` | connections to servers, and seats on them |
+//! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
+//! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
+//!
+//! A request over HTTP/2 becomes the same `Request` as one over HTTP/1.1 and goes the same way (`exchange.rs`); its body and
+//! its response pass through `bridge.rs`. Why it is so: `docs/decisions/0023-http2.md`.
+
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
+mod connection;
+mod flood;
+mod server;
+mod stream;
+pub mod translate;
+mod wire;
+
+pub use connection::{ERRORS, Link, PREFACE, serve};
+pub use flood::FLOODS;
+pub use server::{Lane, ServerSeat, begin as begin_server};
+pub use stream::{Chunk, Piece, Stream};

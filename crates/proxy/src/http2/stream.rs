@@ -1,0 +1,334 @@
+//! One request's stream: what its body brings, and what is said to its client.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use bytes::{Buf, Bytes};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
+
+use super::connection::Link;
+use super::translate;
+use crate::buffer::Buffer;
+use crate::client_side::ClientSide;
+use crate::connection::After;
+use crate::core::Core;
+use crate::deadline::Deadline;
+use crate::exchange::{self, Answer, Request};
+use crate::http1::{self, Method, Parsed, Reject, ResponseHead, Version, reason_phrase};
+use crate::telemetry::Wait;
+
+/// Bytes of a response that may lie with the library before more is read from the server: the client's window or its
+/// socket holds them up.
+const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
+
+/// A stream of a client's connection.
+pub struct Stream {
+    pub link: Rc<Link>,
+    pub deadline: Deadline,
+    /// Which of the connection's requests it is, from 1.
+    pub ordinal: u32,
+    body: RecvStream,
+    respond: SendResponse<Piece>,
+    /// Once the response has begun.
+    send: Option<SendStream<Piece>>,
+    meter: Option<Rc<Meter>>,
+    /// All that was said will go out as far as the windows go.
+    certain: bool,
+    /// What the client is told when the response is broken off.
+    pub abort_reason: Reason,
+}
+
+/// Serves one request.
+pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>, respond: SendResponse<Piece>) {
+    let core = Rc::clone(&link.core);
+    let mut request = core.request();
+    request.begin(Instant::now());
+    let (parts, body) = head.into_parts();
+    let deadline = core.timers.deadline();
+    let abort_reason = Reason::INTERNAL_ERROR;
+    let mut stream =
+        Stream { link, deadline, ordinal, body, respond, send: None, meter: None, certain: true, abort_reason };
+    let taken = stream.take_head(&mut request, &parts);
+    drop(parts);
+    let after = match taken {
+        Ok(()) => exchange::exchange(&mut ClientSide::Http2(&mut stream), &mut request).await,
+        Err(reject) => {
+            exchange::refuse(&mut ClientSide::Http2(&mut stream), &mut request, reject);
+            stream.flush().await
+        }
+    };
+    if after == After::Abort {
+        stream.reset();
+    }
+    core.give_request_back(request);
+}
+
+impl Stream {
+    /// Writes the head as HTTP/1.1 would have it, and reads it as strictly as one that came so.
+    fn take_head(&mut self, request: &mut Request, parts: &http::request::Parts) -> Result<(), Reject> {
+        let core = &self.link.core;
+        let snapshot = core.snapshot();
+        let listener = snapshot.listener(self.link.listener);
+        let key = translate::websocket_key(&mut core.random.borrow_mut());
+        translate::write_request(parts, self.body.is_end_stream(), &key, &mut request.text)?;
+        // Both are bounded by the library already, but for what the text adds.
+        let limits = http1::Limits {
+            head_bytes: listener.limits.head_bytes + translate::OVERHEAD_BYTES_MAX,
+            headers: listener.limits.headers + translate::FIELDS_ADDED_MAX,
+        };
+        let fields = parts.headers.len();
+        if fields > listener.limits.headers {
+            return Err(Reject { status: 431, reason: "too-many-fields" });
+        }
+        let Parsed::Complete = http1::parse_request(&request.text, &limits, &mut request.head)? else {
+            return Err(Reject { status: 400, reason: "head-cut-short" });
+        };
+        request.head.version = Version::Http2;
+        request.note.bytes_received = request.text.len() as u64;
+        request.note.head_us = 0;
+        Ok(())
+    }
+
+    /// Ready when the client has reset the stream, or its connection is lost.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.send {
+            Some(send) => send.poll_reset(context).map(drop),
+            None => self.respond.poll_reset(context).map(drop),
+        }
+    }
+
+    /// The next piece of the request's body.
+    pub fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
+        self.body.poll_data(context)
+    }
+
+    pub fn poll_trailers(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
+        self.body.poll_trailers(context)
+    }
+
+    /// So many bytes of the body have gone on: the client may send as many more.
+    pub fn release(&mut self, count: usize) {
+        // Fails where the stream is gone, and then it does not matter.
+        let _ = self.body.flow_control().release_capacity(count);
+        self.link.note_upload(count);
+    }
+
+    pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
+        if let Some(response) = translate::response(head, text, None) {
+            let _ = self.respond.send_informational(response);
+        }
+    }
+
+    /// False where the client is gone.
+    pub fn send_head(&mut self, response: http::Response<()>, end: bool) -> bool {
+        self.send = self.respond.send_response(response, end).ok();
+        self.send.is_some()
+    }
+
+    /// Hands a piece of the body on. False where the client is gone.
+    pub fn send_piece(&mut self, chunk: Chunk, end: bool) -> bool {
+        let Some(send) = &mut self.send else { return false };
+        let length = chunk.len();
+        let meter = self.meter.get_or_insert_default();
+        meter.outstanding.set(meter.outstanding.get() + length);
+        if end {
+            send.reserve_capacity(length);
+            self.certain = meter.outstanding.get() == length && send.capacity() >= length;
+        }
+        let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: Some(Rc::clone(meter)) };
+        send.send_data(piece, end).is_ok()
+    }
+
+    pub fn send_trailers(&mut self, trailers: HeaderMap) -> bool {
+        let Some(send) = &mut self.send else { return false };
+        self.certain = self.meter.as_ref().is_none_or(|meter| meter.outstanding.get() == 0);
+        send.send_trailers(trailers).is_ok()
+    }
+
+    /// Ready when the client takes enough for another piece to be worth reading.
+    pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.meter.as_ref().map_or(Poll::Ready(()), |meter| meter.poll_below(OUTSTANDING_BYTES_MAX, context))
+    }
+
+    /// Bytes that the client has not taken.
+    pub fn outstanding(&self) -> usize {
+        self.meter.as_ref().map_or(0, |meter| meter.outstanding.get())
+    }
+
+    /// Says an answer of our own.
+    pub fn answer(&mut self, request: &mut Request, answer: &Answer<'_>) {
+        let core = Rc::clone(&self.link.core);
+        let head_only = request.head.method == Method::Head;
+        let response = core.with_date(|date| translate::own_response(answer, date));
+        let body = if head_only || matches!(answer.status, 204 | 304) { "" } else { answer.body };
+        request.note.status = answer.status;
+        request.note.bytes_sent += (translate::head_bytes(&response) + body.len()) as u64;
+        log::trace!("{} {}", answer.status, reason_phrase(answer.status));
+        if self.send_head(response, body.is_empty()) && !body.is_empty() {
+            self.send_piece(Chunk::Stock(Buffer::exactly(body.as_bytes())), true);
+        }
+    }
+
+    /// Waits until the client's windows have taken all that was said, within its patience.
+    pub async fn flush(&mut self) -> After {
+        if self.certain {
+            return After::Next;
+        }
+        let core = Rc::clone(&self.link.core);
+        let patience = core.snapshot().listener(self.link.listener).timeouts.body.as_millis() as u64;
+        let (mut left, mut due) = (self.outstanding(), core.timers.now() + patience);
+        poll_fn(|context| {
+            if self.meter.as_ref().is_none_or(|meter| meter.poll_below(0, context).is_ready()) {
+                return Poll::Ready(After::Next);
+            }
+            if self.poll_gone(context).is_ready() {
+                return Poll::Ready(After::Abort);
+            }
+            let now = core.timers.now();
+            if self.outstanding() < left {
+                (left, due) = (self.outstanding(), now + patience);
+            }
+            if now >= due {
+                self.abort_reason = Reason::CANCEL;
+                ClientSide::Http2(self).count_timeout(Wait::ResponseBody);
+                return Poll::Ready(After::Abort);
+            }
+            self.deadline.set(due, context.waker());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Breaks the response off: the client must not take it for whole.
+    pub fn reset(&mut self) {
+        match &mut self.send {
+            Some(send) => send.send_reset(self.abort_reason),
+            None => self.respond.send_reset(self.abort_reason),
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.link.stream_ended();
+    }
+}
+
+/// Bytes of a body, in a buffer of the core's or the library's.
+pub enum Chunk {
+    Stock(Buffer),
+    Shared(Bytes),
+}
+
+impl Default for Chunk {
+    fn default() -> Chunk {
+        Chunk::Shared(Bytes::new())
+    }
+}
+
+impl Chunk {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Chunk::Stock(buffer) => buffer.readable(),
+            Chunk::Shared(bytes) => bytes,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes().is_empty()
+    }
+}
+
+/// Bytes of a body on their way to the client. Memory of the core's stock goes back there.
+pub struct Piece {
+    chunk: Chunk,
+    core: Rc<Core>,
+    meter: Option<Rc<Meter>>,
+}
+
+/// What the library holds of one stream.
+#[derive(Default)]
+struct Meter {
+    outstanding: Cell<usize>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Meter {
+    fn poll_below(&self, limit: usize, context: &mut Context<'_>) -> Poll<()> {
+        if self.outstanding.get() <= limit {
+            return Poll::Ready(());
+        }
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn taken(&self, count: usize) {
+        self.outstanding.set(self.outstanding.get() - count);
+        if self.outstanding.get() <= OUTSTANDING_BYTES_MAX
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
+        }
+    }
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.chunk.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.chunk.bytes()
+    }
+
+    fn advance(&mut self, count: usize) {
+        match &mut self.chunk {
+            Chunk::Stock(buffer) => buffer.consume(count),
+            Chunk::Shared(bytes) => bytes.advance(count),
+        }
+        if let Some(meter) = &self.meter {
+            meter.taken(count);
+        }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        if let Some(meter) = &self.meter
+            && !self.chunk.is_empty()
+        {
+            meter.taken(self.chunk.len());
+        }
+        if let Chunk::Stock(buffer) = &mut self.chunk {
+            self.core.stock.give_back(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of_future<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_in_progress_is_a_small_future() {
+        let size = bytes_of_future(serve);
+        // With the balancer's turn and the wait for a seat in it; it is gone when the request is.
+        assert!(size <= 1760, "{size} bytes");
+    }
+}

@@ -1,0 +1,197 @@
+//! HTTP/2 frame by frame: a client that says exactly what a story tells it, whether that is allowed or not.
+//!
+//! Header blocks are literals without compression on the way out; of those that come only the status is read, which the
+//! engine takes from the static table or spells out.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::engine::Engine;
+
+pub const DATA: u8 = 0;
+pub const HEADERS: u8 = 1;
+pub const PRIORITY: u8 = 2;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
+pub const WINDOW_UPDATE: u8 = 8;
+pub const CONTINUATION: u8 = 9;
+
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+pub const ACK: u8 = 1;
+
+pub const NO_ERROR: u32 = 0;
+pub const INTERNAL_ERROR: u32 = 2;
+pub const CANCEL: u32 = 8;
+pub const ENHANCE_YOUR_CALM: u32 = 11;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// The error code of RST_STREAM or GOAWAY.
+    #[track_caller]
+    pub fn code(&self) -> u32 {
+        let at = match self.kind {
+            RST_STREAM => 0,
+            GOAWAY => 4,
+            other => panic!("frame type {other} has no error code"),
+        };
+        u32::from_be_bytes(self.payload[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    pub fn ends(&self) -> bool {
+        self.flags & END_STREAM != 0
+    }
+
+    /// The status of a response's HEADERS, if it is one of the static table's (RFC 7541 Appendix A).
+    pub fn status(&self) -> Option<u16> {
+        match self.payload.first()? {
+            0x88 => Some(200),
+            0x89 => Some(204),
+            0x8a => Some(206),
+            0x8b => Some(304),
+            0x8c => Some(400),
+            0x8d => Some(404),
+            0x8e => Some(500),
+            _ => None,
+        }
+    }
+}
+
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A header block of literals (RFC 7541 §6.2.2).
+pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, value) in fields {
+        out.push(0);
+        for text in [name, value] {
+            write_length(text.len(), &mut out);
+            out.extend_from_slice(text.as_bytes());
+        }
+    }
+    out
+}
+
+fn write_length(length: usize, out: &mut Vec<u8>) {
+    if length < 127 {
+        out.push(length as u8);
+        return;
+    }
+    out.push(127);
+    let mut rest = length - 127;
+    while rest >= 128 {
+        out.push(rest as u8 | 128);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// The pseudo-header fields of a request for `localhost`.
+pub fn request<'a>(method: &'a str, path: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![(":method", method), (":scheme", "http"), (":authority", "localhost"), (":path", path)]
+}
+
+/// A connection by prior knowledge.
+pub struct Http2 {
+    pub client: Client,
+}
+
+impl Http2 {
+    /// Preface and empty SETTINGS are said.
+    #[track_caller]
+    pub fn start(engine: &Engine) -> Http2 {
+        Http2::start_with(engine, &[])
+    }
+
+    /// The same with these settings.
+    #[track_caller]
+    pub fn start_with(engine: &Engine, settings: &[(u16, u32)]) -> Http2 {
+        let payload: Vec<u8> =
+            settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
+        let mut client = engine.client("plain");
+        client.send([PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat());
+        Http2 { client }
+    }
+
+    #[track_caller]
+    pub fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.client.send(frame(kind, flags, stream, payload));
+    }
+
+    /// HEADERS in one frame.
+    #[track_caller]
+    pub fn headers(&mut self, stream: u32, flags: u8, fields: &[(&str, &str)]) {
+        self.send(HEADERS, END_HEADERS | flags, stream, &block(fields));
+    }
+
+    #[track_caller]
+    pub fn get(&mut self, stream: u32, path: &str) {
+        self.headers(stream, END_STREAM, &request("GET", path));
+    }
+
+    /// The next frame, whatever it is.
+    #[track_caller]
+    pub fn next_frame(&mut self) -> Frame {
+        let head = self.client.read_exact(9);
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let stream = u32::from_be_bytes(head[5..9].try_into().expect("four bytes"));
+        Frame { kind: head[3], flags: head[4], stream, payload: self.client.read_exact(length as usize) }
+    }
+
+    /// The next frame of a stream, or the connection's GOAWAY; SETTINGS are acknowledged on the way.
+    #[track_caller]
+    pub fn next_of(&mut self, stream: u32) -> Frame {
+        loop {
+            let frame = self.next_frame();
+            if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+                self.send(SETTINGS, ACK, 0, &[]);
+            }
+            if frame.kind == GOAWAY || (frame.stream == stream && frame.kind != WINDOW_UPDATE) {
+                return frame;
+            }
+        }
+    }
+
+    /// A whole response: its head and its data.
+    #[track_caller]
+    pub fn response(&mut self, stream: u32) -> (Frame, Vec<u8>) {
+        let head = self.next_of(stream);
+        assert_eq!(head.kind, HEADERS, "{head:?}");
+        let (mut ended, mut data) = (head.ends(), Vec::new());
+        while !ended {
+            let frame = self.next_of(stream);
+            assert!(matches!(frame.kind, DATA | HEADERS), "{frame:?}");
+            ended = frame.ends();
+            if frame.kind == DATA {
+                data.extend(frame.payload);
+            }
+        }
+        (head, data)
+    }
+
+    /// Reads up to GOAWAY.
+    #[track_caller]
+    pub fn goaway(&mut self) -> Frame {
+        self.client.patience(Duration::from_secs(10));
+        loop {
+            let frame = self.next_frame();
+            if frame.kind == GOAWAY {
+                return frame;
+            }
+        }
+    }
+}

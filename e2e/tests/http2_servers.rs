@@ -1,0 +1,410 @@
+//! HTTP/2 to servers: a second engine, which is a server of HTTP/2 by prior knowledge, and the origin of the story behind it.
+//! Every client speaks HTTP/1.1 and HTTP/2.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use propylon_e2e::engine::{simple, with};
+use propylon_e2e::frames::{CANCEL, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, request};
+use propylon_e2e::http::values;
+use propylon_e2e::program::{curl, run};
+use propylon_e2e::{Ending, Engine, Origin, Scratch, holds};
+use rustix::process::Signal;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+/// The engine that clients speak to, and the one that is its server.
+struct Chain {
+    front: Engine,
+    back: Engine,
+}
+
+impl Chain {
+    fn new(origin: &Origin) -> Chain {
+        Chain::with(origin, "", "")
+    }
+
+    fn with(origin: &Origin, backend: &str, back_listener: &str) -> Chain {
+        let back = Engine::start(&with(&[origin.address()], back_listener, ""));
+        let front = Engine::start(&front(back.address("plain"), backend));
+        Chain { front, back }
+    }
+}
+
+fn front(server: SocketAddr, backend: &str) -> String {
+    with(&[server], "", &format!("protocol = \"h2\"\n{backend}"))
+}
+
+/// An origin that gives the request back, head and all.
+fn mirror() -> Origin {
+    Origin::answering(|request| {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
+        [head.as_bytes(), request].concat()
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn both_kinds_of_clients_are_served_over_one_connection() {
+    let origin = mirror();
+    let chain = Chain::new(&origin);
+    for (listener, version) in [("web", "--http2"), ("plain", "--http2-prior-knowledge"), ("web", "--http1.1")] {
+        let url = format!("{}/page?x=y", chain.front.url(listener));
+        let said = curl(&[version, "-b", "a=1; b=2", &url]).ok().text();
+        assert!(said.starts_with("GET /page?x=y HTTP/1.1\r\nHost: localhost:"), "{said}");
+        assert_eq!(values(&said, "cookie"), ["a=1; b=2"]);
+        assert_eq!(values(&said, "Via").last(), Some(&"2 propylon"), "{said}");
+    }
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 1.0);
+    assert_eq!(chain.back.metric("propylon_http2_streams_total", &[]), 3.0);
+}
+
+#[test]
+fn a_server_that_its_probes_fail_gets_no_streams_and_its_connections_end() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&well);
+    let origin = Origin::answering(move |request| {
+        let sick = request.starts_with(b"GET /up ") && !is_well.load(Ordering::SeqCst);
+        if sick { HELLO.replace("200 OK", "500 Sick").into_bytes() } else { HELLO.into() }
+    });
+    let chain = Chain::with(&origin, "health = { path = \"/up\", interval = \"100ms\", rise = 1, fall = 2 }", "");
+    let mut client = chain.front.client("plain");
+    assert_eq!(client.get("/").status, 200);
+    chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+    well.store(false, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 0.0);
+    assert_eq!(client.get("/").status, 503);
+    chain.front.metric_reaches("propylon_server_connections", &[], 0.0);
+    well.store(true, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 1.0);
+    assert_eq!(client.get("/").status, 200);
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 2.0);
+}
+
+#[test]
+fn bodies_arrive_whole_both_ways_in_every_combination() {
+    let origin = Origin::answering(|request| {
+        let end = propylon_e2e::http::head_end(request).expect("a head");
+        let body = match values(&text(&request[..end]), "Transfer-Encoding").is_empty() {
+            true => request[end..].to_vec(),
+            false => propylon_e2e::http::chunked(&request[end..]).expect("a whole body").data,
+        };
+        let mut answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for piece in body.chunks(9_973) {
+            answer.extend(format!("{:x}\r\n", piece.len()).into_bytes());
+            answer.extend_from_slice(piece);
+            answer.extend_from_slice(b"\r\n");
+        }
+        answer.extend_from_slice(b"0\r\n\r\n");
+        answer
+    });
+    let chain = Chain::new(&origin);
+    let scratch = Scratch::new();
+    let body: Vec<u8> = (0..3_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let file = scratch.write("body", &body).display().to_string();
+    let small = scratch.write("small", &body[..700]).display().to_string();
+    for (listener, version) in [("web", "--http2"), ("web", "--http1.1"), ("plain", "--http1.0")] {
+        let url = chain.front.url(listener);
+        let known = curl(&[version, "--data-binary", &format!("@{file}"), &url]).ok();
+        assert!(known.stdout == body, "{version}: {} bytes came back", known.stdout.len());
+        let short = curl(&[version, "--data-binary", &format!("@{small}"), &url]).ok();
+        assert!(short.stdout == body[..700], "{version}: {} bytes came back", short.stdout.len());
+        if version == "--http1.0" {
+            continue;
+        }
+        let ca = propylon_e2e::Certificates::shared().ca();
+        for file in [&file, &small] {
+            let mut command = Command::new("sh");
+            let pipe = format!("cat {file} | curl -s {version} --cacert {} -T - {url}/up", ca.display());
+            command.args(["-c", &pipe]);
+            let unknown = run(command, b"", Duration::from_secs(30)).ok();
+            assert!(unknown.stdout == std::fs::read(file).unwrap(), "{version}: {}", unknown.stdout.len());
+        }
+    }
+}
+
+#[test]
+fn many_requests_share_few_connections() {
+    let origin = Origin::always(HELLO);
+    let chain = Chain::with(&origin, "http2 = { max_streams = 20 }", "");
+    for flags in [&["-m", "25"][..], &["--h1"]] {
+        let mut command = Command::new("h2load");
+        command.args(["-n", "2000", "-c", "4"]).args(flags).arg(format!("{}/x", chain.front.url("web")));
+        let said = run(command, b"", Duration::from_secs(60)).ok().text();
+        assert!(said.contains("2000 succeeded, 0 failed, 0 errored"), "{said}");
+    }
+    let made = chain.front.metric("propylon_server_connections_total", &[]);
+    assert!((1.0..=8.0).contains(&made), "{made} connections");
+    assert_eq!(chain.back.metric("propylon_http2_streams_total", &[]), 4000.0);
+}
+
+#[test]
+fn trailers_and_interim_responses_pass_in_every_combination() {
+    let origin = Origin::answering(|request| {
+        let seen = text(request);
+        assert!(seen.ends_with("\r\n\r\n5\r\nhello\r\n0\r\nx-sum: abc\r\n\r\n"), "{seen}");
+        assert_eq!(values(&seen, "TE"), ["trailers"]);
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\ngrpc-status: 0\r\n\r\n".to_vec()
+    });
+    let chain = Chain::new(&origin);
+    let mut client = Http2::start(&chain.front);
+    client.headers(1, 0, &[&request("POST", "/grpc")[..], &[("te", "trailers")]].concat());
+    client.send(DATA, 0, 1, b"hello");
+    client.headers(1, END_STREAM, &[("x-sum", "abc")]);
+    let interim = client.next_of(1);
+    assert_eq!((interim.kind, interim.status(), interim.ends()), (HEADERS, None, false));
+    let (head, data) = client.response(1);
+    assert_eq!((head.status(), text(&data)), (Some(200), "ok".into()));
+    let mut client = chain.front.client("plain");
+    client.send("POST /grpc HTTP/1.1\r\nHost: localhost\r\nTE: trailers\r\nConnection: TE\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx-sum: abc\r\n\r\n");
+    let interim = client.read_head();
+    assert!(interim.starts_with("HTTP/1.1 103 "), "{interim}");
+    let head = client.read_head();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let body = text(&client.read_exact(b"2\r\nok\r\n0\r\ngrpc-status: 0\r\n\r\n".len()));
+    assert_eq!(body, "2\r\nok\r\n0\r\ngrpc-status: 0\r\n\r\n");
+}
+
+#[test]
+fn answers_without_a_body_have_none() {
+    let origin = Origin::answering(|request| match text(request).split(' ').nth(1) {
+        Some("/204") => "HTTP/1.1 204 No Content\r\n\r\n".into(),
+        Some("/304") => "HTTP/1.1 304 Not Modified\r\nETag: \"x\"\r\n\r\n".into(),
+        _ if request.starts_with(b"HEAD ") => "HTTP/1.1 200 OK\r\nContent-Length: 4711\r\n\r\n".into(),
+        _ => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".into(),
+    });
+    let chain = Chain::new(&origin);
+    for version in ["--http2", "--http1.1"] {
+        let url = chain.front.url("web");
+        let head = curl(&[version, "--head", &url]).ok().text().to_lowercase();
+        assert!(head.contains("content-length: 4711\r\n"), "{head}");
+        for path in ["204", "304", "empty"] {
+            let wanted = if path == "empty" { "200" } else { path };
+            let said = curl(&[version, "-w", "%{http_code} %{size_download}", &format!("{url}/{path}")]).ok().text();
+            assert_eq!(said, format!("{wanted} 0"));
+        }
+    }
+}
+
+#[test]
+fn a_clients_reset_reaches_the_server_and_a_servers_reset_the_client() {
+    let origin = Origin::scripted(|peer| {
+        let Some(head) = peer.read_head() else { return };
+        if text(&head).starts_with("GET /breaks ") {
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegun");
+            peer.close();
+            return;
+        }
+        peer.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nbegun");
+        assert!(peer.await_close(Duration::from_secs(5)), "the engines go on");
+    });
+    let chain = Chain::new(&origin);
+    let mut client = Http2::start(&chain.front);
+    client.get(1, "/long");
+    while client.next_of(1).kind != DATA {}
+    client.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    holds("the origin is let go", || chain.back.metric("propylon_server_connections", &[]) == 0.0);
+    assert_eq!(chain.front.metric("propylon_server_connections", &[]), 1.0);
+    let mut tcp = chain.front.client("plain");
+    tcp.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the origin is asked", || chain.back.metric("propylon_server_connections", &[]) == 1.0);
+    tcp.reset();
+    holds("the origin is let go", || chain.back.metric("propylon_server_connections", &[]) == 0.0);
+    client.get(3, "/breaks");
+    loop {
+        let frame = client.next_of(3);
+        if frame.kind == RST_STREAM {
+            break;
+        }
+        assert!(!frame.ends(), "{frame:?}");
+    }
+    let mut tcp = chain.front.client("plain");
+    tcp.send("GET /breaks HTTP/1.1\r\nHost: a\r\n\r\n");
+    // A reset that overtakes the head leaves room for a status.
+    let (bytes, ending) = tcp.patience(Duration::from_secs(2)).read_to_end();
+    assert!(ending == Ending::Reset || bytes.starts_with(b"HTTP/1.1 502 "), "{ending:?}: {}", text(&bytes));
+}
+
+#[test]
+fn a_slow_stream_holds_back_its_own_server_stream_and_nothing_else() {
+    let origin = Origin::answering(|request| match text(request).starts_with("GET /long ") {
+        true => [&b"HTTP/1.1 200 OK\r\nContent-Length: 30000000\r\n\r\n"[..], &vec![b'x'; 30_000_000]].concat(),
+        false => HELLO.into(),
+    });
+    let chain = Chain::new(&origin);
+    let mut slow = Http2::start_with(&chain.front, &[(4, 1000)]);
+    slow.get(1, "/long");
+    assert_eq!(slow.next_of(1).status(), Some(200));
+    let mut tcp = chain.front.client("plain");
+    tcp.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    tcp.read_head();
+    let before = (chain.front.rss(), chain.back.rss());
+    for stream in (3..103).step_by(2) {
+        slow.get(stream, "/short");
+        assert_eq!(slow.response(stream).1, b"hello\n");
+    }
+    let grown = (chain.front.rss().saturating_sub(before.0), chain.back.rss().saturating_sub(before.1));
+    assert!(grown.0 < 16 << 20 && grown.1 < 16 << 20, "{grown:?}");
+    assert_eq!(chain.front.metric("propylon_server_connections", &[]), 1.0);
+}
+
+#[test]
+fn websockets_go_through_in_every_combination() {
+    let origin = Origin::scripted(|peer| {
+        let Some(head) = peer.read_head() else { return };
+        let head = text(&head);
+        assert_eq!((values(&head, "Upgrade"), values(&head, "Sec-WebSocket-Key").len()), (vec!["websocket"], 1));
+        peer.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\nearly");
+        while let Some(bytes) = peer.read_some() {
+            peer.send(bytes);
+        }
+        peer.send("bye");
+        peer.close();
+    });
+    let chain = Chain::new(&origin);
+    let mut client = chain.front.client("web");
+    let response = client.ask(
+        "GET /chat HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    );
+    assert_eq!(response.status, 101, "{}", response.head);
+    assert_eq!(response.field("Sec-WebSocket-Accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    client.send("one");
+    assert_eq!(text(&client.read_exact(8)), "earlyone");
+    client.finish();
+    let (rest, ending) = client.read_to_end();
+    assert_eq!((text(&rest), ending), ("bye".into(), Ending::Clean));
+    let mut client = Http2::start(&chain.front);
+    let connect =
+        [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":authority", "localhost")];
+    client.headers(1, 0, &[&connect[..], &[(":path", "/chat"), ("sec-websocket-version", "13")]].concat());
+    let head = client.next_of(1);
+    assert_eq!((head.status(), head.ends()), (Some(200), false));
+    client.send(DATA, END_STREAM, 1, b"two");
+    let mut heard = Vec::new();
+    loop {
+        let frame = client.next_of(1);
+        assert_eq!(frame.kind, DATA, "{frame:?}");
+        heard.extend(&frame.payload);
+        if frame.ends() {
+            break;
+        }
+    }
+    assert_eq!(text(&heard), "earlytwobye");
+}
+
+#[test]
+fn a_server_without_websockets_over_http2_is_said_to_be_so() {
+    let origin = Origin::always(HELLO);
+    let chain = Chain::with(&origin, "", "http2 = { extended_connect = false }");
+    let mut client = chain.front.client("plain");
+    let response = client.ask(
+        "GET /chat HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n",
+    );
+    assert_eq!(response.status, 502);
+    assert!(response.text().contains("no-extended-connect"), "{}", response.text());
+}
+
+#[test]
+fn a_server_that_drains_is_left_without_a_request_lost() {
+    let origin = Origin::always(HELLO);
+    let mut chain = Chain::new(&origin);
+    assert_eq!(curl(&["--http2", &chain.front.url("web")]).ok().text(), "hello\n");
+    chain.back.signal(Signal::TERM);
+    holds("it is left", || chain.front.metric("propylon_server_connections", &[]) == 0.0);
+    chain.back.wait(Duration::from_secs(8));
+    let said = curl(&["--http2", "-w", "%{http_code}", "-o", "/dev/null", &chain.front.url("web")]).ok().text();
+    assert_eq!(said, "502");
+}
+
+#[test]
+fn a_server_that_speaks_something_else_is_said_to_be_so() {
+    let origin = Origin::always("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let engine = Engine::start(&front(origin.address(), ""));
+    let mut client = engine.client("plain");
+    let response = client.get("/");
+    assert_eq!(response.status, 502);
+    assert!(response.text().contains("no-http2"), "{}", response.text());
+}
+
+#[test]
+fn over_tls_a_server_says_what_it_speaks() {
+    let origin = Origin::always(HELLO);
+    let tls =
+        format!("tls = {{ ca = {:?}, server_name = \"localhost\" }}\n", propylon_e2e::Certificates::shared().ca());
+    for (protocol, listener, streams, status) in [
+        ("h2", "", 40.0, "200"),
+        ("auto", "", 40.0, "200"),
+        ("auto", "http2 = { enabled = false }", 0.0, "200"),
+        ("h2", "http2 = { enabled = false }", 0.0, "502"),
+    ] {
+        let back = Engine::start(&with(&[origin.address()], listener, ""));
+        let backend = format!("protocol = \"{protocol}\"\n{tls}");
+        let engine = Engine::start(&with(&[back.address("web")], "", &backend));
+        for version in ["--http2", "--http1.1"] {
+            let url = format!("{}/[1-20]", engine.url("web"));
+            let said = curl(&[version, "-o", "/dev/null", "-w", "%{http_code} ", &url]).ok().text();
+            assert_eq!(said, format!("{status} ").repeat(20), "{protocol} {listener} {version}");
+        }
+        assert_eq!(back.metric("propylon_http2_streams_total", &[]), streams, "{protocol} {listener}");
+        if status == "200" {
+            assert!(engine.metric("propylon_server_connections_total", &[]) <= 2.0);
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_connections_holds_and_requests_wait_for_streams() {
+    let origin = Origin::always(HELLO);
+    let back = Engine::start(&simple(&[origin.address()]));
+    let server = back.address("plain");
+    let config = front(server, "http2 = { max_streams = 2 }");
+    let limited = format!("servers = [{{ address = \"{server}\", max_connections = 1 }}]");
+    let engine = Engine::start(&config.replace(&format!("servers = [\"{server}\"]"), &limited));
+    let mut command = Command::new("h2load");
+    command.args(["-n", "500", "-c", "2", "-m", "10", &format!("{}/x", engine.url("web"))]);
+    let said = run(command, b"", Duration::from_secs(60)).ok().text();
+    assert!(said.contains("500 succeeded, 0 failed, 0 errored"), "{said}");
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+}
+
+struct Nghttpd(Child);
+
+impl Drop for Nghttpd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn nghttpd_is_a_server_like_any_other() {
+    let scratch = Scratch::new();
+    let page: Vec<u8> = (0..500_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    scratch.write("page", &page);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut command = Command::new("nghttpd");
+    command.args(["--no-tls", "-a", "127.0.0.1", "-d"]).arg(scratch.path()).arg("--trailer=x-end: yes");
+    let Ok(child) = command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        eprintln!("nghttpd is not here: nothing is shown");
+        return;
+    };
+    let _server = Nghttpd(child);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    holds("nghttpd listens", || std::net::TcpStream::connect(address).is_ok());
+    let engine = Engine::start(&front(address, ""));
+    for version in ["--http2", "--http1.1"] {
+        let said = curl(&[version, &format!("{}/page", engine.url("web"))]).ok();
+        assert!(said.stdout == page, "{version}: {} bytes", said.stdout.len());
+    }
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+}
