@@ -5,6 +5,7 @@
 //! what was waited for.
 
 pub mod binaries;
+pub mod browser;
 pub mod certificates;
 pub mod client;
 pub mod distance;
@@ -18,6 +19,7 @@ pub mod keyserver;
 pub mod nginx;
 pub mod origin;
 pub mod program;
+pub mod python;
 pub mod scratch;
 pub mod secure;
 pub mod served;

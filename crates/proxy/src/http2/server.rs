@@ -33,6 +33,11 @@ const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
 /// Body bytes of a response that may be on their way before the client has taken any. A connection has room for all its
 /// streams: clients that read slowly hold up no other.
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+/// DATA frames of this size may fill the windows of all streams whose clients take nothing: a stream of small messages is
+/// what gRPC is made of, and one stalled client must not cost the others their connection.
+const DATA_FRAME_BYTES_MIN: usize = 16;
+/// What the library charges for a frame that is smaller than this, less its size, while it lies unread.
+const DATA_FRAME_CHARGE: usize = 256;
 /// Body bytes of a request that the library may hold beyond the server's window.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of ours that a server may answer wrongly on one connection.
@@ -314,6 +319,10 @@ async fn live(
 
 type Begun = (SendRequest<Bytes>, Connection<ServerWire, Bytes>);
 
+fn data_frame_budget(streams: u32) -> usize {
+    STREAM_WINDOW_BYTES as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
+}
+
 /// Says our settings and waits for the server's: they tell how many streams there may be, and that it speaks HTTP/2.
 async fn greet(
     core: &Rc<Core>,
@@ -329,6 +338,7 @@ async fn greet(
         .initial_max_send_streams(config.max_streams as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32))
+        .data_frame_budget(data_frame_budget(config.max_streams))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
