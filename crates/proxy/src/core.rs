@@ -16,7 +16,7 @@ use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
-use propylon_tls::{Parking, ParkingCounts};
+use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use tokio::sync::Notify;
 
 use crate::access_log::Sheet;
@@ -56,6 +56,7 @@ pub struct Core {
     pub shortage: Shortage,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
+    ready_seen: Cell<ReadyCounts>,
     batches_seen: Cell<BatchCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
@@ -133,6 +134,7 @@ impl Core {
             shortage: Shortage::new(shared),
             parking,
             parking_seen: Cell::default(),
+            ready_seen: Cell::default(),
             batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
@@ -245,6 +247,7 @@ impl Core {
             self.stock.trim();
             self.pipes.trim();
             self.sweep_pools();
+            self.report_ready_certificates();
         }
         self.relieve();
     }
@@ -305,6 +308,16 @@ impl Core {
         let now = self.timers.now();
         let snapshot = self.snapshot();
         snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
+    }
+
+    /// Forgets keys that no configuration has any more, as well.
+    fn report_ready_certificates(&self) {
+        let now = propylon_tls::tend_ready();
+        let seen = self.ready_seen.replace(now);
+        let metrics = &self.telemetry.process.ready_certificates;
+        self.metrics.set(metrics.kept, now.kept as i64);
+        self.metrics.add(metrics.made, now.made - seen.made);
+        self.metrics.add(metrics.evicted, now.evicted - seen.evicted);
     }
 
     fn report_parking(&self) {

@@ -301,6 +301,7 @@ impl Main {
                     self.report_kernels();
                     self.report_lookups();
                     self.reload_changed_certificates();
+                    self.certificates.remind(Instant::now());
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -318,7 +319,7 @@ impl Main {
         self.certificates.distrust_links();
         log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
         match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
-            Reloaded::Same => {
+            Reloaded::Same if !self.tell_refused() => {
                 self.column().increment(self.telemetry.process.certificate_reloads.success);
                 log::info!("the certificates are what they were");
             }
@@ -335,20 +336,38 @@ impl Main {
         }
     }
 
+    /// Some files of certificates could not be used, and this has been told and counted.
+    fn tell_refused(&mut self) -> bool {
+        let refused = self.certificates.take_refused();
+        if refused > 0 {
+            let process = &self.telemetry.process;
+            self.column().add(process.certificate_reload_errors, refused as u64);
+            self.column().increment(process.certificate_reloads.failure);
+            log::error!("certificates could not all be read again; where one could not, that from before stays in use");
+        }
+        refused > 0
+    }
+
     fn conclude(&mut self, reloaded: Reloaded) {
+        let told = self.tell_refused();
         let counters = &self.telemetry.process.certificate_reloads;
         match reloaded {
             Reloaded::New(snapshot) => {
-                self.column().increment(counters.success);
-                let count: usize = snapshot.profiles.iter().map(|profile| profile.served().count()).sum();
+                if !told {
+                    self.column().increment(counters.success);
+                }
+                let count: usize = snapshot.profiles.iter().map(|profile| profile.count()).sum();
                 self.publish(snapshot);
                 propylon_sys::give_memory_back();
                 log::info!("certificates were read again: {count} in use");
             }
+            Reloaded::Links if told => {}
             Reloaded::Links => self.column().increment(counters.success),
             Reloaded::Same => {}
             Reloaded::Failed => {
-                self.column().increment(counters.failure);
+                if !told {
+                    self.column().increment(counters.failure);
+                }
                 log::error!("certificates could not be read again; those from before stay in use");
             }
         }

@@ -206,6 +206,12 @@ pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Fin
     Profile::load(tls, ALPN)
 }
 
+/// What the files of a profile in use hold now. Errors beside it are of files that cannot be used; what was there before
+/// stays in their place.
+pub fn load_profile_again(earlier: &Profile, tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    earlier.load_again(tls, ALPN)
+}
+
 fn is_relay_route(config: &Config, route: &Route) -> bool {
     route.listener.is_some_and(|id| config.listeners[id.0].protocol.is_relay())
 }

@@ -140,9 +140,40 @@ pub struct ProcessMetrics {
     pub access_log_failed: Counter,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
+    pub certificate_reload_errors: Counter,
+    pub ready_certificates: ReadyMetrics,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
+}
+
+/// Certificates and signing keys in the form in which handshakes use them.
+pub struct ReadyMetrics {
+    pub kept: Gauge,
+    pub made: Counter,
+    pub evicted: Counter,
+}
+
+impl ReadyMetrics {
+    fn new(r: &mut Registry) -> ReadyMetrics {
+        ReadyMetrics {
+            kept: r.gauge(
+                "propylon_tls_certificates_ready",
+                "Certificates with their signing keys that cores keep ready for handshakes.",
+                &[],
+            ),
+            made: r.counter(
+                "propylon_tls_certificates_made_ready_total",
+                "Times that a core made a certificate ready, because a handshake was the first to need it.",
+                &[],
+            ),
+            evicted: r.counter(
+                "propylon_tls_certificates_evicted_total",
+                "Certificates that a core no longer keeps ready, to make room for others.",
+                &[],
+            ),
+        }
+    }
 }
 
 pub struct CertificateReloads {
@@ -528,6 +559,12 @@ impl Telemetry {
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
         certificate_reloads: CertificateReloads::new(r),
+        certificate_reload_errors: r.counter(
+            "propylon_certificate_reload_errors_total",
+            "Errors found in certificates that were read again; what was there before stayed in use.",
+            &[],
+        ),
+        ready_certificates: ReadyMetrics::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",

@@ -6,11 +6,11 @@ use std::time::{Instant, SystemTime};
 
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
-use propylon_tls::{Profile, Served};
+use propylon_tls::{Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates::{self, Shown};
+use crate::certificates::{self, GLANCED_AT_MAX, Shown};
 use crate::health::{Health, State};
 use crate::snapshot::Snapshot;
 use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
@@ -45,20 +45,22 @@ impl View {
 
     /// What is running, for people and scripts.
     pub fn snapshot(&self) -> String {
-        pretty(&self.running())
+        pretty(&self.running(SHOWN_MAX))
     }
 
     /// What is running and every metric, for the dashboard.
     pub fn status(&self) -> String {
-        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(), self.store.json())
+        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(GLANCED_AT_MAX), self.store.json())
     }
 
-    fn running(&self) -> Value {
+    /// With so many of each profile's certificates, those that expire first.
+    fn running(&self, certificates_max: usize) -> Value {
         let config = &self.snapshot.config;
         let listeners = config.listeners.iter().zip(&self.telemetry.listeners).zip(&self.addresses);
         let listeners = listeners.map(|((listener, metrics), addresses)| self.listener(listener, metrics, addresses));
         let backends = config.backends.iter().zip(&self.telemetry.backends).enumerate();
         let backends = backends.map(|(index, (backend, metrics))| self.backend(index, backend, metrics));
+        let certificates = self.certificates.borrow();
         // The last column is the main thread's.
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
@@ -70,7 +72,8 @@ impl View {
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": self.certificates.borrow().iter().flat_map(|profile| served(profile)).collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
+            "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
@@ -158,7 +161,7 @@ fn health(state: &State) -> Value {
     })
 }
 
-fn served(profile: &Profile) -> Vec<Value> {
+fn served(profile: &Profile, max: usize) -> Vec<Value> {
     let one = |served: Served| {
         json!({
             "profile": profile.name(),
@@ -169,7 +172,7 @@ fn served(profile: &Profile) -> Vec<Value> {
             "ocsp": served.stapled,
         })
     };
-    profile.served().map(one).collect()
+    profile.served_at_most(max).map(one).collect()
 }
 
 fn pretty(value: &Value) -> String {
