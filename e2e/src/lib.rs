@@ -5,17 +5,21 @@
 //! what was waited for.
 
 pub mod binaries;
+pub mod browser;
 pub mod certificates;
 pub mod client;
 pub mod distance;
+pub mod dns;
 pub mod engine;
 pub mod external;
 pub mod frames;
+pub mod grpc;
 pub mod http;
 pub mod keyserver;
 pub mod nginx;
 pub mod origin;
 pub mod program;
+pub mod python;
 pub mod scratch;
 pub mod secure;
 pub mod served;

@@ -215,6 +215,7 @@ mod tests {
             let server = |server: &Server| match &server.address {
                 crate::ServerAddress::Ip(address) => format!("{}{}", mark(server.retired), address.port()),
                 crate::ServerAddress::Name { host, .. } => host.clone(),
+                crate::ServerAddress::Srv { name } => name.clone(),
             };
             backend.servers.iter().map(server).collect::<Vec<_>>().join(",")
         };
