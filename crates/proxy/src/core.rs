@@ -175,7 +175,7 @@ impl Core {
     /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
     pub fn adopt(self: &Rc<Core>, publication: &Publication, worker: usize) {
         let earlier = self.snapshot();
-        let next = earlier.succeeded_by(publication, worker);
+        let next = earlier.succeeded_by(publication, worker, self.timers.now());
         *self.snapshot.borrow_mut() = Rc::clone(&next);
         self.tend_signers(&earlier);
         self.tend_lines(Some(&earlier));

@@ -787,8 +787,9 @@ impl CoreSnapshot {
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay where these do.
-    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
-        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some(self))
+    /// `now` is in milliseconds on the core's clock.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize, now: u64) -> Rc<CoreSnapshot> {
+        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some((self, now)))
     }
 
     /// To be called on the worker's own core.
@@ -797,15 +798,16 @@ impl CoreSnapshot {
         worker: usize,
         deferral: Deferral,
         parking: &Rc<Parking>,
-        earlier: Option<&CoreSnapshot>,
+        earlier: Option<(&CoreSnapshot, u64)>,
     ) -> Rc<CoreSnapshot> {
+        let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
         let backends = (0..shared.config.backends.len()).map(|place| {
             let known = earlier.and_then(|earlier| Some((earlier, earlier.backends.get(place)?)));
             match known {
                 Some((_, known)) if known.version == shared.versions[place] => Rc::clone(known),
                 Some((earlier, known)) if is_same_backend(&earlier.shared, &shared, place) => {
-                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place))
+                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place, now))
                 }
                 _ => Rc::new(CoreBackend::new(&shared, place, worker)),
             }
@@ -920,8 +922,8 @@ impl CoreBackend {
         }
     }
 
-    /// With what is known of those servers that stay, and the connections to them.
-    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize) -> CoreBackend {
+    /// With what is known of those servers that stay, and the connections to them. Those that are new start slowly.
+    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize, now: u64) -> CoreBackend {
         let backend = &later.config.backends[place];
         // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
         let same_speech = speaks_the_same(&earlier.config.backends[place], backend);
@@ -934,12 +936,18 @@ impl CoreBackend {
             true => self.reopened[server].clone(),
             false => Cell::new(notice.reopened()),
         };
+        let next = CoreBackend::with(later, place, pool);
+        let mut balancer = next.balancer.into_inner().succeeding(&self.balancer.borrow(), stays);
+        for (server, _) in backend.live_servers().filter(|(server, _)| !stays(*server)) {
+            balancer.joined(server, now);
+        }
         CoreBackend {
+            balancer: RefCell::new(balancer),
             suspects: RefCell::new(self.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
             retry_budget: RefCell::new(self.retry_budget.borrow().clone()),
             in_progress: Rc::clone(&self.in_progress),
-            reopened: pool.notices.iter().enumerate().map(seen).collect(),
-            ..CoreBackend::with(later, place, pool)
+            reopened: next.pool.notices.iter().enumerate().map(seen).collect(),
+            ..next
         }
     }
 
