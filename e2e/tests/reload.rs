@@ -12,7 +12,7 @@ use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, snapshot, with
 use propylon_e2e::engine::simple;
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::PATIENCE;
-use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Response, Scratch, holds};
+use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
 use rustls::ClientConnection;
