@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,11 +16,13 @@ use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
 use crate::admin::{self, AdminSocket};
 use crate::batches;
+use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::origin::Meant;
 use crate::reload::{self, Keeper};
 use crate::shortage::{Shared, Watch};
@@ -28,8 +31,8 @@ use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address.
-const FILES_RESERVED: u64 = 64;
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
+const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
@@ -165,10 +168,11 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
-    let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
-    let main = Main { watch, batching, keeper, store, telemetry, phase, log_failures: log.failures() };
-    let admin_bind = main.keeper.snapshot().config.admin.as_ref().map(|admin| admin.bind.clone());
-    let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
+    let start = Start { path, meant, snapshot, publish: publish.clone(), admin };
+    let log_failures = log.failures();
+    let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures };
+    let outcome = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
     if let Some(AdminBind::Unix(path)) = admin_bind {
         // A successor would remove it as well.
         let _ = std::fs::remove_file(path);
@@ -177,11 +181,21 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     Ok(outcome)
 }
 
+/// What the keeper of the configuration begins with, and where it is asked for changes.
+struct Start {
+    path: PathBuf,
+    meant: Meant,
+    snapshot: Arc<Snapshot>,
+    publish: watch::Sender<Arc<Publication>>,
+    admin: Option<AdminSocket>,
+}
+
 /// The main thread's own work.
 struct Main {
     watch: Watch,
     batching: Arc<Batching>,
-    keeper: Keeper,
+    /// Workers follow it for as long as it is there.
+    _publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
@@ -190,24 +204,26 @@ struct Main {
 }
 
 impl Main {
-    async fn watch(
-        mut self,
-        admin: Option<AdminSocket>,
-        threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> io::Result<Outcome> {
+    async fn watch(mut self, start: Start, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let (asks, mut asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
+        let Start { path, meant, snapshot, publish, admin } = start;
+        let health = Health::start(&snapshot, &self.store, &self.telemetry);
+        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
+        let keeper = Keeper::new(path, meant, snapshot, publish, health.clone(), telemetry, store);
+        let shown = keeper.shown();
+        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
-                shown: self.keeper.shown(),
+                shown: Rc::clone(&shown),
+                health,
                 telemetry: Arc::clone(&self.telemetry),
                 started: Instant::now(),
             };
             admin::start(socket, view, asks)?;
         }
-        let mut hangup = signal(SignalKind::hangup())?;
+        let hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
         // Not before the signals are heeded: whoever waits for this line may send one at once.
         let workers = threads.len();
@@ -220,22 +236,23 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
+        let mut keeper = spawn_local(keeper.keep(hangup, asked));
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
-                // Without a handler either would end the process.
-                _ = hangup.recv() => self.keeper.read_again().await,
-                Some(ask) = asked.recv() => self.answer(ask).await,
+                _ = &mut keeper => {
+                    log::error!("nobody looks after the configuration any more; stopping");
+                    break;
+                }
+                // Without a handler it would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
-                    self.tend_tickets();
+                    let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.tend_tickets(&snapshot);
                     self.report_kernels();
-                    self.report_lookups();
-                    self.keeper.watch_certificates().await;
-                    self.keeper.watch_file().await;
-                    self.keeper.look_after();
+                    self.report_lookups(&snapshot);
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -243,19 +260,10 @@ impl Main {
                 }
             }
         }
-        Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
-    }
-
-    /// A change that the admin address was asked for.
-    async fn answer(&mut self, ask: admin::Ask) {
-        let admin::Ask { change, dry_run, generation, reply } = ask;
-        let current = self.keeper.snapshot().generation;
-        let outcome = match generation {
-            Some(generation) if generation != current => Err(admin::NotDone::OtherGeneration(current)),
-            _ => self.keeper.change(change, dry_run).await.map_err(admin::NotDone::Refused),
-        };
-        // Whoever asked may have gone.
-        let _ = reply.send(outcome);
+        // No changes any more.
+        keeper.abort();
+        let limit = shown.borrow().snapshot.config.process.drain_timeout;
+        Ok(self.drain(limit, &mut terminate, &mut interrupt, threads).await)
     }
 
     /// This thread's own: the last.
@@ -264,8 +272,8 @@ impl Main {
     }
 
     /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
-    fn tend_tickets(&self) {
-        let (changes, errors) = self.keeper.snapshot().tend_tickets(SystemTime::now());
+    fn tend_tickets(&self, snapshot: &Snapshot) {
+        let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
         let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
@@ -274,9 +282,9 @@ impl Main {
         }
     }
 
-    fn report_lookups(&self) {
+    fn report_lookups(&self, snapshot: &Snapshot) {
         let column = self.column();
-        for (signer, metrics) in self.keeper.snapshot().signers.iter().zip(self.telemetry.signers.iter()) {
+        for (signer, metrics) in snapshot.signers.iter().zip(self.telemetry.signers.iter()) {
             metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
@@ -295,11 +303,11 @@ impl Main {
 
     async fn drain(
         &self,
+        limit: Duration,
         terminate: &mut Signal,
         interrupt: &mut Signal,
         threads: Vec<JoinHandle<io::Result<()>>>,
     ) -> Outcome {
-        let limit = self.keeper.snapshot().config.process.drain_timeout;
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(Phase::Draining);

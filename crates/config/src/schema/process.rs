@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::model::{
-    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, StateFolder, Trust,
-    Workers,
+    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, StateFolder,
+    Trust, Workers,
 };
 use crate::report::{Report, shown};
 use crate::tree::Value;
@@ -42,6 +43,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         watch_config: false,
         state: None,
         immutable: false,
+        resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -74,6 +76,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         let what = "`state` has no use with immutable = true: nothing will be written to it";
         section.report.warning_at(state.at, what, "remove one of the two");
     }
+    process.resolver = resolver(&mut section);
     section.close();
     process
 }
