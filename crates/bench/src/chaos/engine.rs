@@ -200,6 +200,10 @@ impl Drop for Engine {
 pub struct Metrics(String);
 
 impl Metrics {
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// The sum over the series of a family that have all these labels.
     pub fn sum(&self, family: &str, labels: &[(&str, &str)]) -> f64 {
         let value = |line: &str| -> Option<f64> {

@@ -82,7 +82,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=20))]
     pub scale: usize,
     /// Longest that a short request may take while nothing is done to anybody
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
     pub calm_latency: Duration,
     /// Memory that the engine may gain from the run's second quarter to its last, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 16)]
@@ -198,6 +198,7 @@ fn disturb(
     let engine = lock(&ring.engine);
     let metrics = engine.wait_for(SETTLE_MAX, interrupt, is_idle)?;
     let files = (files_before, engine.files());
+    write_aside(&engine.folder().join("metrics.txt"), metrics.text())?;
     Ok(Ended { gathered, metrics, rss_kib, files, done, operator })
 }
 

@@ -306,7 +306,10 @@ impl Case<'_> {
             (502, "closed-before-response" | "write-failed") => self.excuse_cut(),
             (504, "first-byte-timeout" | "body-timeout") => self.excuse_hang(),
             (503, "no-healthy-server" | "no-server") => {
-                (!self.timeline.always_some_well(self.window, WELL_AFTER)).then_some(Excuse::NobodyOpen)
+                let is_some_well = self.timeline.always_some_well(self.window, WELL_AFTER);
+                // On a machine that stalls the probes of all may be late.
+                let is_stalled = self.timeline.is_stalled(self.window.since_before(WELL_AFTER));
+                (!is_some_well).then_some(Excuse::NobodyOpen).or(is_stalled.then_some(Excuse::MachineStalled))
             }
             (404, "no-route") if self.story.kind == Kind::Route => {
                 self.timeline.setups(self.window).any(|setup| !setup.extra_route).then_some(Excuse::RouteGone)

@@ -172,6 +172,9 @@ fn nobody_is_open_only_if_nobody_was_well_for_long_enough() {
     none().trouble(D, Trouble::Failing, T - 3 * WELL_AFTER, T - 2 * WELL_AFTER).may_not();
     none().trouble(D, Trouble::Slow, T - SECOND, T).may_not();
     none().change(T - SECOND, T - SECOND / 2, setup(&[A, B, C])).may(Excuse::NobodyOpen);
+    let stalled = |from| none().with(move |world| world.timeline.stalls.push(Window::new(from, from + 1)));
+    stalled(T - SECOND).may(Excuse::MachineStalled);
+    stalled(T - 2 * WELL_AFTER).may_not();
 }
 
 #[test]
