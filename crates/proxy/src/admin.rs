@@ -13,7 +13,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -77,6 +77,7 @@ struct Office {
     is_unix: bool,
     /// What changes have to come with.
     token_file: Option<PathBuf>,
+    refusals: change::Refusals,
 }
 
 /// Serves the admin address from the current runtime.
@@ -87,24 +88,32 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
-            let office = Rc::new(Office { view, asks, only, is_unix: false, token_file });
+            let office =
+                Rc::new(Office { view, asks, only, is_unix: false, token_file, refusals: change::Refusals::default() });
             let socket = tokio::net::TcpListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, _)) => receive(stream, &office),
+                        Ok((stream, from)) => receive(stream, Some(from), &office),
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
             });
         }
         AdminSocket::Unix(socket) => {
-            let office = Rc::new(Office { view, asks, only: None, is_unix: true, token_file });
+            let office = Rc::new(Office {
+                view,
+                asks,
+                only: None,
+                is_unix: true,
+                token_file,
+                refusals: change::Refusals::default(),
+            });
             let socket = tokio::net::UnixListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, _)) => receive(stream, &office),
+                        Ok((stream, _)) => receive(stream, None, &office),
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
@@ -114,19 +123,19 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
     Ok(())
 }
 
-fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: &Rc<Office>) {
+fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: &Rc<Office>) {
     // Each connection holds a reference, and so does the accepting loop.
     if Rc::strong_count(office) > CONNECTIONS_MAX {
         log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
         return;
     }
-    spawn_local(serve(stream, Rc::clone(office)));
+    spawn_local(serve(stream, from, Rc::clone(office)));
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: Rc<Office>) {
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: Rc<Office>) {
     let service = service_fn(|request: Request<Incoming>| {
         let office = Rc::clone(&office);
-        async move { Ok::<_, Infallible>(answer(request, &office).await) }
+        async move { Ok::<_, Infallible>(answer(request, from, &office).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -146,8 +155,8 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
     future.await
 }
 
-async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
-    let mut response = respond(request, office).await;
+async fn answer(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
+    let mut response = respond(request, from, office).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -159,7 +168,7 @@ async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<By
     response
 }
 
-async fn respond(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     if let Some(local) = office.only
         && let Some(host) = host
@@ -170,7 +179,7 @@ async fn respond(request: Request<Incoming>, office: &Office) -> Response<Full<B
     }
     match *request.method() {
         Method::GET | Method::HEAD => look(request.uri().path(), &office.view),
-        _ => change::answer(request, office).await,
+        _ => change::answer(request, from, office).await,
     }
 }
 
