@@ -44,7 +44,7 @@ use stalls::StallWatch;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use summary::Summary;
+use summary::{Found, Summary};
 use timeline::{Setup, Timeline};
 
 /// After the load has ended: for the last connections to servers to be closed, and their gauges with them.
@@ -232,20 +232,18 @@ fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> O
     if files.1 > files.0 + FILES_SLACK {
         violations.push(format!("the engine had {} files open at its start and {} at its end", files.0, files.1));
     }
-    let stalls = timeline.stalls.len();
-    let stretches = *lock(&ring.stretches);
-    Ok(Summary::new(
-        seed,
-        arguments,
+    let found = Found {
         tallies,
         done,
-        &metrics,
-        &rss_kib,
+        metrics: &metrics,
+        rss_kib: &rss_kib,
         growth_kib,
         files,
-        (stalls, stretches),
+        stalls: timeline.stalls.len(),
+        quiet_stretches: *lock(&ring.stretches),
         violations,
-    ))
+    };
+    Ok(Summary::new(seed, arguments, found))
 }
 
 /// Resident memory, all the time.

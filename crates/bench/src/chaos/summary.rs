@@ -27,6 +27,19 @@ pub struct Summary {
     pub violations: Vec<String>,
 }
 
+/// What it is made of.
+pub struct Found<'a> {
+    pub tallies: BTreeMap<Kind, Tally>,
+    pub done: Done,
+    pub metrics: &'a Metrics,
+    pub rss_kib: &'a [u64],
+    pub growth_kib: i64,
+    pub files: (usize, usize),
+    pub stalls: usize,
+    pub quiet_stretches: u64,
+    pub violations: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct KindSummary {
     kind: &'static str,
@@ -57,19 +70,8 @@ struct EngineSummary {
 }
 
 impl Summary {
-    #[allow(clippy::too_many_arguments)]
-    pub fn new(
-        seed: u64,
-        arguments: &Arguments,
-        tallies: BTreeMap<Kind, Tally>,
-        disturbances: Done,
-        metrics: &Metrics,
-        rss_kib: &[u64],
-        growth_kib: i64,
-        files: (usize, usize),
-        (stalls, quiet_stretches): (usize, u64),
-        violations: Vec<String>,
-    ) -> Self {
+    pub fn new(seed: u64, arguments: &Arguments, found: Found) -> Self {
+        let Found { tallies, done, metrics, rss_kib, growth_kib, files, stalls, quiet_stretches, violations } = found;
         let mut allowed: BTreeMap<&'static str, u64> = BTreeMap::new();
         let all: Vec<(Excuse, u64)> = tallies.values().flat_map(|tally| tally.allowed.clone()).collect();
         all.into_iter().for_each(|(excuse, count)| *allowed.entry(excuse.name()).or_default() += count);
@@ -95,7 +97,7 @@ impl Summary {
             seconds,
             kinds,
             allowed,
-            disturbances,
+            disturbances: done,
             engine,
             stalls,
             quiet_stretches,

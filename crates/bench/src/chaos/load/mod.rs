@@ -229,7 +229,7 @@ impl Floor {
 
     fn target(&self, door: Door, index: usize) -> &Target {
         match door {
-            Door::Secure if index % 2 == 0 => &self.resuming,
+            Door::Secure if index.is_multiple_of(2) => &self.resuming,
             Door::Secure => &self.secure,
             Door::Plain => &self.plain,
             Door::Relay => &self.relay,

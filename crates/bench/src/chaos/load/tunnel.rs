@@ -31,7 +31,7 @@ pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
 }
 
 async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
-    let door = if index % 2 == 0 { Door::Secure } else { Door::Plain };
+    let door = if index.is_multiple_of(2) { Door::Secure } else { Door::Plain };
     let opening = async {
         let (wire, number) = floor.connect(door, index).await.map_err(|broken| Ending::unopened(&broken))?;
         draft.connection = number;

@@ -81,7 +81,7 @@ impl World {
     }
 
     #[track_caller]
-    fn is_right(self) {
+    fn has_to_be_right(self) {
         assert_eq!(self.verdict(), Verdict::Right);
     }
 }
@@ -232,7 +232,7 @@ fn what_may_not_be_repeated_is_carried_out_once_at_most_whatever_its_client_saw(
     let post = |outcome| world(Kind::Post, outcome).trouble(A, Trouble::Dead, T, T + SECOND);
     post(closed()).at(A, DONE).may(Excuse::CutNotRepeatable);
     post(closed()).at(A, HEAD).at(B, HEAD).may_not();
-    post(Outcome::Served).at(B, DONE).answered_by(B).is_right();
+    post(Outcome::Served).at(B, DONE).answered_by(B).has_to_be_right();
     post(Outcome::Served).at(A, HEAD).at(B, DONE).answered_by(B).may_not();
     post(Outcome::Served).at(B, HEAD).answered_by(B).may_not();
     world(Kind::RudePost, Outcome::Abandoned).at(A, DONE).may(Excuse::OwnDoing);
@@ -242,13 +242,13 @@ fn what_may_not_be_repeated_is_carried_out_once_at_most_whatever_its_client_saw(
 #[test]
 fn a_get_may_come_to_servers_as_often_as_it_is_tried() {
     let get = || world(Kind::Kept, Outcome::Served).answered_by(A).at(A, DONE);
-    get().at(B, HEAD).at(C, HEAD).at(D, HEAD).is_right();
+    get().at(B, HEAD).at(C, HEAD).at(D, HEAD).has_to_be_right();
     get().at(B, HEAD).at(C, HEAD).at(D, HEAD).at(B, HEAD).may_not();
 }
 
 #[test]
 fn an_answer_is_by_somebody_who_was_asked_and_a_body_arrives_as_it_was_sent() {
-    world(Kind::Kept, Outcome::Served).at(A, DONE).answered_by(A).is_right();
+    world(Kind::Kept, Outcome::Served).at(A, DONE).answered_by(A).has_to_be_right();
     world(Kind::Kept, Outcome::Served).at(A, DONE).answered_by(B).may_not();
     world(Kind::Kept, Outcome::Served).at(A, DONE).may_not();
     world(Kind::Post, closed()).at(A, &[Progress::Head, Progress::Damaged]).may_not();
@@ -261,9 +261,9 @@ fn a_server_that_was_drained_gets_nothing_that_began_after_the_answer_to_it() {
         world.change(from, to, setup(&[B, C, D]))
     };
     served(T - 2_000, T - 1_000).may_not();
-    served(T - 2_000, T + 1).is_right();
+    served(T - 2_000, T + 1).has_to_be_right();
     let back = served(T - 2_000, T - 1_000).change(T + 500, T + 5_000, setup(&[A, B, C, D]));
-    back.is_right();
+    back.has_to_be_right();
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn a_route_is_there_or_not_and_in_between_it_may_be_either() {
     refused().change(T - 2_000, T - 1_000, gone.clone()).may(Excuse::RouteGone);
     refused().change(T + 1_000, T + SECOND, gone.clone()).may(Excuse::RouteGone);
     let served = || world(Kind::Route, Outcome::Served).at(A, DONE).answered_by(A);
-    served().change(T - 2_000, T + 1_000, gone.clone()).is_right();
+    served().change(T - 2_000, T + 1_000, gone.clone()).has_to_be_right();
     served().change(T - 2_000, T - 1_000, gone.clone()).may_not();
     world(Kind::Kept, Outcome::Refused(404, "no-route".to_owned())).change(T, T + 1, gone).may_not();
 }
@@ -298,10 +298,10 @@ fn time_counts_only_while_nothing_is_the_matter() {
         world.with(|world| world.story.ended = T + 3 * SECOND)
     };
     slow().may_not();
-    slow().trouble(B, Trouble::Slow, T - 2 * SECOND, T - SECOND).is_right();
+    slow().trouble(B, Trouble::Slow, T - 2 * SECOND, T - SECOND).has_to_be_right();
     slow().trouble(B, Trouble::Slow, T - 9 * SECOND, T - 8 * SECOND).may_not();
-    slow().with(|world| world.timeline.stalls.push(Window::new(T, T + 1))).is_right();
-    slow().with(|world| world.story.kind = Kind::Download).is_right();
+    slow().with(|world| world.timeline.stalls.push(Window::new(T, T + 1))).has_to_be_right();
+    slow().with(|world| world.story.kind = Kind::Download).has_to_be_right();
 }
 
 #[test]
