@@ -112,33 +112,46 @@ fn ten_thousand_open_connections_live_on_through_changes() {
 }
 
 #[test]
-fn a_request_that_outlives_two_changes_gives_its_connection_back_to_nobody() {
-    let gate = Arc::new(AtomicBool::new(false));
-    let opened = Arc::clone(&gate);
-    let slow = Origin::scripted(move |peer| {
-        while peer.read_request().is_some() {
-            holds("the gate opens", || opened.load(Ordering::SeqCst));
-            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow");
-        }
-    });
-    let other = hello();
-    let engine = Engine::start(&config("", "", &[slow.address(), other.address()], "balance = \"first\""));
-    let mut client = engine.client("plain");
-    client.send(GET);
-    holds("the request is with the server", || slow.received_text().contains("GET /"));
-    // The first change leaves the server's connections where they are, the second takes the server away.
-    for (servers, retries) in
-        [(&[slow.address(), other.address()][..], 1), (&[other.address()], 1), (&[other.address()], 3)]
-    {
-        engine.rewrite(&config("", "", servers, &format!("balance = \"first\"\nretries = {retries}")));
+fn a_request_that_outlives_several_changes_gives_its_connection_back_to_nobody() {
+    // Whether its server is still there in the end; another protocol means other connections in either case.
+    for last in ["http1", "h2"] {
+        let gate = Arc::new(AtomicBool::new(false));
+        let opened = Arc::clone(&gate);
+        let slow = Origin::scripted(move |peer| {
+            while peer.read_request().is_some() {
+                holds("the gate opens", || opened.load(Ordering::SeqCst));
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nslow");
+            }
+        });
+        let other = hello();
+        let both = [slow.address(), other.address()];
+        let text = |servers: &[SocketAddr], retries: u32, protocol: &str| {
+            let first = "balance = \"first\"\ntimeouts = { idle = \"1s\" }";
+            config("", "", servers, &format!("{first}\nretries = {retries}\nprotocol = \"{protocol}\""))
+        };
+        let engine = Engine::start(&text(&both, 2, "http1"));
+        let mut client = engine.client("plain");
+        client.send(GET);
+        holds("the request is with the server", || slow.received_text().contains("GET /"));
+        // The first change leaves the server's connections where they are. Then it goes, and comes back, or speaks otherwise.
+        engine.rewrite(&text(&both, 1, "http1"));
         assert!(engine.reload().contains("is in effect"));
+        if last == "http1" {
+            engine.rewrite(&text(&both[1..], 1, "http1"));
+            assert!(engine.reload().contains("is in effect"));
+        }
+        engine.rewrite(&text(&both, 3, last));
+        assert!(engine.reload().contains("is in effect"));
+        let label = slow.address().to_string();
+        let open = || engine.metric("propylon_server_connections", &[("server", label.as_str())]);
+        assert_eq!(open(), 1.0, "the request's own");
+        gate.store(true, Ordering::SeqCst);
+        assert_eq!(client.read_response().text(), "slow");
+        drop(client);
+        holds("nothing is counted any more", || open() == 0.0);
+        holds("old snapshots are gone", || engine.metric("propylon_config_old_snapshots", &[]) == 0.0);
+        assert_eq!(open(), 0.0);
     }
-    let label = slow.address().to_string();
-    let open = || engine.metric("propylon_server_connections", &[("server", label.as_str())]);
-    assert_eq!(open(), 1.0, "the request's own");
-    gate.store(true, Ordering::SeqCst);
-    assert_eq!(client.read_response().text(), "slow");
-    holds("its series end, with nothing counted in them", || !engine.metrics().contains(&label));
 }
 
 #[test]
