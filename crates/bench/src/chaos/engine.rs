@@ -127,6 +127,12 @@ impl Engine {
         Err(Failure::new(format!("the engine does not end: {}", self.last_words())))
     }
 
+    /// The end of it in any case.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// `kind`: the media type of the body, if there is one.
     pub fn ask(&self, method: &str, path: &str, kind: &str, body: &str, token: Option<&str>) -> Outcome<Answer> {
         let doing = format!("{method} {path} at the admin address");
@@ -191,8 +197,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -155,8 +155,11 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
         failures: Mutex::default(),
         stretches: Mutex::default(),
     });
-    let ended = disturb(arguments, seed, &ring, operator, interrupt)?;
-    sum_up(arguments, seed, &ring, ended)
+    let summary =
+        disturb(arguments, seed, &ring, operator, interrupt).and_then(|ended| sum_up(arguments, seed, &ring, ended));
+    // Threads that still look on keep the ring, and would keep the engine.
+    lock(&ring.engine).kill();
+    summary
 }
 
 /// The load, and everything that is done meanwhile.

@@ -204,7 +204,7 @@ impl Operator {
         let path = lock(&self.engine).folder().join("site.pem");
         let good = std::fs::read_to_string(&path).map_err(|error| Failure::new(error.to_string()))?;
         write_aside(&path, &good[..good.len() / 2])?;
-        let said = self.reload("the configuration is what it was")?;
+        let said = self.reload("the configuration is ")?;
         self.counted.applied += 1;
         if !said.contains("site.pem") || !said.contains("stays in use") {
             self.complain(format!("a broken file of certificates was told as: {said}"));
