@@ -155,6 +155,20 @@ fn a_request_that_outlives_several_changes_gives_its_connection_back_to_nobody()
 }
 
 #[test]
+fn a_list_in_another_order_is_one_change_and_none_when_it_is_read_again() {
+    let (a, b) = (hello(), hello());
+    let [one, two] = [a.address(), b.address()];
+    let engine = Engine::start(&config("", "", &[one, two], ""));
+    engine.rewrite(&config("", "", &[two, one], ""));
+    let said = engine.reload();
+    assert!(said.contains("is in effect, with 1 change: generation 2"), "{said}");
+    for _ in 0..2 {
+        let said = engine.reload();
+        assert!(said.contains("is what it was: generation 2"), "{said}");
+    }
+}
+
+#[test]
 fn whoever_guesses_tokens_is_slowed_down_and_told_of_and_changes_nothing() {
     let app = hello();
     let scratch = Scratch::new();
