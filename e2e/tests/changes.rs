@@ -42,9 +42,10 @@ fn change(admin: SocketAddr, method: &str, path: &str, token: &str, body: &str) 
         format!("{method} {path} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\nContent-Length: {length}\r\n");
     let fields = format!("Authorization: Bearer {token}\r\nContent-Type: application/json\r\n\r\n{body}");
     socket.write_all((head + &fields).as_bytes()).ok()?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).ok()?;
-    answer.split(' ').nth(1)?.parse().ok()
+    // Who is refused before its body was read may find the connection reset behind the answer.
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).split(' ').nth(1)?.parse().ok()
 }
 
 /// What the configuration in effect has of the first server.
