@@ -78,6 +78,8 @@ struct Office {
     /// What changes have to come with.
     token_file: Option<PathBuf>,
     refusals: change::Refusals,
+    /// Each open connection holds a reference. Those to the office itself are more: a request holds one as well.
+    open: Rc<()>,
 }
 
 /// Serves the admin address from the current runtime.
@@ -88,8 +90,15 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
-            let office =
-                Rc::new(Office { view, asks, only, is_unix: false, token_file, refusals: change::Refusals::default() });
+            let office = Rc::new(Office {
+                view,
+                asks,
+                only,
+                is_unix: false,
+                token_file,
+                refusals: change::Refusals::default(),
+                open: Rc::default(),
+            });
             let socket = tokio::net::TcpListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
@@ -108,6 +117,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                 is_unix: true,
                 token_file,
                 refusals: change::Refusals::default(),
+                open: Rc::default(),
             });
             let socket = tokio::net::UnixListener::from_std(socket)?;
             spawn_local(async move {
@@ -124,12 +134,15 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
 }
 
 fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: &Rc<Office>) {
-    // Each connection holds a reference, and so does the accepting loop.
-    if Rc::strong_count(office) > CONNECTIONS_MAX {
+    if Rc::strong_count(&office.open) > CONNECTIONS_MAX {
         log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
         return;
     }
-    spawn_local(serve(stream, from, Rc::clone(office)));
+    let (office, open) = (Rc::clone(office), Rc::clone(&office.open));
+    spawn_local(async move {
+        serve(stream, from, office).await;
+        drop(open);
+    });
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: Rc<Office>) {
