@@ -320,13 +320,20 @@ pub fn write_request_head(
 ) {
     let head = &request.head;
     let listener = snapshot.listener(client.listener());
-    let address = ClientAddress::new(client.peer().ip());
+    let written;
+    let address = match client {
+        ClientSide::Http2(stream) => &stream.link.address,
+        ClientSide::Http1(connection) => {
+            written = ClientAddress::new(connection.peer.ip());
+            &written
+        }
+    };
     let label = || {
         let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
         snapshot.shared.servers[backend][server].label.as_bytes()
     };
     let context = ForwardContext {
-        client: &address,
+        client: address,
         scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
         forwarded: listener.forwarded,
         host: head.host.is_empty().then(label),

@@ -1,13 +1,14 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use http::HeaderValue;
 use propylon_config::HandshakeLimits;
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
@@ -17,6 +18,7 @@ use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 
 use crate::access_log::Sheet;
@@ -24,6 +26,7 @@ use crate::buffer::Stock;
 use crate::deadline::Timers;
 use crate::exchange::Request;
 use crate::gate::Gate;
+use crate::http2::Familiar;
 use crate::pool::Pool;
 use crate::relay::Pipes;
 use crate::shortage::{Reason, Room, Shared, Shortage};
@@ -78,6 +81,8 @@ pub struct Core {
     owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,
+    /// Fields of responses to clients of HTTP/2.
+    pub familiar: RefCell<Familiar>,
 }
 
 /// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
@@ -95,8 +100,19 @@ fn limits(config: HandshakeLimits) -> Limits {
 
 /// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
 struct Date {
-    second: u64,
+    second: i64,
     text: String,
+    /// The same for HTTP/2, where every response has a share in it.
+    value: HeaderValue,
+}
+
+impl Date {
+    fn new(second: i64) -> Date {
+        let since = Duration::from_secs(u64::try_from(second).unwrap_or_default());
+        let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since);
+        let value = HeaderValue::from_str(&text).expect("digits, letters, colons and spaces");
+        Date { second, text, value }
+    }
 }
 
 impl Core {
@@ -146,7 +162,8 @@ impl Core {
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
             snapshot: RefCell::new(snapshot),
-            date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
+            date: RefCell::new(Date::new(0)),
+            familiar: RefCell::default(),
         })
     }
 
@@ -217,13 +234,22 @@ impl Core {
 
     /// Calls `use_it` with the current value of the `Date` field.
     pub fn with_date<T>(&self, use_it: impl FnOnce(&str) -> T) -> T {
-        let now = SystemTime::now();
-        let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        use_it(&self.date().text)
+    }
+
+    /// The same as HTTP/2 has it.
+    pub fn date_value(&self) -> HeaderValue {
+        self.date().value.clone()
+    }
+
+    fn date(&self) -> RefMut<'_, Date> {
+        // The kernel's coarse clock, as in `Timers::now`: seconds are all that is told.
+        let second = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
         let mut date = self.date.borrow_mut();
         if date.second != second {
-            *date = Date { second, text: httpdate::fmt_http_date(now) };
+            *date = Date::new(second);
         }
-        use_it(&date.text)
+        date
     }
 
     /// Once a tick: deadlines, the access log, pooled connections that were closed or idle for too long.

@@ -180,7 +180,7 @@ impl Pool {
             drop(all);
             let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
-            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;

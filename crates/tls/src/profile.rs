@@ -206,13 +206,14 @@ impl Profile {
     /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
     /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        // Asked for every request, and nearly always so.
+        if server_name == Some(host) {
+            return true;
+        }
         let mut named = self.names.named(host);
         let Some(server_name) = server_name else {
             return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
         };
-        if server_name == host {
-            return true;
-        }
         self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
     }
 

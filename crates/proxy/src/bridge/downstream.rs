@@ -106,7 +106,10 @@ impl<'a> Downstream<'a> {
         match &mut self.client {
             ClientSide::Http2(stream) => {
                 let head = &request.response;
-                let response = core.with_date(|date| translate::response(head, text, Some(date)));
+                let response = {
+                    let date = (!head.has_date).then(|| core.date_value());
+                    translate::response(head, text, date, &mut core.familiar.borrow_mut())
+                };
                 let Some(mut response) = response else {
                     return Err(crate::transfer::server_fault(502, "bad-response"));
                 };

@@ -163,6 +163,13 @@ pub struct Field {
     pub(crate) odd: bool,
 }
 
+impl Field {
+    /// The whole line, if it reads exactly `name: value`.
+    pub fn plain_line<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        self.plain.then(|| Span { start: self.name.start, end: self.value.end }.bytes(buf))
+    }
+}
+
 /// The fields of a head in the order received. The first `INLINE` live in the head itself.
 #[derive(Clone)]
 pub struct Fields {

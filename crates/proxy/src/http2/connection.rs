@@ -20,6 +20,7 @@ use super::wire::Wire;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
+use crate::http1::ClientAddress;
 use crate::proxied;
 use crate::telemetry::Wait;
 
@@ -51,6 +52,8 @@ pub struct Link {
     pub core: Rc<Core>,
     pub listener: usize,
     pub peer: SocketAddr,
+    /// As its servers are told.
+    pub address: ClientAddress,
     /// What its handshake agreed on; none on plaintext.
     pub facts: Option<Facts>,
     pub introduction: Option<Box<Introduction>>,
@@ -82,6 +85,7 @@ impl Link {
         Link {
             listener: connection.listener,
             peer: connection.peer,
+            address: ClientAddress::new(connection.peer.ip()),
             facts: connection.facts,
             introduction: connection.introduction().cloned().map(Box::new),
             handshake_us: Cell::new(connection.handshake_us.take()),
@@ -322,7 +326,8 @@ impl Driver {
         link.core.metrics.increment(metrics.streams_begun);
         link.core.metrics.raise(metrics.streams);
         self.rested = false;
-        spawn_local(stream::serve(Rc::clone(link), ordinal, head, respond));
+        // Boxed: the runtime moves what it is given from place to place, and this is close to two kilobytes.
+        spawn_local(Box::pin(stream::serve(Rc::clone(link), ordinal, head, respond)));
     }
 
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Limit {

@@ -7,6 +7,7 @@
 //! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, and seats on them |
+//! | `familiar.rs` | fields of responses that come again and again |
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
@@ -17,6 +18,7 @@
 #![allow(unexpected_cfgs)]
 
 mod connection;
+mod familiar;
 mod flood;
 mod server;
 mod stream;
@@ -24,6 +26,7 @@ pub mod translate;
 mod wire;
 
 pub use connection::{ERRORS, Link, PREFACE, serve};
+pub use familiar::Familiar;
 pub use flood::FLOODS;
 pub use server::{Lane, ServerSeat, begin as begin_server};
 pub use stream::{Chunk, Piece, Stream};

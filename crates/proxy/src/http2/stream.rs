@@ -119,7 +119,7 @@ impl Stream {
     }
 
     pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
-        if let Some(response) = translate::response(head, text, None) {
+        if let Some(response) = translate::response(head, text, None, &mut self.link.core.familiar.borrow_mut()) {
             let _ = self.respond.send_informational(response);
         }
     }
@@ -134,6 +134,14 @@ impl Stream {
     pub fn send_piece(&mut self, chunk: Chunk, end: bool) -> bool {
         let Some(send) = &mut self.send else { return false };
         let length = chunk.len();
+        if end && self.meter.is_none() {
+            send.reserve_capacity(length);
+            if send.capacity() >= length {
+                // The whole body, and it will go out: nobody asks how much of it has.
+                let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: None };
+                return send.send_data(piece, true).is_ok();
+            }
+        }
         let meter = self.meter.get_or_insert_default();
         meter.outstanding.set(meter.outstanding.get() + length);
         if end {
@@ -164,7 +172,7 @@ impl Stream {
     pub fn answer(&mut self, request: &mut Request, answer: &Answer<'_>) {
         let core = Rc::clone(&self.link.core);
         let head_only = request.head.method == Method::Head;
-        let response = core.with_date(|date| translate::own_response(answer, date));
+        let response = translate::own_response(answer, core.date_value());
         let body = if head_only || matches!(answer.status, 204 | 304) { "" } else { answer.body };
         request.note.status = answer.status;
         request.note.bytes_sent += (translate::head_bytes(&response) + body.len()) as u64;
