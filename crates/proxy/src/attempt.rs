@@ -320,20 +320,13 @@ pub fn write_request_head(
 ) {
     let head = &request.head;
     let listener = snapshot.listener(client.listener());
-    let written;
-    let address = match client {
-        ClientSide::Http2(stream) => &stream.link.address,
-        ClientSide::Http1(connection) => {
-            written = ClientAddress::new(connection.peer.ip());
-            &written
-        }
-    };
+    let address = ClientAddress::new(client.peer().ip());
     let label = || {
         let (backend, server) = (request.note.backend.unwrap_or(0), request.note.server.unwrap_or(0));
         snapshot.shared.servers[backend][server].label.as_bytes()
     };
     let context = ForwardContext {
-        client: address,
+        client: &address,
         scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
         forwarded: listener.forwarded,
         host: head.host.is_empty().then(label),

@@ -20,7 +20,6 @@ use super::wire::Wire;
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
-use crate::http1::ClientAddress;
 use crate::proxied;
 use crate::telemetry::Wait;
 
@@ -52,8 +51,6 @@ pub struct Link {
     pub core: Rc<Core>,
     pub listener: usize,
     pub peer: SocketAddr,
-    /// As its servers are told.
-    pub address: ClientAddress,
     /// What its handshake agreed on; none on plaintext.
     pub facts: Option<Facts>,
     pub introduction: Option<Box<Introduction>>,
@@ -85,7 +82,6 @@ impl Link {
         Link {
             listener: connection.listener,
             peer: connection.peer,
-            address: ClientAddress::new(connection.peer.ip()),
             facts: connection.facts,
             introduction: connection.introduction().cloned().map(Box::new),
             handshake_us: Cell::new(connection.handshake_us.take()),
