@@ -7,6 +7,8 @@
 //! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, and seats on them |
+//! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
+//! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
@@ -18,6 +20,9 @@
 
 mod connection;
 mod flood;
+mod hpack;
+mod huffman;
+mod intake;
 mod server;
 mod stream;
 pub mod translate;

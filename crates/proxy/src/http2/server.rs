@@ -15,10 +15,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
-use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
+use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::wire::stage;
+use super::intake::{Intake, Moment};
+use super::wire::{give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
 use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
@@ -391,6 +392,7 @@ impl Driver {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
         loop {
             let over = Pin::new(&mut self.connection).poll(context).is_ready();
+            self.wire.say();
             let flushed = self.wire.poll_flush(context);
             if over || matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
@@ -453,6 +455,9 @@ struct Wired {
     heard_at: Cell<u64>,
     /// The library waits for the socket.
     blocked: Cell<bool>,
+    intake: RefCell<Intake>,
+    /// Of these only that of errors is asked of a server.
+    limits: Http2Flood,
 }
 
 impl Wired {
@@ -465,6 +470,16 @@ impl Wired {
             heard: Cell::new(0),
             heard_at: Cell::new(core.timers.now()),
             blocked: Cell::new(false),
+            intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize)),
+            limits: Http2Flood::default(),
+        }
+    }
+
+    /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
+    fn say(&self) {
+        if !self.blocked.get() {
+            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
+            self.blocked.set(!room);
         }
     }
 
@@ -497,15 +512,25 @@ struct ServerWire(Rc<Wired>);
 impl AsyncRead for ServerWire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let wired = &*self.0;
-        let mut inbox = wired.inbox.borrow_mut();
-        if inbox.is_empty() {
-            let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
-            wired.heard.set(wired.heard.get() + count as u64);
-            wired.heard_at.set(wired.core.timers.now());
+        let (mut inbox, mut intake) = (wired.inbox.borrow_mut(), wired.intake.borrow_mut());
+        let mut passed = 0;
+        while passed == 0 && !give_ready(&mut intake, into) {
+            if inbox.is_empty() {
+                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
+                if count == 0 {
+                    break;
+                }
+                wired.heard.set(wired.heard.get() + count as u64);
+                wired.heard_at.set(wired.core.timers.now());
+            }
+            let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
+            let moment = Moment { now: wired.core.timers.now(), sent: 0, limits: &wired.limits };
+            // What a server has done that ends its connection needs no last word.
+            let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            into.put_slice(&bytes[..taken.pass]);
+            inbox.consume(taken.used);
+            passed = taken.pass;
         }
-        let count = inbox.len().min(into.remaining());
-        into.put_slice(&inbox.readable()[..count]);
-        inbox.consume(count);
         if inbox.is_idle() {
             wired.core.stock.give_back(&mut inbox);
         }

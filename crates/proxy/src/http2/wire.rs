@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
+use super::intake::Intake;
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
@@ -22,33 +23,64 @@ pub struct Wire(pub Rc<Link>);
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let link = &*self.0;
-        if link.flood.get().is_some() {
+        if link.fault.get().is_some() {
             // Whoever drives the connection looks after every turn.
             return Poll::Pending;
         }
         let mut connection = link.connection.borrow_mut();
+        let mut intake = link.intake.borrow_mut();
         let Connection { stream, inbox, wire, core, .. } = &mut *connection;
-        while inbox.is_empty() {
-            match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
-                Ok(Fill::Bytes) => {}
-                Ok(Fill::End) => return Poll::Ready(Ok(())),
-                Err(ReadError::Io(error)) => return Poll::Ready(Err(error)),
-                Err(ReadError::Tls(failure)) => {
-                    connection.note_tls_failure(&failure);
-                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        loop {
+            if give_ready(&mut intake, into) {
+                return Poll::Ready(Ok(()));
+            }
+            while inbox.is_empty() {
+                match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
+                    Ok(Fill::Bytes) => {}
+                    Ok(Fill::End) => return Poll::Ready(Ok(())),
+                    Err(ReadError::Io(error)) => return Poll::Ready(Err(error)),
+                    Err(ReadError::Tls(failure)) => {
+                        connection.note_tls_failure(&failure);
+                        return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                    }
                 }
             }
+            let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
+            let taken = match intake.take(bytes, link.moment()) {
+                Ok(taken) => taken,
+                Err(fault) => {
+                    link.fault.set(Some(fault));
+                    return Poll::Pending;
+                }
+            };
+            into.put_slice(&bytes[..taken.pass]);
+            inbox.consume(taken.used);
+            if taken.pass > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        let count = inbox.len().min(into.remaining());
-        let bytes = &inbox.readable()[..count];
-        if let Err(reason) = link.scan(bytes) {
-            link.flood.set(Some(reason));
-            return Poll::Pending;
-        }
-        into.put_slice(bytes);
-        inbox.consume(count);
-        Poll::Ready(Ok(()))
     }
+}
+
+/// Hands the library what is for it alone; false where there is nothing.
+pub(super) fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
+    let ready = intake.ready();
+    let count = ready.len().min(into.remaining());
+    into.put_slice(&ready[..count]);
+    intake.consume_ready(count);
+    count > 0
+}
+
+/// Puts our own words behind what the library has written, which must be whole frames. False where there is no room for them yet.
+pub(super) fn stage_words(stock: &Stock, staged: &mut Buffer, intake: &mut Intake) -> bool {
+    if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
+        return false;
+    }
+    if !intake.say().is_empty() {
+        stage(stock, staged, &[IoSlice::new(intake.say())]);
+        intake.said();
+    }
+    true
 }
 
 /// Puts what the library writes behind what is staged, as much as is sealed at one go; returns how much.
