@@ -257,6 +257,7 @@ async fn await_seat(
         if lane.failures() != failures {
             return Poll::Ready(Err(Refusal::Failed(lane.failure())));
         }
+        client.read_ahead(context);
         if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
@@ -620,6 +621,7 @@ async fn wait(
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
             return Poll::Ready(Ok(grant));
         }
+        client.read_ahead(context);
         if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }

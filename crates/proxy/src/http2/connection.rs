@@ -16,7 +16,7 @@ use tokio::task::spawn_local;
 
 use super::intake::{Fault, Intake, Moment};
 use super::stream::{self, Piece};
-use super::wire::{Wire, stage_words};
+use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
@@ -66,6 +66,8 @@ pub struct Link {
     /// The library waits for the socket.
     pub(super) blocked: Cell<bool>,
     pub(super) intake: RefCell<Intake>,
+    /// Bytes read in this turn of the connection's.
+    pub(super) turn: Cell<usize>,
     limits: Http2,
     /// Streams whose tasks have not ended.
     streams: Cell<usize>,
@@ -92,6 +94,7 @@ impl Link {
             blocked: Cell::new(false),
             intake: RefCell::new(Intake::of_client(limits.max_concurrent_streams, head_bytes)),
             limits,
+            turn: Cell::new(0),
             streams: Cell::new(0),
             requests: Cell::new(0),
             active: Cell::new(core.timers.now()),
@@ -206,6 +209,7 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
         .initial_connection_window_size(connection_window(limits))
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .data_frame_budget(DATA_FRAME_BUDGET)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(limits.flood.errors as usize));
@@ -273,6 +277,7 @@ impl Driver {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        self.link.turn.set(0);
         loop {
             let over = self.poll_library(context);
             self.link.say();

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `connection.rs` | the life of a client's connection: streams begun, floods ended, quiet times, the drain |
 //! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
+//! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, and seats on them |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
@@ -18,6 +19,7 @@
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]
 
+mod ahead;
 mod connection;
 mod flood;
 mod hpack;
@@ -28,7 +30,8 @@ mod stream;
 pub mod translate;
 mod wire;
 
+pub use ahead::Ahead;
 pub use connection::{ERRORS, Link, PREFACE, serve};
 pub use flood::FLOODS;
 pub use server::{Lane, ServerSeat, begin as begin_server};
-pub use stream::{Chunk, Piece, Stream};
+pub use stream::{Chunk, Meter, Piece, Stream};

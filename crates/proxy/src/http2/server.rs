@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
 use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::intake::{Intake, Moment};
-use super::wire::{give_ready, stage, stage_words};
+use super::stream::Piece;
+use super::wire::{TURN_BYTES, give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
 use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
@@ -65,7 +65,7 @@ pub struct Lane {
 /// A connection to a server.
 pub struct ServerLink {
     /// None when no further stream may begin.
-    send: RefCell<Option<SendRequest<Bytes>>>,
+    send: RefCell<Option<SendRequest<Piece>>>,
     pub is_tls: bool,
     seats: Cell<usize>,
     /// Streams begun on it.
@@ -107,7 +107,7 @@ impl ServerLink {
         &self,
         request: http::Request<()>,
         end: bool,
-    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+    ) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
         let mut send = self.send.borrow_mut();
         // Of its own, so that one that waits to be opened does not stand in the way of the others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
@@ -319,7 +319,7 @@ async fn live(
     lane.wake();
 }
 
-type Begun = (SendRequest<Bytes>, Connection<ServerWire, Bytes>);
+type Begun = (SendRequest<Piece>, Connection<ServerWire, Piece>);
 
 fn data_frame_budget(streams: u32) -> usize {
     STREAM_WINDOW_BYTES as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
@@ -344,9 +344,10 @@ async fn greet(
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
-    let mut handshake = pin!(builder.handshake::<ServerWire, Bytes>(ServerWire(Rc::clone(wire))));
+    let mut handshake = pin!(builder.handshake::<ServerWire, Piece>(ServerWire(Rc::clone(wire))));
     let mut begun: Option<Begun> = None;
     poll_fn(|context| {
+        wire.turn.set(0);
         let over = match &mut begun {
             None => match handshake.as_mut().poll(context) {
                 Poll::Ready(Ok(both)) => {
@@ -377,7 +378,7 @@ async fn greet(
 struct Driver {
     core: Rc<Core>,
     link: Rc<ServerLink>,
-    connection: Connection<ServerWire, Bytes>,
+    connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
@@ -390,6 +391,7 @@ impl Driver {
     /// Ready when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>, deadline: &crate::deadline::Deadline) -> Poll<()> {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
+        self.wire.turn.set(0);
         loop {
             let over = Pin::new(&mut self.connection).poll(context).is_ready();
             self.wire.say();
@@ -456,6 +458,8 @@ struct Wired {
     /// The library waits for the socket.
     blocked: Cell<bool>,
     intake: RefCell<Intake>,
+    /// Bytes read in this turn of the connection's.
+    turn: Cell<usize>,
     /// Of these only that of errors is asked of a server.
     limits: Http2Flood,
 }
@@ -471,6 +475,7 @@ impl Wired {
             heard_at: Cell::new(core.timers.now()),
             blocked: Cell::new(false),
             intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize)),
+            turn: Cell::new(0),
             limits: Http2Flood::default(),
         }
     }
@@ -515,6 +520,10 @@ impl AsyncRead for ServerWire {
         let (mut inbox, mut intake) = (wired.inbox.borrow_mut(), wired.intake.borrow_mut());
         let mut passed = 0;
         while passed == 0 && !give_ready(&mut intake, into) {
+            if wired.turn.get() >= TURN_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             if inbox.is_empty() {
                 let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
                 if count == 0 {
@@ -529,6 +538,7 @@ impl AsyncRead for ServerWire {
             let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
             into.put_slice(&bytes[..taken.pass]);
             inbox.consume(taken.used);
+            wired.turn.set(wired.turn.get() + taken.used);
             passed = taken.pass;
         }
         if inbox.is_idle() {

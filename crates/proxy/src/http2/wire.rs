@@ -17,6 +17,16 @@ use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
 
+/// What is read at one go, before the streams have their turn: the library piles frames up as long as there are any, and those
+/// of a few bytes are many.
+pub(super) const TURN_BYTES: usize = 64 * 1024;
+/// What the library charges for a frame of DATA that lies unread, at most.
+const DATA_FRAME_CHARGE: usize = 256;
+/// A frame with a byte of data.
+const DATA_FRAME_BYTES_MIN: usize = 10;
+/// What may lie unread of a client's, by that charge: two turns' worth of the smallest frames. It is about what they take in memory.
+pub(super) const DATA_FRAME_BUDGET: usize = 2 * TURN_BYTES / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
+
 /// The library's end.
 pub struct Wire(pub Rc<Link>);
 
@@ -33,6 +43,10 @@ impl AsyncRead for Wire {
         loop {
             if give_ready(&mut intake, into) {
                 return Poll::Ready(Ok(()));
+            }
+            if link.turn.get() >= TURN_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             while inbox.is_empty() {
                 match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
@@ -55,6 +69,7 @@ impl AsyncRead for Wire {
             };
             into.put_slice(&bytes[..taken.pass]);
             inbox.consume(taken.used);
+            link.turn.set(link.turn.get() + taken.used);
             if taken.pass > 0 {
                 return Poll::Ready(Ok(()));
             }
