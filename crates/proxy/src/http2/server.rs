@@ -25,7 +25,7 @@ use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
 use crate::notice::{Notice, Way};
-use crate::pool::{Permit, PoolKey, Returned, ServerConnection};
+use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::seat;
 use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
@@ -46,6 +46,9 @@ const SEND_BUFFER_BYTES: usize = 64 * 1024;
 const ERRORS_MAX: usize = 1000;
 /// Connections to one server that a core makes at the same time.
 const CONNECTING_MAX: usize = 4;
+/// How long a core's only connection to a server with a limit is used before it makes way for another core's: making one costs
+/// some round trips.
+const SHARE_MILLIS: u64 = 100;
 
 /// The connections to one server.
 #[derive(Default)]
@@ -75,6 +78,8 @@ pub struct ServerLink {
     /// Whether its server is open and still where the connection leads.
     notice: Arc<Notice>,
     way: Cell<Way>,
+    /// Milliseconds on the core's clock: when it was made.
+    since: u64,
     /// Whom to wake when it is to end.
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
@@ -120,6 +125,10 @@ impl ServerLink {
         if let Some(driver) = self.driver.take() {
             driver.wake();
         }
+    }
+
+    fn is_open(&self) -> bool {
+        self.send.borrow().is_some()
     }
 
     /// Whether it leads to where its server is.
@@ -170,7 +179,36 @@ impl Lane {
 
     /// Whether there is a connection on which a seat will become free.
     pub fn is_alive(&self) -> bool {
-        self.connecting.get() > 0 || !self.links.borrow().is_empty()
+        self.connecting.get() > 0 || self.links.borrow().iter().any(|link| link.is_open())
+    }
+
+    /// Its connections.
+    pub fn links(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// Requests of another core wait for a connection to this server, which has as many as it may: whoever drives one looks
+    /// whether it is to make way.
+    pub fn call(&self) {
+        for link in self.links.borrow().iter() {
+            link.driver.borrow().iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// Whether this connection is to end for another core's sake: at most one at a time, the emptiest, and not before it has been
+    /// of use. Else when to look again.
+    fn make_way(&self, link: &Rc<ServerLink>, now: u64) -> Result<(), u64> {
+        let links = self.links.borrow();
+        if links.iter().any(|other| !other.is_open()) {
+            return Err(u64::MAX);
+        }
+        let emptiest = links.iter().min_by_key(|other| other.seats.get());
+        if !emptiest.is_some_and(|emptiest| Rc::ptr_eq(emptiest, link)) {
+            return Err(u64::MAX);
+        }
+        let is_idle = link.seats.get() == 0 && link.requests.get() > 0;
+        let due = link.since + SHARE_MILLIS;
+        if is_idle || links.len() > 1 || now >= due { Ok(()) } else { Err(due) }
     }
 
     /// Whether those who wait are more than those being made will seat.
@@ -288,12 +326,16 @@ async fn live(
         expires,
         notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
         way: Cell::new(way),
+        since: core.timers.now(),
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });
     lane.speaks_http1.set(false);
     lane.connecting.set(lane.connecting.get() - 1);
     lane.links.borrow_mut().push(Rc::clone(&link));
+    let backends = Rc::clone(&snapshot.backends);
+    let pool = &backends[backend.0].pool;
+    pool.note(server);
     lane.wake();
     let idle = config.timeouts.idle.as_millis() as u64;
     let ping = config.http2.ping.as_millis() as u64;
@@ -307,11 +349,15 @@ async fn live(
         pinged: None,
         idle,
         ping,
+        lane: Rc::clone(&lane),
+        turnstile: pool.turnstile.clone(),
+        server,
     };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
     link.close();
     lane.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &link));
+    pool.note(server);
     core.metrics.lower(metrics.open);
     drop(driver);
     // Whoever has a permit in mind may have this one now.
@@ -385,6 +431,10 @@ struct Driver {
     pinged: Option<u64>,
     idle: u64,
     ping: u64,
+    lane: Rc<Lane>,
+    /// None where no server of the backend has a limit.
+    turnstile: Option<Arc<ServerTurnstile>>,
+    server: usize,
 }
 
 impl Driver {
@@ -416,6 +466,12 @@ impl Driver {
             due = due.min(now + self.idle);
             if self.poll_ping(context, now, &mut due) {
                 return Poll::Ready(());
+            }
+        }
+        if self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(self.server)) {
+            match self.lane.make_way(&self.link, now) {
+                Ok(()) => self.link.close(),
+                Err(later) => due = due.min(later),
             }
         }
         deadline.set(due, context.waker());
