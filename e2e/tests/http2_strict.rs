@@ -462,3 +462,26 @@ fn a_shared_connection_is_for_the_names_of_its_certificate() {
     }
     assert!(!origin.received_text().contains("elsewhere") && !origin.received_text().contains("a.b."));
 }
+
+/// RFC 9110 §15.5.20: nor for those that its listener has no route for, while a path that it has none for is not found.
+#[test]
+fn a_shared_connection_is_for_the_names_of_its_listener() {
+    let origin = Origin::always(HELLO);
+    let config = simple(&[origin.address()]);
+    let engine = Engine::start(&format!("{config}host = \"shop.test\"\npath = \"/api\"\n"));
+    for (name, path, status) in [
+        ("shop.test", "/api", 200),
+        ("shop.test", "/", 404),
+        ("localhost", "/api", 421),
+        ("localhost:81", "/", 421),
+        ("127.0.0.1", "/", 421),
+    ] {
+        for mut client in [Http2::start_tls(&engine), Http2::start(&engine)] {
+            let fields = [(":method", "GET"), (":scheme", "https"), (":authority", name), (":path", path)];
+            client.headers(1, END_STREAM, &fields);
+            assert_eq!(outcome(&client.next_of(1)), Status(status), "{name}{path}");
+        }
+    }
+    let old = engine.client("plain").ask("GET /api HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(old.status, 404, "a connection of HTTP/1.1 is not shared among names");
+}
