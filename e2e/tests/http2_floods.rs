@@ -198,6 +198,7 @@ fn resets_that_the_engine_is_made_to_say() {
     type Provocation = fn(u32) -> Vec<u8>;
     // What is counted when it goes on. Where the library takes a stream's error for the connection's the first one is the last.
     let provocations: &[(&str, &str, u32, &[&str], Provocation)] = &[
+        // Which of the limits it meets first depends on where a second of the engine's begins.
         ("a window beyond its end", "stream", FLOW_CONTROL_ERROR, &["window-update", "library"], |stream| {
             frame(WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes())
         }),
