@@ -441,5 +441,7 @@ fn write_block(stream: u32, flags: u8, block: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 #[cfg(test)]
 mod tests;

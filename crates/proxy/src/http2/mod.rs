@@ -24,7 +24,7 @@ mod connection;
 mod flood;
 mod hpack;
 mod huffman;
-mod intake;
+pub mod intake;
 mod server;
 mod stream;
 pub mod translate;

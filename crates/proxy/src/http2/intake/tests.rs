@@ -246,3 +246,49 @@ fn noise_is_borne() {
         assert!(intake.held.len() < 100 && intake.ready().is_empty(), "seed {seed}");
     }
 }
+
+/// The library is asked: what it gets in place of flawed blocks keeps its connection, whatever refers to whatever.
+#[test]
+fn no_header_block_that_can_be_followed_ends_the_connection() {
+    const NAMES: &[&[u8]] = &[
+        b"x-a",
+        b"x-b",
+        b"cookie",
+        b"X-Upper",
+        b"",
+        b":path",
+        b":method",
+        b":status",
+        b":scheme",
+        b":authority",
+        b":what",
+        b"connection",
+        b"content-length",
+        b"te",
+        b"host",
+        b"x y",
+    ];
+    const VALUES: &[&[u8]] =
+        &[b"", b"1", b"GET", b"/", b"/#x", b"200", b"20", b"a\r\nb", b"\0", b"\xff\xfe", b"https", b"a b", b"trailers"];
+    for seed in 0..2_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut texts = Vec::new();
+        for _ in 0..random.usize(1..12) {
+            let mut block = if random.bool() { vec![0x82, 0x84, 0x86] } else { Vec::new() };
+            if random.u8(..8) == 0 {
+                block.insert(0, 0x20 + random.u8(..31));
+            }
+            for _ in 0..random.usize(..8) {
+                let (name, value) = (NAMES[random.usize(..NAMES.len())], VALUES[random.usize(..VALUES.len())]);
+                match random.u8(..4) {
+                    0 => block.push(0x80 | random.u8(1..68)),
+                    1 => block.extend([&[0x40 | random.u8(1..62), value.len() as u8], value].concat()),
+                    _ => block.extend(literal(if random.bool() { 0x40 } else { 0 }, name, value)),
+                }
+            }
+            texts.push(block);
+        }
+        let blocks: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        fuzz::check(&blocks);
+    }
+}
