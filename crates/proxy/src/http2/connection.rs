@@ -209,7 +209,7 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
         .initial_connection_window_size(connection_window(limits))
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .data_frame_budget(DATA_FRAME_BUDGET)
+        .data_frame_budget(DATA_FRAME_BUDGET.max(connection_window(limits) as usize / 2))
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(limits.flood.errors as usize));

@@ -111,11 +111,11 @@ impl Counts {
     }
 }
 
-/// What a frame counts as; HEADERS, GOAWAY and DATA with something in it do not (RFC 9113 §6).
+/// What a frame counts as; HEADERS, DATA with something in it, and PUSH_PROMISE, which ends the connection, do not (RFC 9113 §6).
 fn kind(frame: u8, empty: bool) -> Option<Kind> {
     match frame {
         0x0 if empty => Some(Kind::EmptyData),
-        0x0 | 0x1 | 0x5 | 0x7 => None,
+        0x0 | 0x1 | 0x5 => None,
         // PRIORITY_UPDATE is of RFC 9218.
         0x2 | 0x10 => Some(Kind::Priority),
         0x3 => Some(Kind::Reset),
@@ -123,6 +123,7 @@ fn kind(frame: u8, empty: bool) -> Option<Kind> {
         0x6 => Some(Kind::Ping),
         0x8 => Some(Kind::WindowUpdate),
         0x9 => Some(Kind::Continuation),
+        // GOAWAY among them: of a client's one or two mean something.
         _ => Some(Kind::Unknown),
     }
 }

@@ -14,7 +14,10 @@ use super::hpack::Follower;
 
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
+const PRIORITY_FRAME: u8 = 0x2;
 const RST_STREAM: u8 = 0x3;
+const SETTINGS: u8 = 0x4;
+const PING: u8 = 0x6;
 const WINDOW_UPDATE: u8 = 0x8;
 const CONTINUATION: u8 = 0x9;
 
@@ -22,6 +25,11 @@ const END_STREAM: u8 = 0x1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
+const ACK: u8 = 0x1;
+
+/// SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.5.2), and the highest value of it.
+const INITIAL_WINDOW_SIZE: u16 = 0x4;
+const WINDOW_BYTES_MAX: u32 = 0x7fff_ffff;
 
 /// A frame's payload at most: the initial SETTINGS_MAX_FRAME_SIZE (RFC 9113 §6.5.2), which we leave as it is.
 const FRAME_BYTES_MAX: usize = 16_384;
@@ -221,6 +229,9 @@ impl Intake {
         if self.block.as_ref().is_some_and(|block| header.kind != CONTINUATION || header.stream != block.stream) {
             return Err(Fault::Error(Reason::PROTOCOL_ERROR));
         }
+        if let Some(reason) = wrong(&header, payload) {
+            return Err(Fault::Error(reason));
+        }
         let verdict = match header.kind {
             HEADERS if header.length <= FRAME_BYTES_MAX => self.judge_headers(&header, frame)?,
             CONTINUATION if header.length <= FRAME_BYTES_MAX => self.judge_continuation(&header, payload)?,
@@ -389,11 +400,35 @@ fn wanted(frame: &[u8]) -> usize {
     let header = FrameHeader::read(frame);
     let whole = match header.kind {
         HEADERS | CONTINUATION => header.length <= FRAME_BYTES_MAX,
+        SETTINGS => header.length <= FRAME_BYTES_MAX,
         WINDOW_UPDATE => header.length == 4,
         DATA => header.has(PADDED) && !header.has(END_STREAM) && header.length <= PADDING_BYTES_MAX,
         _ => false,
     };
     FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
+}
+
+/// What ends the connection whatever its state is, where the library has another code for it (RFC 9113 §6.3 to §6.9).
+fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
+    let length = header.length;
+    let is_long = match header.kind {
+        PRIORITY_FRAME => length == 5,
+        RST_STREAM | WINDOW_UPDATE => length == 4,
+        SETTINGS if header.has(ACK) => length == 0,
+        SETTINGS => length.is_multiple_of(6),
+        PING => length == 8,
+        _ => true,
+    };
+    let mut settings = payload.chunks_exact(6).filter(|_| header.kind == SETTINGS);
+    let too_wide = settings.any(|setting| {
+        let value = u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]);
+        u16::from_be_bytes([setting[0], setting[1]]) == INITIAL_WINDOW_SIZE && value > WINDOW_BYTES_MAX
+    });
+    match header.kind {
+        _ if !is_long => Some(Reason::FRAME_SIZE_ERROR),
+        SETTINGS if too_wide => Some(Reason::FLOW_CONTROL_ERROR),
+        _ => None,
+    }
 }
 
 /// Whether there is no data in it: no payload, or padding alone.

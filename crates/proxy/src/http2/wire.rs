@@ -24,7 +24,8 @@ pub(super) const TURN_BYTES: usize = 64 * 1024;
 const DATA_FRAME_CHARGE: usize = 256;
 /// A frame with a byte of data.
 const DATA_FRAME_BYTES_MIN: usize = 10;
-/// What may lie unread of a client's, by that charge: two turns' worth of the smallest frames. It is about what they take in memory.
+/// What may lie unread of a client's at least, by that charge: two turns' worth of the smallest frames. It is about what they take in
+/// memory. More where the windows are wide, by the library's own measure: half of what they come to.
 pub(super) const DATA_FRAME_BUDGET: usize = 2 * TURN_BYTES / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.

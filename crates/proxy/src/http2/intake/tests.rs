@@ -58,7 +58,9 @@ fn each_kind_of_frame_has_its_own_limit() {
     assert_eq!(passed(&frame(0x0, PADDED, 1, &[4, 0, 0, 0, 0])), limits.empty_data);
     assert_eq!(passed(&frame(0x8, 0, 1, &[0, 0, 0, 1])), limits.window_updates);
     assert_eq!(passed(&frame(0x8, 0, 1, &[0, 0, 0, 0])), limits.errors);
+    assert_eq!(passed(&frame(0x4, ACK, 0, &[])), limits.settings);
     assert_eq!(passed(&frame(0xbb, 0, 1, &[])), limits.unknown);
+    assert_eq!(passed(&frame(0x7, 0, 0, &[0; 8])), limits.unknown);
     assert_eq!(passed(&frame(0x0, 0, 1, &[7; 100])), 20_000);
     assert_eq!(passed(&get(1, WHOLE, &[])), 20_000);
     let (mut intake, limits) = begun();
@@ -131,6 +133,26 @@ fn nothing_comes_between_the_frames_of_a_block() {
     let (mut intake, limits) = begun();
     let alone = frame(CONTINUATION, END_HEADERS, 1, &[0x82]);
     assert_eq!(given(&mut intake, &limits, &alone, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+}
+
+#[test]
+fn what_ends_the_connection_says_why() {
+    let size = Reason::FRAME_SIZE_ERROR;
+    for (what, bytes, reason) in [
+        ("a short PRIORITY", frame(PRIORITY_FRAME, 0, 1, &[0; 4]), size),
+        ("a long RST_STREAM", frame(RST_STREAM, 0, 1, &[0; 5]), size),
+        ("SETTINGS and a half", frame(SETTINGS, 0, 0, &[0; 9]), size),
+        ("SETTINGS acknowledged with some", frame(SETTINGS, ACK, 0, &[0; 6]), size),
+        ("a short PING", frame(PING, 0, 0, &[0; 7]), size),
+        ("a short WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &[0; 3]), size),
+        ("a window too wide", frame(SETTINGS, 0, 0, &[0, 4, 0x80, 0, 0, 0]), Reason::FLOW_CONTROL_ERROR),
+        ("a block of nonsense", get(1, WHOLE, &[0x80]), Reason::COMPRESSION_ERROR),
+    ] {
+        for step in [1, 1000] {
+            let (mut intake, limits) = begun();
+            assert_eq!(given(&mut intake, &limits, &bytes, step), Err(Fault::Error(reason)), "{what}");
+        }
+    }
 }
 
 #[test]
