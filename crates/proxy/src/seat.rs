@@ -1,6 +1,6 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ pub async fn take(
     let key = PoolKey { server, owner };
     let preamble = preamble(client, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, client.deadline())).await;
+    let made = connect_for(client, snapshot, backend, key, permit, &preamble).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         client.count_timeout(Wait::Connect);
@@ -154,6 +154,29 @@ pub async fn take(
     let mut made = made.map_err(Refusal::Failed)?;
     made.requests = 1;
     Ok(Seat::Connection(made))
+}
+
+/// Makes a connection while its client waits, whose body does not pile up meanwhile.
+async fn connect_for(
+    client: &mut ClientSide<'_>,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    preamble: &[u8],
+) -> Result<Box<ServerConnection>, Attempt> {
+    let core = Rc::clone(client.core());
+    if let ClientSide::Http1(_) = client {
+        return Box::pin(connect(&core, snapshot, backend, key, permit, preamble, client.deadline())).await;
+    }
+    // The stream's own is not to be had while the stream is read.
+    let deadline = core.timers.deadline();
+    let mut made = Box::pin(connect(&core, snapshot, backend, key, permit, preamble, &deadline));
+    poll_fn(|context| {
+        client.read_ahead(context);
+        made.as_mut().poll(context)
+    })
+    .await
 }
 
 /// A stream on a connection that carries many. Connections are made as they are needed, and waited for.

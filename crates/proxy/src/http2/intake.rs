@@ -89,7 +89,7 @@ struct Client {
     counts: Counts,
     /// The newest of its streams.
     last: u32,
-    /// Streams that it has not ended, the oldest first.
+    /// Streams that it has not ended, the oldest first, and so by number.
     uploads: Vec<u32>,
     uploads_max: usize,
 }
@@ -302,7 +302,7 @@ impl Intake {
                 }
             } else {
                 // Trailers have no pseudo-header fields (RFC 9113 §8.1), and the library leaves them out.
-                flawed |= seen.pseudo && client.uploads.contains(&stream);
+                flawed |= seen.pseudo && client.is_open(stream);
                 if ends {
                     self.end_upload(stream);
                 }
@@ -315,7 +315,7 @@ impl Intake {
         let stream = header.stream;
         let (known, open) = match &self.client {
             None => (true, true),
-            Some(client) => (stream <= client.last, client.uploads.contains(&stream)),
+            Some(client) => (stream <= client.last, client.is_open(stream)),
         };
         // Of a stream that never was the library knows what to say, and of frames that are too long.
         if stream == 0 || !known || header.length > FRAME_BYTES_MAX {
@@ -355,8 +355,10 @@ impl Intake {
     }
 
     fn end_upload(&mut self, stream: u32) {
-        if let Some(client) = &mut self.client {
-            client.uploads.retain(|open| *open != stream);
+        if let Some(client) = &mut self.client
+            && let Ok(place) = client.uploads.binary_search(&stream)
+        {
+            client.uploads.remove(place);
         }
     }
 
@@ -383,6 +385,10 @@ impl Intake {
 }
 
 impl Client {
+    fn is_open(&self, stream: u32) -> bool {
+        self.uploads.binary_search(&stream).is_ok()
+    }
+
     fn begin_upload(&mut self, stream: u32) {
         if self.uploads.len() >= self.uploads_max {
             // Refused or reset long ago.
