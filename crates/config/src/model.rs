@@ -295,9 +295,10 @@ pub struct Http2Flood {
     pub empty_data: u32,
     /// WINDOW_UPDATE, besides one for each KiB that was sent. Default 1000.
     pub window_updates: u32,
-    /// Frames of types that nobody knows. Default 1000.
+    /// Frames of types that nobody knows, and GOAWAY. Default 1000.
     pub unknown: u32,
-    /// Streams that were reset because of what the client did wrong, in a connection's whole life. Default 1000.
+    /// Streams that were reset because of what the client did wrong, in a connection's whole life: as many by the library as by us.
+    /// Default 1000.
     pub errors: u32,
 }
 

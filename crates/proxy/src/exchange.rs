@@ -155,6 +155,11 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         return Decision::Answered(answer_error(client, request, 403, "client-certificate-required"));
     }
     match route.map(|route| &route.action) {
+        // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
+        None if matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host) => {
+            request.note.fault = Some("misdirected");
+            Decision::Answered(answer_error(client, request, 421, "misdirected"))
+        }
         None => {
             request.note.fault = Some("no-route");
             Decision::Answered(answer_error(client, request, 404, "no-route"))

@@ -426,10 +426,11 @@ impl Pool {
         }
     }
 
-    /// Tells the other cores how many are idle here.
-    fn note(&self, server: usize) {
+    /// Says what others could have of this core's: idle connections, and those of many streams, which make way
+    /// ([`Lane::make_way`]).
+    pub fn note(&self, server: usize) {
         if let Some(turnstile) = &self.turnstile {
-            turnstile.note_idle(self.core, server, self.idle(server));
+            turnstile.note_idle(self.core, server, self.idle(server) + self.lanes[server].links());
         }
     }
 }

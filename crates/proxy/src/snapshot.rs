@@ -853,6 +853,11 @@ impl CoreSnapshot {
         Some(&self.shared.config.routes[index])
     }
 
+    /// Whether a listener has any route for a host.
+    pub fn serves(&self, listener: usize, host: &str) -> bool {
+        self.shared.router.serves(listener, host)
+    }
+
     /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
     pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
         let index = self.shared.relay_router.find(listener, name, b"/")?;

@@ -62,6 +62,11 @@ impl<'a> Downstream<'a> {
         }
     }
 
+    /// While the server takes nothing.
+    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+        self.client.read_ahead(context);
+    }
+
     /// The server has taken so many bytes of the body.
     pub fn release(&mut self, count: usize) {
         if let ClientSide::Http2(stream) = &mut self.client
