@@ -160,7 +160,10 @@ fn what_is_said_of_tracing_reaches_the_model() {
     assert_eq!(endpoint.address, ServerAddress::Ip("[::1]:80".parse().expect("an address")));
     assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("[::1]", "/v1/traces"));
     assert!(tracing.tls.is_none() && tracing.headers.is_none() && tracing.attributes.is_empty());
-    assert_eq!((tracing.sample, tracing.trust, tracing.spans_per_second), (SampleRate(10_000), TraceTrust::Parent, 1000));
+    assert_eq!(
+        (tracing.sample, tracing.trust, tracing.spans_per_second),
+        (SampleRate(10_000), TraceTrust::Parent, 1000)
+    );
     assert_eq!((tracing.service_name.as_str(), tracing.timeout), ("propylon", Duration::from_secs(10)));
 }
 

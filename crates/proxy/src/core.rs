@@ -31,6 +31,7 @@ use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
+use crate::trace::Tracer;
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;
@@ -45,6 +46,8 @@ pub struct Core {
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<Sheet>,
+    /// None where nothing is traced.
+    pub tracer: RefCell<Option<Tracer>>,
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
@@ -126,6 +129,7 @@ impl Core {
             metrics,
             telemetry,
             log: RefCell::new(log),
+            tracer: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
             gate: Gate::new(budget),
@@ -171,6 +175,9 @@ impl Core {
     /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
     pub fn adopt(&self, publication: &Publication, worker: usize) {
         let next = self.snapshot().succeeded_by(publication, worker);
+        if let (Some(tracer), Some(tracing)) = (&mut *self.tracer.borrow_mut(), &next.shared.config.tracing) {
+            tracer.follow(tracing, self.timers.now());
+        }
         *self.snapshot.borrow_mut() = next;
     }
 
@@ -236,6 +243,7 @@ impl Core {
             self.metrics.add(self.telemetry.process.access_log_dropped, dropped);
         }
         drop(log);
+        self.hand_spans_over();
         self.report_parking();
         self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
@@ -250,6 +258,15 @@ impl Core {
             self.report_ready_certificates();
         }
         self.relieve();
+    }
+
+    fn hand_spans_over(&self) {
+        let mut tracer = self.tracer.borrow_mut();
+        let Some(tracer) = &mut *tracer else { return };
+        tracer.outbox.hand_over();
+        let metrics = &self.telemetry.traces;
+        self.metrics.add(metrics.dropped.queue_full, tracer.outbox.take_dropped());
+        self.metrics.set(metrics.waiting, tracer.outbox.waiting() as i64);
     }
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.

@@ -26,6 +26,7 @@ use crate::shortage::{Shared, Watch};
 use crate::signer;
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
+use crate::trace::{ExportCounts, Exporter, Outbox};
 use crate::worker::{self, Assignment, Phase};
 
 /// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
@@ -39,6 +40,8 @@ const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
 /// How long the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector.
+const SPANS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why the engine could not start.
 #[derive(Debug)]
@@ -191,6 +194,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
+    let (exporter, mut outboxes) = start_exporter(&snapshot, workers).map_err(StartError::Threads)?;
     let mut threads = Vec::new();
     for (index, listeners) in sockets.into_iter().enumerate() {
         let assignment = Assignment {
@@ -201,6 +205,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
+            spans: outboxes.pop(),
             shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
@@ -228,10 +233,21 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         phase,
         addresses,
         log_failures,
+        exporter,
     };
-    let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    let (outcome, exporter) = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    if let Some(exporter) = exporter {
+        exporter.finish(SPANS_PATIENCE);
+    }
     log.finish(LOG_PATIENCE);
     Ok(outcome)
+}
+
+/// The thread that sends spans, and the cores' ends of it; neither where nothing is traced.
+fn start_exporter(snapshot: &Snapshot, cores: usize) -> io::Result<(Option<Exporter>, Vec<Outbox>)> {
+    let Some(target) = &snapshot.collector else { return Ok((None, Vec::new())) };
+    let (exporter, outboxes) = Exporter::start(Arc::clone(target), cores)?;
+    Ok((Some(exporter), outboxes))
 }
 
 /// The main thread's own work.
@@ -249,6 +265,8 @@ struct Main {
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
+    /// None where nothing is traced.
+    exporter: Option<Exporter>,
     /// By listener: what is bound, with the ports that the kernel chose.
     addresses: Vec<Vec<SocketAddr>>,
 }
@@ -258,7 +276,7 @@ impl Main {
         mut self,
         admin: Option<TcpListener>,
         threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<(Outcome, Option<Exporter>)> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let health = Health::start(&self.snapshot, &self.store, &self.telemetry);
@@ -288,6 +306,7 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
+        let mut exports_seen = ExportCounts::default();
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
@@ -297,6 +316,7 @@ impl Main {
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
+                    exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets();
                     self.report_kernels();
                     self.report_lookups();
@@ -309,7 +329,8 @@ impl Main {
                 }
             }
         }
-        Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+        let outcome = self.drain(&mut terminate, &mut interrupt, threads).await;
+        Ok((outcome, self.exporter.take()))
     }
 
     /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
@@ -417,6 +438,14 @@ impl Main {
         let failures = self.log_failures.load(Ordering::Relaxed);
         self.column().add(self.telemetry.process.access_log_failed, failures - seen);
         failures
+    }
+
+    /// As with the log.
+    fn report_exports(&self, seen: ExportCounts) -> ExportCounts {
+        let Some(exporter) = &self.exporter else { return seen };
+        let counts = exporter.counts();
+        self.telemetry.traces.report(&self.column(), counts, seen);
+        counts
     }
 
     async fn drain(

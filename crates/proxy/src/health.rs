@@ -6,7 +6,7 @@
 
 mod grpc;
 mod http;
-mod line;
+pub(crate) mod line;
 pub mod probe;
 
 use std::cell::RefCell;

@@ -31,6 +31,7 @@ use crate::signer::Places;
 use crate::sticky::{self, Sticky};
 use crate::telemetry::address_label;
 use crate::ticket_keys::TicketSets;
+use crate::trace::Target;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
@@ -78,6 +79,8 @@ pub struct Snapshot {
     /// By `BackendId`; none for plaintext.
     pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
     tickets: Arc<TicketSets>,
+    /// Where spans go; none where nothing is traced.
+    pub collector: Option<Arc<Target>>,
 }
 
 /// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
@@ -123,6 +126,8 @@ impl Snapshot {
         warnings.extend(more);
         let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
         warnings.extend(more);
+        let (collector, more) = load_collector(&config).map_err(CompileError::Certificates)?;
+        warnings.extend(more);
         let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
         let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
         let servers: Arc<Vec<Vec<Server>>> = Arc::new(look_up(&config)?);
@@ -151,6 +156,7 @@ impl Snapshot {
             profiles,
             upstreams,
             tickets,
+            collector: collector.map(Arc::new),
         };
         Ok((snapshot, warnings))
     }
@@ -173,6 +179,7 @@ impl Snapshot {
             profiles,
             upstreams,
             tickets: Arc::clone(&self.tickets),
+            collector: self.collector.clone(),
         }
     }
 
@@ -229,6 +236,13 @@ pub fn load_signers(signers: &[Signer]) -> Result<(Vec<LinkProfile>, Vec<Finding
         }
     }
     if loaded.len() < signers.len() { Err(findings) } else { Ok((loaded, findings)) }
+}
+
+/// None where nothing is traced; as [`load_profiles`].
+pub fn load_collector(config: &Config) -> Result<(Option<Target>, Vec<Finding>), Vec<Finding>> {
+    let Some(tracing) = &config.tracing else { return Ok((None, Vec::new())) };
+    let (target, findings) = Target::load(tracing, &config.process.resolver)?;
+    Ok((Some(target), findings))
 }
 
 /// What [`load_upstreams`] has loaded: by backend; none for plaintext.

@@ -16,6 +16,7 @@ use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
+use crate::trace::TraceMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -83,6 +84,7 @@ pub struct Telemetry {
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
+    pub traces: TraceMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -550,9 +552,10 @@ impl Telemetry {
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
+        let traces = TraceMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, traces }, store)
     }
 }
 

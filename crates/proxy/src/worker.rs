@@ -21,11 +21,13 @@ use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::engine::worker_count;
 use crate::seat;
 use crate::shortage::{Reason, Room, Shared};
 use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
+use crate::trace::{Ids, Outbox, Tracer};
 use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
@@ -58,6 +60,8 @@ pub struct Assignment {
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
+    /// None where nothing is traced.
+    pub spans: Option<Outbox>,
     pub shared: Arc<Shared>,
     /// Client connections at once.
     pub connections_max: usize,
@@ -92,6 +96,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         column,
         telemetry,
         log,
+        spans,
         shared,
         connections_max,
         batching,
@@ -107,6 +112,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
+    trace_requests(&core, spans);
     for (listener, socket) in listeners {
         let socket = watched(socket)?;
         spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
@@ -137,7 +143,18 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     core.clear_pools();
     core.tick(false);
+    // The exporter waits for nobody's spans after this.
+    core.tracer.take();
     Ok(())
+}
+
+fn trace_requests(core: &Core, spans: Option<Outbox>) {
+    let snapshot = core.snapshot();
+    let config = &snapshot.shared.config;
+    let (Some(outbox), Some(tracing)) = (spans, &config.tracing) else { return };
+    let ids = Ids::new(propylon_crypto::seed(), propylon_crypto::seed());
+    let tracer = Tracer::new(tracing, worker_count(config), ids, outbox, core.timers.now());
+    *core.tracer.borrow_mut() = Some(tracer);
 }
 
 /// A listener whose accepts we make ourselves: tokio's own would register every connection with the event loop at once.

@@ -1,0 +1,261 @@
+//! Traces: which trace a request belongs to, whether it is recorded, what servers are told of it, and its spans.
+//!
+//! A request begins a trace or goes on with its caller's (W3C Trace Context). Where it is recorded it has one span, and
+//! each attempt at a server another below it; both go to the exporter when they have ended. Where nothing is traced a core
+//! has no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
+
+mod collector;
+mod context;
+mod export;
+mod metrics;
+mod record;
+mod span;
+mod target;
+
+use std::time::{Instant, SystemTime};
+
+use propylon_config::{TraceTrust, Tracing};
+use propylon_policy::sampling::{Decision, Sampler};
+
+pub use self::context::TraceId;
+use self::context::{Context, SpanId, is_state, parse_parent};
+pub use self::export::{ExportCounts, Exporter, Outbox};
+pub use self::metrics::TraceMetrics;
+pub use self::record::{Reached, Went, end_attempt, finish};
+use self::span::{STATE_BYTES_MAX, Span};
+pub use self::target::Target;
+use crate::http1::{Name, RequestHead, write_line};
+
+/// One core's.
+pub struct Tracer {
+    sampler: Sampler,
+    /// What the sampler was made of.
+    rules: Rules,
+    cores: usize,
+    ids: Ids,
+    pub outbox: Outbox,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rules {
+    sample: u32,
+    trusts_parent: bool,
+    spans_per_second: u32,
+}
+
+/// Identifiers by chance. Two generators for the two halves of a trace's: one alone has fewer states than a fleet of
+/// engines makes traces.
+pub struct Ids {
+    high: fastrand::Rng,
+    low: fastrand::Rng,
+}
+
+/// The same moment on two clocks: spans begin at a time of day, and last as a clock says that is never set.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub wall: SystemTime,
+    pub steady: Instant,
+}
+
+impl Moment {
+    /// A moment that has been, by the clock that is never set.
+    pub fn past(steady: Instant) -> Moment {
+        let now = SystemTime::now();
+        Moment { wall: now.checked_sub(steady.elapsed()).unwrap_or(now), steady }
+    }
+}
+
+/// The trace of a request.
+#[derive(Default)]
+pub enum Trace {
+    /// Nothing is traced.
+    #[default]
+    Off,
+    /// It is not recorded, and what the caller has said goes on as it came.
+    Passed(TraceId),
+    /// It is not recorded, and servers are told so.
+    Told(Context),
+    Recorded(Box<Recording>),
+}
+
+/// A request that is recorded, in progress.
+pub struct Recording {
+    context: Context,
+    /// The caller's span.
+    parent: Option<SpanId>,
+    state: Option<Box<str>>,
+    /// When the request began.
+    began: Moment,
+    /// The one in progress.
+    attempt: Option<Attempt>,
+    /// Attempts that have ended.
+    spans: Vec<Span>,
+}
+
+struct Attempt {
+    span: SpanId,
+    began: Instant,
+}
+
+impl Ids {
+    pub fn new(high: u64, low: u64) -> Ids {
+        Ids { high: fastrand::Rng::with_seed(high), low: fastrand::Rng::with_seed(low) }
+    }
+
+    fn trace(&mut self) -> TraceId {
+        loop {
+            let bytes = u128::from(self.high.u64(..)) << 64 | u128::from(self.low.u64(..));
+            if let Some(id) = TraceId::new(bytes.to_be_bytes()) {
+                return id;
+            }
+        }
+    }
+
+    fn span(&mut self) -> SpanId {
+        loop {
+            if let Some(id) = SpanId::new(self.low.u64(..).to_be_bytes()) {
+                return id;
+            }
+        }
+    }
+}
+
+impl Rules {
+    fn of(tracing: &Tracing) -> Rules {
+        Rules {
+            sample: tracing.sample.0,
+            trusts_parent: tracing.trust == TraceTrust::Parent,
+            spans_per_second: tracing.spans_per_second,
+        }
+    }
+
+    fn sampler(&self, cores: usize, now: u64) -> Sampler {
+        Sampler::new(self.sample, self.trusts_parent, self.spans_per_second, cores, now)
+    }
+}
+
+impl Tracer {
+    /// `now`: milliseconds on the core's clock.
+    pub fn new(tracing: &Tracing, cores: usize, ids: Ids, outbox: Outbox, now: u64) -> Tracer {
+        let rules = Rules::of(tracing);
+        Tracer { sampler: rules.sampler(cores, now), rules, cores, ids, outbox }
+    }
+
+    /// Goes by another configuration from the next request on.
+    pub fn follow(&mut self, tracing: &Tracing, now: u64) {
+        let rules = Rules::of(tracing);
+        if rules != self.rules {
+            self.sampler = rules.sampler(self.cores, now);
+            self.rules = rules;
+        }
+    }
+
+    /// What becomes of a request whose head has come. Fields that it leaves no longer go on. `now`: milliseconds on the
+    /// core's clock.
+    pub fn begin(
+        &mut self,
+        head: &mut RequestHead,
+        text: &[u8],
+        began: impl FnOnce() -> Moment,
+        now: u64,
+    ) -> (Trace, Decision) {
+        let parent = if self.rules.trusts_parent { parent(head, text) } else { None };
+        let keeps_state = parent.is_some() && is_state(values(head, text, Name::Tracestate));
+        let came = parent.map(|parent| parent.context);
+        let trace = came.map_or_else(|| self.ids.trace(), |context| context.trace);
+        let decision = self.sampler.decide(came.map(|context| context.sampled), trace.low(), now);
+        let mut context =
+            Context { trace, span: self.ids.span(), sampled: false, random: came.is_none_or(|context| context.random) };
+        let made = match (decision, parent) {
+            (Decision::Recorded, _) => {
+                context.sampled = true;
+                let state = if keeps_state { state(head, text) } else { None };
+                let parent = came.map(|context| context.span);
+                let began = began();
+                let recording = Recording { context, parent, state, began, attempt: None, spans: Vec::new() };
+                Trace::Recorded(Box::new(recording))
+            }
+            // What others have decided stands: their spans have each other for parents, and ours is none of them.
+            (_, Some(parent)) if parent.is_current => Trace::Passed(trace),
+            (_, Some(parent)) => Trace::Told(parent.context),
+            (_, None) => Trace::Told(context),
+        };
+        let passes = matches!(made, Trace::Passed(_));
+        head.fields.withhold_kinds(|kind| match kind {
+            Name::Traceparent => !passes,
+            Name::Tracestate => !keeps_state,
+            _ => false,
+        });
+        (made, decision)
+    }
+
+    fn record(&mut self, spans: impl Iterator<Item = Span>) -> usize {
+        let mut count = 0;
+        for span in spans {
+            self.outbox.push(span);
+            count += 1;
+        }
+        self.sampler.charge(count - 1);
+        count
+    }
+}
+
+/// The caller's span; none where it is not told as it should be, and that includes told twice.
+fn parent(head: &RequestHead, text: &[u8]) -> Option<context::Parent> {
+    let mut values = values(head, text, Name::Traceparent);
+    let parent = parse_parent(values.next()?)?;
+    values.next().is_none().then_some(parent)
+}
+
+fn values<'a>(head: &'a RequestHead, text: &'a [u8], kind: Name) -> impl Iterator<Item = &'a [u8]> {
+    head.fields.of_kind(kind).map(|field| field.value.bytes(text))
+}
+
+/// The caller's `tracestate` for the record, as one line. It is known to keep the rules, and so to be ASCII.
+fn state(head: &RequestHead, text: &[u8]) -> Option<Box<str>> {
+    let mut joined = Vec::new();
+    for value in values(head, text, Name::Tracestate).filter(|value| !value.is_empty()) {
+        if !joined.is_empty() {
+            joined.push(b',');
+        }
+        joined.extend_from_slice(value);
+    }
+    let is_kept = !joined.is_empty() && joined.len() <= STATE_BYTES_MAX;
+    is_kept.then(|| String::from_utf8(joined).ok()).flatten().map(String::into_boxed_str)
+}
+
+impl Trace {
+    pub fn id(&self) -> Option<TraceId> {
+        match self {
+            Trace::Off => None,
+            Trace::Passed(trace) => Some(*trace),
+            Trace::Told(context) => Some(context.trace),
+            Trace::Recorded(recording) => Some(recording.context.trace),
+        }
+    }
+
+    /// Whether servers are told something that the client has not said.
+    pub fn is_told(&self) -> bool {
+        matches!(self, Trace::Told(_) | Trace::Recorded(_))
+    }
+
+    /// Appends a whole line for the server.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let context = match self {
+            Trace::Off | Trace::Passed(_) => return,
+            Trace::Told(context) => *context,
+            Trace::Recorded(recording) => {
+                let attempt = recording.attempt.as_ref();
+                Context { span: attempt.map_or(recording.context.span, |attempt| attempt.span), ..recording.context }
+            }
+        };
+        write_line(b"traceparent", &context.text(), out);
+    }
+}
+
+/// The next attempt at a server begins: what the server does is below it.
+pub fn begin_attempt(trace: &mut Trace, tracer: Option<&mut Tracer>, now: Instant) {
+    if let (Trace::Recorded(recording), Some(tracer)) = (trace, tracer) {
+        recording.attempt = Some(Attempt { span: tracer.ids.span(), began: now });
+    }
+}
