@@ -259,3 +259,101 @@ pub fn begin_attempt(trace: &mut Trace, tracer: Option<&mut Tracer>, now: Instan
         recording.attempt = Some(Attempt { span: tracer.ids.span(), began: now });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::{Source, parse};
+
+    use super::*;
+    use crate::http1::{Limits, parse_request};
+
+    const LIMITS: Limits = Limits { head_bytes: 16 * 1024, headers: 100 };
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331";
+
+    fn tracing(lines: &str) -> Tracing {
+        let text = format!(
+            "[tracing]\nendpoint='http://127.0.0.1:1'\n{lines}\n[listener.a]\nbind='127.0.0.1:0'\n[[route]]\nrespond={{body=''}}"
+        );
+        let (config, _) = parse(&Source { name: "f".into(), base: "".into(), text }).expect("a good configuration");
+        config.tracing.expect("it is on")
+    }
+
+    fn tracer(lines: &str, seed: u64) -> Tracer {
+        let (outbox, _) = Outbox::new();
+        Tracer::new(&tracing(lines), 1, Ids::new(seed, !seed), outbox, 0)
+    }
+
+    /// What becomes of a request with these lines, and the fields that go on.
+    fn begin(tracer: &mut Tracer, lines: &str) -> (Trace, String) {
+        let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();
+        let mut head = RequestHead::default();
+        parse_request(&text, &LIMITS, &mut head).expect("a good head");
+        let began = || Moment { wall: SystemTime::UNIX_EPOCH, steady: Instant::now() };
+        let (trace, _) = tracer.begin(&mut head, &text, began, 0);
+        let mut out = Vec::new();
+        head.fields.write_forwarded(&text, &mut out);
+        trace.write(&mut out);
+        (trace, String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn nothing_is_read_of_a_clock_for_what_is_not_recorded() {
+        let mut tracer = tracer("sample = 0", 1);
+        let mut head = RequestHead::default();
+        let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        parse_request(text, &LIMITS, &mut head).expect("a good head");
+        let (trace, decision) = tracer.begin(&mut head, text, || panic!("a clock was read"), 0);
+        assert!(matches!(trace, Trace::Told(_)) && decision == Decision::Unrecorded);
+    }
+
+    #[test]
+    fn an_attempt_is_what_servers_see_and_two_are_told_apart() {
+        let mut tracer = tracer("sample = 1", 2);
+        let (mut trace, first) = begin(&mut tracer, "");
+        let mut seen = vec![first];
+        for _ in 0..2 {
+            begin_attempt(&mut trace, Some(&mut tracer), Instant::now());
+            let mut out = Vec::new();
+            trace.write(&mut out);
+            seen.push(String::from_utf8(out).expect("text"));
+        }
+        let id = String::from_utf8(trace.id().expect("one").hex().to_vec()).expect("text");
+        assert!(
+            seen.iter().all(|line| line.starts_with(&format!("traceparent: 00-{id}-")) && line.ends_with("-03\r\n"))
+        );
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 3, "{seen:?}");
+    }
+
+    #[test]
+    fn two_parents_are_none() {
+        let (_, out) =
+            begin(&mut tracer("sample = 0", 3), &format!("traceparent: {PARENT}-01\r\nTraceParent: {PARENT}-01\r\n"));
+        assert!(!out.contains(PARENT) && out.matches("traceparent").count() == 1, "{out}");
+    }
+
+    #[test]
+    fn a_parent_named_by_connection_goes_on_all_the_same() {
+        let lines = format!("Connection: traceparent, x-y\r\nx-y: 1\r\ntraceparent: {PARENT}-00\r\n");
+        assert_eq!(begin(&mut tracer("sample = 1", 4), &lines).1, format!("traceparent: {PARENT}-00\r\n"));
+    }
+
+    #[test]
+    fn another_configuration_holds_from_the_next_request_on() {
+        let mut tracer = tracer("sample = 0", 5);
+        assert!(matches!(begin(&mut tracer, "").0, Trace::Told(_)));
+        tracer.follow(&tracing("sample = 1\ntrust = 'never'"), 0);
+        let (trace, out) = begin(&mut tracer, &format!("traceparent: {PARENT}-00\r\n"));
+        assert!(matches!(trace, Trace::Recorded(_)) && !out.contains(PARENT), "{out}");
+    }
+
+    #[test]
+    fn identifiers_are_made_of_both_generators() {
+        let (mut one, mut other) = (Ids::new(1, 2), Ids::new(1, 3));
+        let (a, b) = (one.trace(), other.trace());
+        assert_eq!(a.bytes()[..8], b.bytes()[..8]);
+        assert_ne!(a.low(), b.low());
+        assert_ne!(one.span(), one.span());
+    }
+}

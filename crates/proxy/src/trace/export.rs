@@ -85,7 +85,7 @@ pub struct Exporter {
 }
 
 impl Outbox {
-    fn new() -> (Outbox, Receiver<Vec<Span>>) {
+    pub(super) fn new() -> (Outbox, Inlet) {
         let (outlet, inlet) = channel(SHEETS_WAITING_MAX);
         (Outbox { waiting: Vec::new(), outlet, dropped: 0 }, inlet)
     }

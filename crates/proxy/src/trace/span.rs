@@ -63,7 +63,14 @@ impl Value {
             Err(error) if error.error_len().is_none() => &cut[..error.valid_up_to()],
             _ => cut,
         };
-        Value::Text(String::from_utf8_lossy(whole).into_owned())
+        let mut text = String::from_utf8_lossy(whole).into_owned();
+        // What is no text takes more room in its replacement.
+        let mut end = text.len().min(ATTRIBUTE_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        Value::Text(text)
     }
 }
 
@@ -164,8 +171,12 @@ mod tests {
     #[test]
     fn what_a_client_sends_is_cut_between_characters() {
         let long = "é".repeat(ATTRIBUTE_BYTES_MAX);
-        let Value::Text(text) = Value::of(&long.as_bytes()[1..]) else { panic!("a text") };
-        assert!(text.len() <= ATTRIBUTE_BYTES_MAX + 2 && text.ends_with('é'), "{} bytes", text.len());
+        for from in 0..3 {
+            let Value::Text(text) = Value::of(&long.as_bytes()[from..]) else { panic!("a text") };
+            assert!(text.len() <= ATTRIBUTE_BYTES_MAX && text.ends_with('é'), "{} bytes", text.len());
+        }
+        let Value::Text(text) = Value::of(&[0xff; 4 * ATTRIBUTE_BYTES_MAX]) else { panic!("a text") };
+        assert!((ATTRIBUTE_BYTES_MAX - 3..=ATTRIBUTE_BYTES_MAX).contains(&text.len()), "{} bytes", text.len());
         assert_eq!(Value::of(b"a\xffb"), Value::Text("a\u{fffd}b".into()));
     }
 }
