@@ -3,7 +3,6 @@
 //! waits for it.
 
 use std::future::poll_fn;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -19,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use super::collector::{Collector, Outcome};
 use super::span::{Span, encode};
 use super::target::Target;
+use crate::snapshot::{Publication, Snapshot};
 
 /// Spans that wait on a core; more are dropped.
 const SPANS_WAITING_MAX: usize = 1024;
@@ -77,11 +77,22 @@ pub struct ExportCounts {
 
 /// The exporter as the main thread sees it.
 pub struct Exporter {
-    thread: JoinHandle<()>,
-    target: watch::Sender<Arc<Target>>,
+    /// None before it is needed.
+    thread: Option<JoinHandle<()>>,
+    /// Until then.
+    start: Option<Start>,
     /// The end of its time, once that is known.
     ending: watch::Sender<Option<Instant>>,
     counts: Arc<Counts>,
+}
+
+/// What the thread begins with.
+struct Start {
+    inlets: Vec<Inlet>,
+    published: watch::Receiver<Arc<Publication>>,
+    ending: watch::Receiver<Option<Instant>>,
+    counts: Arc<Counts>,
+    seed: u64,
 }
 
 impl Outbox {
@@ -137,25 +148,24 @@ impl Drop for Outbox {
 }
 
 impl Exporter {
-    /// Starts the thread, with an outbox for each of the cores.
-    pub fn start(target: Arc<Target>, cores: usize) -> io::Result<(Exporter, Vec<Outbox>)> {
-        let (outboxes, inlets): (Vec<Outbox>, Vec<Inlet>) = (0..cores).map(|_| Outbox::new()).unzip();
-        let (target, targets) = watch::channel(target);
+    /// With an outbox for each of the cores. There is no thread yet.
+    pub fn new(published: watch::Receiver<Arc<Publication>>, cores: usize) -> (Exporter, Vec<Outbox>) {
+        let (outboxes, inlets) = (0..cores).map(|_| Outbox::new()).unzip();
         let (ending, ends) = watch::channel(None);
         let counts = Arc::new(Counts::default());
-        let (seed, counted) = (propylon_crypto::seed(), Arc::clone(&counts));
-        let run = move || run(inlets, targets, ends, counted, seed);
-        let thread = std::thread::Builder::new().name("traces".into()).spawn(run)?;
-        Ok((Exporter { thread, target, ending, counts }, outboxes))
+        let (counted, seed) = (Arc::clone(&counts), propylon_crypto::seed());
+        let start = Some(Start { inlets, published, ending: ends, counts: counted, seed });
+        (Exporter { thread: None, start, ending, counts }, outboxes)
     }
 
-    /// From the next batch on.
-    pub fn follow(&self, target: &Arc<Target>) {
-        self.target.send_if_modified(|known| {
-            let is_new = !Arc::ptr_eq(known, target);
-            *known = Arc::clone(target);
-            is_new
-        });
+    /// Starts the thread once requests are traced. It goes by what is published from there on.
+    pub fn start_if_needed(&mut self, snapshot: &Snapshot) {
+        let Some(target) = &snapshot.collector else { return };
+        let (Some(start), target) = (self.start.take(), Arc::clone(target)) else { return };
+        match std::thread::Builder::new().name("traces".into()).spawn(move || run(start, target)) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => log::error!("tracing: no spans are sent: a thread cannot be started: {error}"),
+        }
     }
 
     pub fn counts(&self) -> ExportCounts {
@@ -175,7 +185,8 @@ impl Exporter {
     pub fn finish(self, patience: Duration) {
         let due = std::time::Instant::now() + patience;
         self.ending.send_replace(Some(Instant::from_std(due)));
-        while !self.thread.is_finished() && std::time::Instant::now() < due + Duration::from_millis(250) {
+        let Some(thread) = self.thread else { return };
+        while !thread.is_finished() && std::time::Instant::now() < due + Duration::from_millis(250) {
             std::thread::sleep(Duration::from_millis(5));
         }
         let left = self.counts.undeliverable.load(Ordering::Relaxed);
@@ -187,13 +198,8 @@ impl Exporter {
 
 type Inlet = Receiver<Vec<Span>>;
 
-fn run(
-    inlets: Vec<Inlet>,
-    targets: watch::Receiver<Arc<Target>>,
-    ending: watch::Receiver<Option<Instant>>,
-    counts: Arc<Counts>,
-    seed: u64,
-) {
+fn run(start: Start, target: Arc<Target>) {
+    let Start { inlets, published, ending, counts, seed } = start;
     let runtime = Builder::new_current_thread().enable_io().enable_time().build_local(LocalOptions::default());
     let runtime = match runtime {
         Ok(runtime) => runtime,
@@ -201,7 +207,8 @@ fn run(
     };
     let courier = Courier {
         collector: Collector::default(),
-        targets,
+        target,
+        published,
         ending,
         counts,
         random: fastrand::Rng::with_seed(seed),
@@ -216,7 +223,8 @@ fn run(
 
 struct Courier {
     collector: Collector,
-    targets: watch::Receiver<Arc<Target>>,
+    target: Arc<Target>,
+    published: watch::Receiver<Arc<Publication>>,
     ending: watch::Receiver<Option<Instant>>,
     counts: Arc<Counts>,
     random: fastrand::Rng,
@@ -270,15 +278,13 @@ impl Courier {
     /// Sends a batch until it is taken, or given up.
     async fn deliver(&mut self, batch: Vec<Span>) {
         let count = batch.len() as u64;
-        let mut target = Arc::clone(&self.targets.borrow_and_update());
-        let body = Bytes::from(encode(batch, &target.resource));
+        self.follow();
+        let body = Bytes::from(encode(batch, &self.target.resource));
         let give_up = Instant::now() + BATCH_PATIENCE;
         self.pause(self.not_before).await;
         loop {
-            if self.targets.has_changed().unwrap_or(false) {
-                target = Arc::clone(&self.targets.borrow_and_update());
-                self.collector.forget();
-            }
+            self.follow();
+            let target = Arc::clone(&self.target);
             let Some(outcome) = self.send(&target, body.clone()).await else { return self.lose(count) };
             match outcome {
                 Outcome::Taken { rejected } => {
@@ -303,6 +309,18 @@ impl Courier {
                     self.pause(Some(next)).await;
                 }
             }
+        }
+    }
+
+    /// Goes by what was published last. Where nothing is traced any more, what is left goes where it was to go.
+    fn follow(&mut self) {
+        let publication = Arc::clone(&self.published.borrow_and_update());
+        if let Some(target) = &publication.snapshot.collector
+            && !Arc::ptr_eq(target, &self.target)
+        {
+            self.target = Arc::clone(target);
+            self.collector.forget();
+            self.not_before = None;
         }
     }
 

@@ -57,6 +57,15 @@ impl Target {
         let (resource, resolver) = (resource(tracing), resolver.clone());
         Ok((Target { endpoint, tls, headers, resource, timeout, resolver }, findings))
     }
+
+    /// Whether the files hold what they held; both are of the same `[tracing]`.
+    pub fn holds_the_same(&self, other: &Target) -> bool {
+        let tls = match (&self.tls, &other.tls) {
+            (Some(one), Some(other)) => one.same_as(other),
+            (one, other) => one.is_none() == other.is_none(),
+        };
+        tls && self.headers == other.headers
+    }
 }
 
 /// The process's own attributes; those of the configuration go before the ones that are found out.
