@@ -503,6 +503,61 @@ fn a_collector_is_spoken_to_by_tls_if_its_certificate_is_good() {
 }
 
 #[test]
+fn what_is_traced_and_where_it_goes_changes_in_place() {
+    let origin = Origin::mirror();
+    let (first, second) = (Collector::start(), Collector::start());
+    let rest = simple(&[origin.address()]);
+    let engine = Engine::start(&rest);
+    let mut client = engine.client("plain");
+    let mut asked = |path: &str| {
+        let seen = client.get(path).text();
+        values(&seen, "traceparent").first().map(|value| value[53..].to_string())
+    };
+    let go_by = |tracing: &str| {
+        engine.rewrite(&format!("{tracing}{rest}"));
+        engine.reload();
+    };
+    assert_eq!(asked("/off"), None);
+    go_by(&first.config("sample = 0"));
+    assert_eq!(asked("/none").as_deref(), Some("02"));
+    go_by(&first.config("sample = 1"));
+    assert_eq!(asked("/all").as_deref(), Some("03"));
+    first.served("/all");
+    go_by(&second.config("sample = 1\nservice_name = \"other\""));
+    asked("/moved");
+    assert_eq!(second.served("/moved").resource["service.name"], "other");
+    go_by("");
+    assert_eq!(asked("/over"), None);
+    go_by(&second.config("trust = \"never\""));
+    asked("/again");
+    second.served("/again");
+    let paths = |collector: &Collector| -> Vec<String> {
+        let served = collector.spans().into_iter().filter(|span| span.kind == SERVER);
+        served.map(|span| span.of("url.path").to_string()).collect()
+    };
+    assert_eq!((paths(&first), paths(&second)), (vec!["/all".into()], vec!["/moved".into(), "/again".into()]));
+}
+
+#[test]
+fn credentials_for_the_collector_are_read_again() {
+    let origin = Origin::mirror();
+    let collector = Collector::start();
+    let scratch = Scratch::new();
+    let secret = scratch.write("headers", "Authorization: Bearer one\n");
+    let tracing = collector.config(&format!("headers = \"{}\"", secret.display()));
+    let engine = Engine::start(&(tracing + &simple(&[origin.address()])));
+    for (number, token) in ["one", "two"].into_iter().enumerate() {
+        scratch.write("headers", format!("Authorization: Bearer {token}\n"));
+        engine.reload();
+        ask(&engine, &format!("/{number}"), "");
+        collector.served(&format!("/{number}"));
+        let heads = collector.heads();
+        let last = heads.last().expect("a request");
+        assert_eq!(values(last, "authorization"), [format!("Bearer {token}").as_str()]);
+    }
+}
+
+#[test]
 fn the_last_spans_are_delivered_before_the_end() {
     let origin = Origin::mirror();
     let mut traced = Traced::new(&origin);
