@@ -243,7 +243,7 @@ impl Snapshot {
         let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
-        let collector = follow_collector(&config, earlier, files, &mut findings);
+        let collector = Target::follow(&config, earlier, files, &mut findings);
         let signers = follow_signers(&config, earlier, &mut findings);
         let servers = follow_servers(&config, earlier, found, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
@@ -434,38 +434,6 @@ fn follow_upstreams(
         }
     }
     upstreams
-}
-
-/// None where nothing is traced, or with a finding.
-fn follow_collector(
-    config: &Config,
-    earlier: Option<&Snapshot>,
-    files: Files,
-    findings: &mut Vec<Finding>,
-) -> Option<Arc<Target>> {
-    let tracing = config.tracing.as_ref()?;
-    let known = earlier.and_then(|earlier| Some((&earlier.config, earlier.collector.as_ref()?)));
-    let is_same = |known: &Config| {
-        known.tracing.as_ref().map(effective::tracing) == Some(effective::tracing(tracing))
-            && known.process.resolver == config.process.resolver
-    };
-    let known = known.filter(|(known, _)| is_same(known)).map(|(_, target)| target);
-    if let Some(target) = known.filter(|_| files == Files::AsTheyWere) {
-        return Some(Arc::clone(target));
-    }
-    match Target::load(tracing, &config.process.resolver) {
-        Err(errors) => {
-            findings.extend(errors);
-            None
-        }
-        Ok((target, warnings)) => {
-            findings.extend(warnings);
-            Some(match known {
-                Some(known) if target.holds_the_same(known) => Arc::clone(known),
-                _ => Arc::new(target),
-            })
-        }
-    }
 }
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.

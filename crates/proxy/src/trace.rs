@@ -4,6 +4,9 @@
 //! each attempt at a server another below it; both go to the exporter when they have ended. Where nothing is traced a core
 //! has no tracer, and a request costs the question whether there is one. Why it is so: `docs/decisions/0033-traces.md`.
 
+// `fuzzing` is set by cargo-fuzz.
+#![allow(unexpected_cfgs)]
+
 mod collector;
 mod context;
 mod export;
@@ -18,6 +21,8 @@ use propylon_config::{TraceTrust, Tracing};
 use propylon_policy::sampling::{Decision, Sampler};
 
 pub use self::context::TraceId;
+#[cfg(any(test, fuzzing))]
+pub use self::context::fuzz;
 use self::context::{Context, SpanId, is_state, parse_parent};
 pub use self::export::{ExportCounts, Exporter, Outbox};
 pub use self::metrics::TraceMetrics;

@@ -2,11 +2,15 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use propylon_config::{CollectorEndpoint, Resolver, Tracing};
+use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing};
 use propylon_tls::{Finding, Severity, UpstreamProfile};
+
+use crate::admin::effective;
+use crate::snapshot::{Files, Snapshot};
 
 /// A file of header fields may be this long.
 const HEADERS_BYTES_MAX: u64 = 64 * 1024;
@@ -58,8 +62,40 @@ impl Target {
         Ok((Target { endpoint, tls, headers, resource, timeout, resolver }, findings))
     }
 
+    /// What follows an earlier snapshot's, or goes on. None where nothing is traced, or with a finding.
+    pub fn follow(
+        config: &Config,
+        earlier: Option<&Snapshot>,
+        files: Files,
+        findings: &mut Vec<Finding>,
+    ) -> Option<Arc<Target>> {
+        let tracing = config.tracing.as_ref()?;
+        let known = earlier.and_then(|earlier| Some((&earlier.config, earlier.collector.as_ref()?)));
+        let is_same = |known: &Config| {
+            known.tracing.as_ref().map(effective::tracing) == Some(effective::tracing(tracing))
+                && known.process.resolver == config.process.resolver
+        };
+        let known = known.filter(|(known, _)| is_same(known)).map(|(_, target)| target);
+        if let Some(target) = known.filter(|_| files == Files::AsTheyWere) {
+            return Some(Arc::clone(target));
+        }
+        match Target::load(tracing, &config.process.resolver) {
+            Err(errors) => {
+                findings.extend(errors);
+                None
+            }
+            Ok((target, warnings)) => {
+                findings.extend(warnings);
+                Some(match known {
+                    Some(known) if target.holds_the_same(known) => Arc::clone(known),
+                    _ => Arc::new(target),
+                })
+            }
+        }
+    }
+
     /// Whether the files hold what they held; both are of the same `[tracing]`.
-    pub fn holds_the_same(&self, other: &Target) -> bool {
+    fn holds_the_same(&self, other: &Target) -> bool {
         let tls = match (&self.tls, &other.tls) {
             (Some(one), Some(other)) => one.same_as(other),
             (one, other) => one.is_none() == other.is_none(),
