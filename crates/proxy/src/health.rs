@@ -26,6 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::admin::effective;
 use crate::names::Names;
+use crate::notice::Door;
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
@@ -104,6 +105,8 @@ struct Known {
 /// A server's state for people.
 pub struct State {
     pub verdict: Verdict,
+    /// Requests may go there.
+    pub admitted: bool,
     pub since: SystemTime,
     /// The end of an ejection.
     pub until: Option<SystemTime>,
@@ -182,7 +185,13 @@ impl Health {
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
-        State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
+        let admitted = backends[backend].servers.admits(server);
+        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+    }
+
+    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
+    pub fn is_panic(&self, backend: usize) -> bool {
+        self.board().backends.borrow()[backend].servers.is_panic()
     }
 
     /// Probes a server for as long as it is there and probed like this.
@@ -291,7 +300,11 @@ fn rules(backend: &Backend) -> Rules {
         ejection_max: outlier.ejection_max.as_millis() as u64,
         ejected_percent_max: outlier.ejected_percent_max,
     };
-    Rules { probes: backend.health.as_ref().map(probes), outliers: backend.outlier.as_ref().map(outliers) }
+    Rules {
+        probes: backend.health.as_ref().map(probes),
+        outliers: backend.outlier.as_ref().map(outliers),
+        min_healthy_percent: backend.min_healthy,
+    }
 }
 
 impl Board {
@@ -380,6 +393,7 @@ impl Board {
         self.change(backend, |servers, now| {
             for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
                 servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
+                servers.set_backup(server, configured.backup);
             }
             servers.review(now)
         });
@@ -388,7 +402,7 @@ impl Board {
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
         let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
-        self.snapshot.servers[backend][server].notice.set_open(open);
+        self.set_door(backend, server);
         self.column().set(self.metrics(backend, server).up, i64::from(open));
         self.publish_addresses(backend, server);
     }
@@ -472,11 +486,13 @@ impl Board {
         let now = self.began.elapsed().as_millis() as u64;
         let mut backends = self.backends.borrow_mut();
         let servers = &mut backends[backend].servers;
+        let panicked = servers.is_panic();
         let changes = judge(servers, now);
+        let panics = servers.is_panic();
         let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {
-            self.snapshot.servers[backend][server].notice.set_open(to.is_open());
+            self.set_door(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
             column.set(metrics.up, i64::from(to.is_open()));
             column.increment(metrics.changes);
@@ -494,6 +510,38 @@ impl Board {
                     log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }
+        }
+        if panics != panicked {
+            self.tell_panic(backend, panics, (open, all));
+        }
+    }
+
+    /// Lets requests to a server, or keeps them away.
+    fn set_door(&self, backend: usize, server: usize) {
+        let servers = &self.backends.borrow()[backend].servers;
+        let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
+            (true, _) => Door::Open,
+            (false, true) => Door::Ajar,
+            (false, false) => Door::Closed,
+        };
+        self.snapshot.servers[backend][server].notice.set_door(door);
+    }
+
+    /// The verdicts are not believed from now on, or are again.
+    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+        let configured = &self.snapshot.config.backends[backend];
+        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        column.set(metrics.panic, i64::from(panic));
+        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        let (name, percent) = (&configured.name, configured.min_healthy);
+        if panic {
+            column.increment(metrics.panics);
+            log::error!(
+                "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
+                 get requests as well"
+            );
+        } else {
+            log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");
         }
     }
 

@@ -771,7 +771,7 @@ pub struct CoreBackend {
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
-    /// Some server was not open then.
+    /// Some server was not fit then.
     any_closed: Cell<bool>,
     version: u64,
 }
@@ -882,7 +882,7 @@ impl CoreBackend {
             return;
         }
         // What this configuration has get nothing is no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();
