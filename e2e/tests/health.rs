@@ -275,6 +275,35 @@ fn probes_go_over_tls_where_requests_do() {
 }
 
 #[test]
+fn probes_speak_the_protocol_of_requests() {
+    let mut nginx =
+        secure("location /http2 { if ($server_protocol != HTTP/2.0) { return 500; } return 200 'by http2\n'; }");
+    let server = nginx.address().to_string();
+    let probe = format!("path = \"/http2\", body = \"by http2\", {QUICK}");
+    for (protocol, state_of_it, reason) in
+        [("h2", "up", None), ("auto", "up", None), ("http1", "down", Some("unexpected-status (500)"))]
+    {
+        let engine =
+            engine(&[nginx.address()], &format!("{}\nprotocol = \"{protocol}\"\nhealth = {{ {probe} }}", tls("")));
+        holds(protocol, || state(&engine, &server)["state"] == state_of_it);
+        assert_eq!(state(&engine, &server)["reason"].as_str(), reason, "{protocol}");
+    }
+    let other = probe.replace("by http2", "by pigeon");
+    let engine = engine(&[nginx.address()], &format!("{}\nprotocol = \"h2\"\nhealth = {{ {other} }}", tls("")));
+    let reason = "body-mismatch (status 200, 9 bytes without the text)";
+    holds("the body is looked at", || state(&engine, &server)["reason"] == reason);
+    nginx.stop();
+    // Whoever does not speak it is not fit, but for a port of its own, which may be another program's.
+    let old = Origin::always(HELLO);
+    let by = |more: &str| format!("protocol = \"h2\"\nhealth = {{ path = \"/\", {QUICK}{more} }}");
+    let alone = Engine::start(&config("", &[old.address().to_string()], &by("")));
+    holds("down", || state(&alone, &old.address().to_string())["state"] == "down");
+    let beside =
+        Engine::start(&config("", &[old.address().to_string()], &by(&format!(", port = {}", old.address().port()))));
+    holds("up", || state(&beside, &old.address().to_string())["state"] == "up");
+}
+
+#[test]
 fn a_grpc_server_is_asked_over_tls() {
     let server = GrpcServer::start("shop.Cart");
     let pass = format!("location /grpc. {{ grpc_pass grpc://{}; }}", server.address());

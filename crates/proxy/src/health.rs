@@ -6,6 +6,7 @@
 
 mod grpc;
 mod http;
+mod http2;
 mod line;
 pub mod probe;
 
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress};
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
@@ -222,7 +223,7 @@ impl Health {
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
-        let found = probe(check, address, &host, secure).await;
+        let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         let place = RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
@@ -277,11 +278,14 @@ impl Known {
 }
 
 fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
-    let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
+    let check = backend.health.as_ref()?;
+    let alpn: &[&[u8]] = match &check.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
-        // Probes are HTTP/1.1, whatever requests are.
-        ProbeKind::Http(_) => &[b"http/1.1"],
-        ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
+        // A port of its own may be another server's.
+        ProbeKind::Http(_) if backend.protocol == ServerProtocol::Http2 && check.port.is_some() => {
+            &[b"h2", b"http/1.1"]
+        }
+        ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
     Some(upstream.as_ref()?.connector_for(alpn))
 }
