@@ -31,14 +31,14 @@ impl SharedBalance {
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
         sticky: Option<Sticky>,
-        cores: usize,
+        loads: Arc<Loads>,
     ) -> SharedBalance {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         let table = hashes.then(|| {
             let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
             Arc::new(Maglev::new(&identities, &weights(backend)))
         });
-        SharedBalance { loads: Loads::new(backend.servers.len(), cores), table, sticky }
+        SharedBalance { loads, table, sticky }
     }
 
     /// One core's balancer.

@@ -95,6 +95,7 @@ pub struct Settings {
     pub weight: Option<NonZeroU16>,
     pub max_connections: Option<NonZeroU32>,
     pub drain: Option<bool>,
+    pub backup: Option<bool>,
 }
 
 impl Change {
@@ -625,6 +626,7 @@ impl Settings {
         change.weight = self.weight.or(change.weight);
         change.max_connections = self.max_connections.or(change.max_connections);
         change.drain = self.drain.or(change.drain);
+        change.backup = self.backup.or(change.backup);
     }
 }
 
