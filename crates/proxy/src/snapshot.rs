@@ -22,7 +22,7 @@ use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
     TlsProfile,
 };
-use propylon_policy::balance::{Balancer, Tiers};
+use propylon_policy::balance::{Balancer, Loads, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -684,7 +684,14 @@ fn follow_balance(
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+                let before =
+                    earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
+                // What is in flight at servers that stay is known in the same places.
+                let loads = match before.filter(|(before, _)| before.name == backend.name) {
+                    Some((_, before)) => before.loads.succeeded_by(servers.len()),
+                    None => Loads::new(servers.len(), worker_count(config)),
+                };
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
             }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }
@@ -776,7 +783,7 @@ pub struct CoreBackend {
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
-    /// Some server was not open then.
+    /// Some server was not fit then.
     any_closed: Cell<bool>,
     version: u64,
 }
@@ -887,7 +894,7 @@ impl CoreBackend {
             return;
         }
         // What this configuration has get nothing is no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();
