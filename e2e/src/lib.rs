@@ -19,6 +19,7 @@ pub mod http;
 pub mod keyserver;
 pub mod nginx;
 pub mod origin;
+pub mod otlp;
 pub mod program;
 pub mod python;
 pub mod scratch;

@@ -1,6 +1,7 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
 mod health;
+mod tracing;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use health::*;
+pub use tracing::*;
 
 /// Where in the file something was written: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +46,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// `[log]`
     pub log: Log,
+    /// `[tracing]`; absent: nothing is traced.
+    pub tracing: Option<Tracing>,
     /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Listener>,
     /// `[tls.NAME]`, in file order.

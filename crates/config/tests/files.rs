@@ -139,6 +139,35 @@ fn every_key_reaches_the_model() {
 }
 
 #[test]
+fn what_is_said_of_tracing_reaches_the_model() {
+    let (config, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
+    let tracing = config.tracing.expect("it is on");
+    let endpoint = &tracing.endpoint;
+    assert_eq!(endpoint.address, ServerAddress::Name { host: "collector.internal".into(), port: 4318 });
+    assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("collector.internal:4318", "/otlp/traces"));
+    let tls = tracing.tls.expect("https");
+    assert_eq!(tls.ca[0].path.as_path(), Path::new("/etc/propylon/collector-ca.pem"));
+    assert_eq!(tracing.headers.expect("a file").path.as_path(), Path::new("/etc/propylon/collector.headers"));
+    assert_eq!((tracing.sample, tracing.trust, tracing.spans_per_second), (SampleRate(250_000), TraceTrust::Never, 50));
+    let attributes = vec![("deployment.environment.name".to_string(), "test".to_string())];
+    assert_eq!((tracing.service_name.as_str(), tracing.attributes), ("edge", attributes));
+    assert_eq!(tracing.timeout, Duration::from_secs(3));
+
+    let text = "[tracing]\nendpoint = 'http://[::1]'\n[listener.a]\nbind='0.0.0.0:80'\n[[route]]\nrespond={body='x'}\n";
+    let (config, _) = parse(&source("f", text)).unwrap_or_else(|problems| panic!("{:?}", lines(&problems)));
+    let tracing = config.tracing.expect("it is on");
+    let endpoint = &tracing.endpoint;
+    assert_eq!(endpoint.address, ServerAddress::Ip("[::1]:80".parse().expect("an address")));
+    assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("[::1]", "/v1/traces"));
+    assert!(tracing.tls.is_none() && tracing.headers.is_none() && tracing.attributes.is_empty());
+    assert_eq!(
+        (tracing.sample, tracing.trust, tracing.spans_per_second),
+        (SampleRate(10_000), TraceTrust::Parent, 1000)
+    );
+    assert_eq!((tracing.service_name.as_str(), tracing.timeout), ("propylon", Duration::from_secs(10)));
+}
+
+#[test]
 fn what_is_left_out_has_its_default() {
     let text = "[listener.a]\nbind='0.0.0.0:80'\n[tls.t]\ncertificates=['a']\nclient_auth={ca='c'}\n[backend.b]\nservers=['c:1']\n[[route]]\nbackend='b'\n";
     let (config, warnings) = parse(&source("a.toml", text)).expect("a good file");
@@ -149,6 +178,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
     let process = &config.process;
     assert!(process.connections_per_source.is_none() && process.memory_limit.is_none() && !process.share_address);
+    assert!(config.tracing.is_none());
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
     assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));

@@ -62,6 +62,38 @@ fn limits_of_http2_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn where_traces_go_is_checked() {
+    let with = |line: &str| format!("[tracing]\nendpoint='http://[::1]:4318'\n{line}");
+    expect_below_good(&[
+        ("[tracing]\nsample=1", 1, 2, "[tracing] has no `endpoint`; write the URL of a collector"),
+        ("[tracing]\nendpoint='localhost:4318'", 2, 10, "is not a URL of http or https"),
+        ("[tracing]\nendpoint='grpc://a:4317'", 2, 10, "is not a URL of http or https"),
+        ("[tracing]\nendpoint='http://me:pw@a/'", 2, 10, "credentials belong into the file that `headers` names"),
+        ("[tracing]\nendpoint='http://a/v1/traces?x=1'", 2, 10, "has more in it than host, port and path"),
+        ("[tracing]\nendpoint='http://a:99999'", 2, 10, "\"99999\" is not a port"),
+        ("[tracing]\nendpoint='http://:4318'", 2, 10, "has no host"),
+        ("[tracing]\nendpoint='https://'", 2, 10, "has no host"),
+        ("[[tracing]]\nendpoint='http://a'", 1, 3, "there can be only one [tracing]"),
+        (&with("ca='ca.pem'"), 3, 1, "`ca` has no effect with http"),
+        (&with("headers=''"), 3, 9, "`headers` is empty"),
+        (&with("sample=1.5"), 3, 8, "`sample` is not between 0 and 1"),
+        (&with("sample=-0.1"), 3, 8, "`sample` is not between 0 and 1"),
+        (&with("sample=0.0000001"), 3, 8, "the least is 0.000001"),
+        (&with("sample='1%'"), 3, 8, "`sample`: expected a number such as 0.01, found a string"),
+        (&with("trust='always'"), 3, 7, "use \"parent\" or \"never\""),
+        (&with("spans_per_second=0"), 3, 18, "`spans_per_second` is too small"),
+        (&with("service_name=''"), 3, 14, "`service_name` cannot be \"\""),
+        (&with("attributes=['a']"), 3, 12, "`attributes`: expected a table such as"),
+        (&with("attributes={a=1}"), 3, 15, "`attributes`: expected a string"),
+        (&with("attributes={'service.name'='a'}"), 3, 13, "`service.name` has a key of its own"),
+        (&with("timeout='5m'"), 3, 9, "`timeout` is too large"),
+        (&with("sampel=1"), 3, 1, "did you mean `sample`?"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_headers={Traceparent='x'}", 3, 18, "has a meaning of its own"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn wrong_names_get_the_one_that_was_meant() {
     expect_below_good(&[
         ("[proces]", 1, 2, "unknown section `proces`; did you mean `process`?"),

@@ -26,6 +26,7 @@ use tokio::time::sleep;
 use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
+use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::http2::Familiar;
@@ -37,6 +38,7 @@ use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
+use crate::trace::{Ids, Outbox, Tracer};
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;
@@ -51,6 +53,10 @@ pub struct Core {
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<Sheet>,
+    /// None where nothing is traced.
+    pub tracer: RefCell<Option<Tracer>>,
+    /// Where spans go once requests are traced; the tracer has it while they are.
+    spans: RefCell<Option<Outbox>>,
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
@@ -140,6 +146,8 @@ impl Core {
             metrics,
             telemetry,
             log: RefCell::new(log),
+            tracer: RefCell::new(None),
+            spans: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
             gate: Gate::new(budget),
@@ -194,6 +202,7 @@ impl Core {
         let earlier = self.snapshot();
         let next = earlier.succeeded_by(publication, worker, self.timers.now());
         *self.snapshot.borrow_mut() = Rc::clone(&next);
+        self.tend_tracer();
         self.tend_signers(&earlier);
         self.tend_lines(Some(&earlier));
         for (place, backend) in next.backends.iter().enumerate() {
@@ -220,6 +229,40 @@ impl Core {
     pub fn start(self: &Rc<Core>) {
         self.tend_signers(&self.snapshot());
         self.tend_lines(None);
+    }
+
+    /// What is recorded from here on goes this way.
+    pub fn take_outbox(&self, outbox: Outbox) {
+        *self.spans.borrow_mut() = Some(outbox);
+        self.tend_tracer();
+    }
+
+    /// The core ends: what is not handed over by now is lost.
+    pub fn end_traces(&self) {
+        self.tracer.take();
+        self.spans.take();
+    }
+
+    /// Traces requests by the configuration, or not at all.
+    fn tend_tracer(&self) {
+        let snapshot = self.snapshot();
+        let config = &snapshot.shared.config;
+        let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
+        let now = self.timers.now();
+        match (&mut *tracer, &config.tracing) {
+            (Some(tracer), Some(tracing)) => tracer.follow(tracing, now),
+            (None, Some(tracing)) => {
+                let ids = || Ids::new(propylon_crypto::seed(), propylon_crypto::seed());
+                let new = |outbox| Tracer::new(tracing, worker_count(config), ids(), outbox, now);
+                *tracer = spans.take().map(new);
+            }
+            // Requests in progress go on without.
+            (_, None) => {
+                if let Some(tracer) = tracer.take() {
+                    *spans = Some(tracer.outbox);
+                }
+            }
+        }
     }
 
     /// Starts the signers that are new, and ends those that are gone once no handshake can want them any more.
@@ -341,6 +384,7 @@ impl Core {
             self.metrics.add(self.telemetry.process.access_log_dropped, dropped);
         }
         drop(log);
+        self.hand_spans_over();
         self.report_parking();
         self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
@@ -355,6 +399,17 @@ impl Core {
             self.report_ready_certificates();
         }
         self.relieve();
+    }
+
+    fn hand_spans_over(&self) {
+        let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
+        // After the end of tracing what is left goes out as before.
+        let outbox = tracer.as_mut().map(|tracer| &mut tracer.outbox).or(spans.as_mut());
+        let Some(outbox) = outbox else { return };
+        outbox.hand_over();
+        let metrics = &self.telemetry.traces;
+        self.metrics.add(metrics.dropped.queue_full, outbox.take_dropped());
+        self.metrics.set(metrics.waiting, outbox.waiting() as i64);
     }
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.

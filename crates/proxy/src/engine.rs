@@ -29,6 +29,7 @@ use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
+use crate::trace::{ExportCounts, Exporter};
 use crate::worker::{self, Assignment, Phase};
 
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
@@ -40,6 +41,8 @@ const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
 /// How long the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector.
+const SPANS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why the engine could not start.
 #[derive(Debug)]
@@ -147,8 +150,11 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
+    let (mut exporter, mut outboxes) = Exporter::new(published.clone(), workers);
+    exporter.start_if_needed(&snapshot);
     let mut threads = Vec::new();
     for index in 0..workers {
+        let Some(spans) = outboxes.pop() else { unreachable!("one for each") };
         let assignment = Assignment {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
@@ -156,6 +162,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
+            spans,
             shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
@@ -171,8 +178,9 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
     let start = Start { path, meant, snapshot, publish: publish.clone(), admin };
     let log_failures = log.failures();
-    let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures };
-    let outcome = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
+    let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures, exporter };
+    let (outcome, exporter) = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
+    exporter.finish(SPANS_PATIENCE);
     if let Some(AdminBind::Unix(path)) = admin_bind {
         // A successor would remove it as well.
         let _ = std::fs::remove_file(path);
@@ -201,10 +209,15 @@ struct Main {
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
+    exporter: Exporter,
 }
 
 impl Main {
-    async fn watch(mut self, start: Start, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
+    async fn watch(
+        mut self,
+        start: Start,
+        threads: Vec<JoinHandle<io::Result<()>>>,
+    ) -> io::Result<(Outcome, Exporter)> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let Start { path, meant, snapshot, publish, admin } = start;
@@ -236,6 +249,7 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
+        let mut exports_seen = ExportCounts::default();
         let mut keeper = spawn_local(keeper.keep(hangup, asked));
         loop {
             tokio::select! {
@@ -250,6 +264,8 @@ impl Main {
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.exporter.start_if_needed(&snapshot);
+                    exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
                     self.report_kernels();
                     self.report_lookups(&snapshot);
@@ -263,7 +279,8 @@ impl Main {
         // No changes any more.
         keeper.abort();
         let limit = shown.borrow().snapshot.config.process.drain_timeout;
-        Ok(self.drain(limit, &mut terminate, &mut interrupt, threads).await)
+        let outcome = self.drain(limit, &mut terminate, &mut interrupt, threads).await;
+        Ok((outcome, self.exporter))
     }
 
     /// This thread's own: the last.
@@ -299,6 +316,13 @@ impl Main {
         let failures = self.log_failures.load(Ordering::Relaxed);
         self.column().add(self.telemetry.process.access_log_failed, failures - seen);
         failures
+    }
+
+    /// As with the log.
+    fn report_exports(&self, seen: ExportCounts) -> ExportCounts {
+        let counts = self.exporter.counts();
+        self.telemetry.traces.report(&self.column(), counts, seen);
+        counts
     }
 
     async fn drain(

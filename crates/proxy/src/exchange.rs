@@ -16,6 +16,7 @@ use crate::http1::{
     self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
 };
 use crate::snapshot::{CoreSnapshot, alpn_name};
+use crate::trace::{self, Moment, Trace};
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
 pub struct Request {
@@ -26,6 +27,7 @@ pub struct Request {
     pub started: Instant,
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
+    pub trace: Trace,
     pub note: Note,
 }
 
@@ -59,6 +61,7 @@ impl Default for Request {
             response: ResponseHead::default(),
             started: Instant::now(),
             body_begun: false,
+            trace: Trace::Off,
             note: Note::default(),
         }
     }
@@ -71,6 +74,7 @@ impl Request {
         self.text.clear();
         self.started = now;
         self.body_begun = false;
+        self.trace = Trace::Off;
         self.note = Note::default();
     }
 
@@ -92,6 +96,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     core.requests.set(core.requests.get() + 1);
     core.metrics.raise(metrics.in_progress);
     let in_progress = InProgress { core: Rc::clone(&core), listener: client.listener() };
+    begin_trace(&core, request);
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
@@ -105,6 +110,16 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     drop(in_progress);
     account(client, request, &snapshot);
     after
+}
+
+/// Where requests are traced.
+fn begin_trace(core: &Core, request: &mut Request) {
+    if let Some(tracer) = core.tracer.borrow_mut().as_mut() {
+        let (started, now) = (request.started, core.timers.now());
+        let (trace, decision) = tracer.begin(&mut request.head, &request.text, || Moment::past(started), now);
+        request.trace = trace;
+        core.metrics.increment(core.telemetry.traces.decisions(decision));
+    }
 }
 
 /// Keeps the count of requests in progress right, also when the request is dropped half-way.
@@ -362,6 +377,8 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         core.metrics.increment(*counter);
     }
     let handshake = client.take_handshake_us().map(u64::from);
+    trace::finish(client, request, snapshot, handshake);
+    let note = &request.note;
     let mut log = core.log.borrow_mut();
     if !log.is_on() {
         return;
@@ -416,6 +433,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         reused: note.reused,
         tls: tls.as_ref(),
         fault: note.fault,
+        trace: request.trace.id(),
     });
     drop(log);
     if handshake.is_some()

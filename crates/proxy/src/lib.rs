@@ -46,6 +46,7 @@ pub mod telemetry;
 pub mod throttle;
 pub mod ticket_keys;
 pub mod told;
+pub mod trace;
 pub mod transfer;
 pub mod tunnel;
 pub mod warm;

@@ -22,7 +22,7 @@ use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
     TlsProfile,
 };
-use propylon_policy::balance::{Balancer, Tiers};
+use propylon_policy::balance::{Balancer, Loads, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -43,6 +43,7 @@ use crate::sockets::{self, BindError, Bound, bind_advice};
 use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
+use crate::trace::Target;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
@@ -99,6 +100,8 @@ pub struct Snapshot {
     /// By listener; none for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
     pub sockets: Arc<[Bound]>,
+    /// Where spans go; none where nothing is traced.
+    pub collector: Option<Arc<Target>>,
 }
 
 /// On which terms a listener speaks TLS.
@@ -240,6 +243,7 @@ impl Snapshot {
         let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
+        let collector = Target::follow(&config, earlier, files, &mut findings);
         let signers = follow_signers(&config, earlier, &mut findings);
         let servers = follow_servers(&config, earlier, found, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
@@ -290,6 +294,7 @@ impl Snapshot {
             tickets,
             terms,
             sockets,
+            collector,
         };
         Ok(Compiled { snapshot, warnings: findings, kept })
     }
@@ -679,7 +684,14 @@ fn follow_balance(
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+                let before =
+                    earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
+                // What is in flight at servers that stay is known in the same places.
+                let loads = match before.filter(|(before, _)| before.name == backend.name) {
+                    Some((_, before)) => before.loads.succeeded_by(servers.len()),
+                    None => Loads::new(servers.len(), worker_count(config)),
+                };
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
             }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }
@@ -771,7 +783,7 @@ pub struct CoreBackend {
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
-    /// Some server was not open then.
+    /// Some server was not fit then.
     any_closed: Cell<bool>,
     version: u64,
 }
@@ -887,7 +899,7 @@ impl CoreBackend {
             return;
         }
         // What this configuration has get nothing is no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();

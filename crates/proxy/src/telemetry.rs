@@ -19,6 +19,7 @@ use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
+use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -88,6 +89,7 @@ pub struct Telemetry {
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
+    pub traces: TraceMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -405,6 +407,9 @@ pub struct BackendMetrics {
     pub retries_refused: Counter,
     pub stale_retries: Counter,
     pub unavailable: Counter,
+    /// Written by the main thread.
+    pub panic: Gauge,
+    pub panics: Counter,
     pub clients: Counter,
     pub clients_open: Gauge,
     pub queue_depth: Gauge,
@@ -648,10 +653,26 @@ impl Telemetry {
         let signers = signers.collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
+        let traces = TraceMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, ledger }, store)
+        (
+            Telemetry {
+                listeners,
+                backends,
+                process,
+                parking,
+                relay,
+                batches,
+                signers,
+                gate,
+                shortage,
+                traces,
+                ledger,
+            },
+            store,
+        )
     }
 }
 
@@ -883,6 +904,12 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             UNUSUAL_PICKS,
         ),
         sticky: OnceLock::new(),
+        panic: r.gauge(
+            "propylon_backend_panic",
+            "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",
+            by,
+        ),
+        panics: r.counter("propylon_backend_panics_total", "Times that this began.", by),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,

@@ -26,6 +26,7 @@ use crate::shortage::{Reason, Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::sockets::Bound;
 use crate::telemetry::Telemetry;
+use crate::trace::Outbox;
 use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
@@ -56,6 +57,7 @@ pub struct Assignment {
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
+    pub spans: Outbox,
     pub shared: Arc<Shared>,
     /// Client connections at once.
     pub connections_max: usize,
@@ -84,7 +86,17 @@ fn run(assignment: Assignment) -> io::Result<()> {
 
 async fn work(assignment: Assignment) -> io::Result<()> {
     let Assignment {
-        index, mut published, column, telemetry, log, shared, connections_max, batching, mut phase, ..
+        index,
+        mut published,
+        column,
+        telemetry,
+        log,
+        spans,
+        shared,
+        connections_max,
+        batching,
+        mut phase,
+        ..
     } = assignment;
     let seed = fastrand::u64(..);
     let first = Arc::clone(&published.borrow_and_update());
@@ -94,6 +106,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
+    core.take_outbox(spans);
     let mut doors =
         Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
     doors.open(&first.snapshot.sockets)?;
@@ -121,6 +134,8 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     core.clear_pools();
     core.tick(false);
+    // The exporter waits for nobody's spans after this.
+    core.end_traces();
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod signer;
 mod sticky;
 mod suites;
 mod tls;
+mod tracing;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -57,6 +58,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let process = process::process(top.section("process"), base);
     let admin = process::admin(top.section("admin"), base);
     let log = process::log(top.section("log"), base);
+    let tracing = tracing::tracing(top.section("tracing"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");
     let signers = top.named("signer");
@@ -82,7 +84,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config { process, admin, log, listeners, tls, signers, backends, routes };
+    let config = Config { process, admin, log, tracing, listeners, tls, signers, backends, routes };
     resolve::check(&context, &config, drafts);
     config
 }

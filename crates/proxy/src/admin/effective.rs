@@ -11,8 +11,8 @@ use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
     Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
     Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
-    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
-    Workers,
+    Route, SameSite, SampleRate, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile,
+    TraceTrust, Tracing, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -33,6 +33,9 @@ pub fn config(config: &Config) -> Value {
         if let Some(file) = &admin.token_file {
             root["admin"]["token_file"] = path(&file.path);
         }
+    }
+    if let Some(each) = &config.tracing {
+        root["tracing"] = tracing(each);
     }
     if !config.tls.is_empty() {
         root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
@@ -95,6 +98,30 @@ fn process(config: &Config) -> Value {
         process["resolver"]["servers"] = json!(resolver.servers);
     }
     process
+}
+
+/// Fields for the collector are secrets: their file is named, and they are not shown.
+pub fn tracing(tracing: &Tracing) -> Value {
+    let attributes = tracing.attributes.iter().map(|(key, value)| (key.clone(), json!(value)));
+    let mut value = json!({
+        "endpoint": tracing.endpoint.url,
+        "sample": f64::from(tracing.sample.0) / f64::from(SampleRate::ALL),
+        "trust": match tracing.trust {
+            TraceTrust::Parent => "parent",
+            TraceTrust::Never => "never",
+        },
+        "spans_per_second": tracing.spans_per_second,
+        "service_name": tracing.service_name,
+        "attributes": attributes.collect::<Map<String, Value>>(),
+        "timeout": duration(tracing.timeout),
+    });
+    if let Some(ca) = tracing.tls.as_ref().and_then(|tls| tls.ca.first()) {
+        value["ca"] = path(&ca.path);
+    }
+    if let Some(headers) = &tracing.headers {
+        value["headers"] = path(&headers.path);
+    }
+    value
 }
 
 fn access(access: &AccessLog) -> Value {
@@ -587,6 +614,16 @@ mod tests {
         [log]
         access = "logs/access.log"
         level = "warn"
+        [tracing]
+        endpoint = "https://collector.internal/traces"
+        ca = "collector-ca.pem"
+        headers = "collector.headers"
+        sample = 0.000001
+        trust = "never"
+        spans_per_second = 10
+        service_name = "edge"
+        attributes = { "deployment.environment.name" = "test" }
+        timeout = "1500ms"
         [listener.web]
         bind = ["127.0.0.1:8443", "[::1]:8443"]
         tls = "public"

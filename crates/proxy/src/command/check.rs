@@ -7,6 +7,7 @@ use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
+use crate::trace::Target;
 use crate::{sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
@@ -48,6 +49,10 @@ fn problems(source: &Source) -> Vec<Problem> {
         findings.extend(load_signers(&certified.signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
         let upstreams = load_upstreams(&certified.backends);
         findings.extend(upstreams.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        if let Some(tracing) = &certified.tracing {
+            let target = Target::load(tracing, &propylon_config::Resolver::default());
+            findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        }
         findings.extend(sticky::check(&certified.backends));
     }
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));

@@ -410,7 +410,13 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         Name::Other => {
             field.forward = !field.odd || !Name::is_lookalike(field.name.bytes(buf));
         }
-        Name::EndToEnd | Name::Date | Name::Server | Name::Via | Name::Trailer => {
+        Name::EndToEnd
+        | Name::Date
+        | Name::Server
+        | Name::Via
+        | Name::Trailer
+        | Name::Traceparent
+        | Name::Tracestate => {
             field.forward = true;
         }
         Name::Host => match state.host {

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,6 +91,13 @@ pub struct ServerLink {
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
     left: Cell<u64>,
+}
+
+impl ServerLink {
+    /// Where the connection leads.
+    pub fn peer(&self) -> SocketAddr {
+        self.way.get().address
+    }
 }
 
 /// A place for one request; it is left when it is dropped.
