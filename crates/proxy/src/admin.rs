@@ -4,6 +4,7 @@
 //! no way to change anything: GET and HEAD only.
 
 pub mod effective;
+mod glance;
 mod view;
 
 use std::collections::hash_map::RandomState;
@@ -23,11 +24,12 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
+use glance::Sought;
 pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
@@ -98,7 +100,7 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
 
 fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Response<Full<Bytes>> {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
-    let mut response = respond(request.method(), request.uri().path(), host, view, only);
+    let mut response = respond(request.method(), request.uri(), host, view, only);
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -112,7 +114,7 @@ fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Res
 
 fn respond(
     method: &Method,
-    path: &str,
+    uri: &Uri,
     host: Option<&[u8]>,
     view: &View,
     only: Option<IpAddr>,
@@ -129,14 +131,14 @@ fn respond(
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
-    match path {
+    match uri.path() {
         "/" => page(),
         "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),
         "/health" if view.is_draining() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
         "/health" => text(StatusCode::OK, "ok\n".into()),
         "/config" => typed("application/json", view.config()),
         "/snapshot" => typed("application/json", view.snapshot()),
-        "/status.json" => typed("application/json", view.status()),
+        "/status.json" => typed("application/json", view.glance(&Sought::parse(uri.query()))),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }

@@ -15,6 +15,7 @@ use propylon_config::Config;
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
+use crate::expiry;
 use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
 
 /// Shared with the admin address, on the same thread.
@@ -27,6 +28,8 @@ pub struct Certificates {
     shown: Shown,
     /// Files of the last reading again that could not be used.
     refused: usize,
+    troubles: Troubles,
+    watch: expiry::Watch,
     /// When the log was last told which certificates expire soon.
     reminded: Instant,
 }
@@ -34,8 +37,10 @@ pub struct Certificates {
 /// How often the log is told which certificates expire soon.
 const REMINDER: Duration = Duration::from_secs(24 * 3600);
 
-/// Certificates that the dashboard is told of, once a second: those of a profile that expire first.
-pub const GLANCED_AT_MAX: usize = 100;
+/// Files that could not be used when they were last read, with what and whose they are; for the admin address.
+pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
+/// Of them those that are kept to be shown.
+const TROUBLES_MAX: usize = 20;
 
 /// Which are to be read again, by position in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +78,8 @@ impl Certificates {
             links: snapshot.config.signers.iter().map(|signer| watched(signer.watch)).collect(),
             shown: Rc::new(RefCell::new(snapshot.profiles.clone())),
             refused: 0,
+            troubles: Troubles::default(),
+            watch: expiry::Watch::new(SystemTime::now()),
             // The start has told of them.
             reminded: now,
         }
@@ -83,8 +90,9 @@ impl Certificates {
         std::mem::take(&mut self.refused)
     }
 
-    /// Tells the log once a day which certificates expire soon.
-    pub fn remind(&mut self, now: Instant) {
+    /// Tells the log what comes near its end, as it does so, and once a day which certificates expire soon. For every second.
+    pub fn remind(&mut self, snapshot: &Snapshot, now: Instant) {
+        self.watch.look(snapshot, &self.shown.borrow(), SystemTime::now());
         if now.duration_since(self.reminded) < REMINDER {
             return;
         }
@@ -93,6 +101,19 @@ impl Certificates {
             let findings = profile.expiring(SystemTime::now());
             findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
         }
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        Rc::clone(&self.troubles)
+    }
+
+    /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
+    fn keep_troubles(&self, kind: &'static str, name: &str, findings: &[Finding]) {
+        let mut troubles = self.troubles.borrow_mut();
+        troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        let room = TROUBLES_MAX.saturating_sub(troubles.len());
+        troubles.extend(errors.take(room).map(|finding| (kind, name.to_owned(), finding.clone())));
     }
 
     pub fn shown(&self) -> Shown {
@@ -131,6 +152,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
+            self.keep_troubles("tls", &tls.name, &findings);
             self.refused += findings.iter().filter(|finding| finding.severity == Severity::Error).count();
             match loaded {
                 None => failed = true,
@@ -151,6 +173,7 @@ impl Certificates {
                 }
             };
             findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            self.keep_troubles("backend", &backend.name, &findings);
             if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
                 && !loaded.same_as(known)
             {
@@ -197,6 +220,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             findings.iter().for_each(|finding| tell("signer", &signer.name, finding));
+            self.keep_troubles("signer", &signer.name, &findings);
             match (loaded, &mut links) {
                 (Some(link), Some(links)) => links.push((index, link)),
                 _ => links = None,

@@ -272,6 +272,8 @@ impl Main {
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
                 started: Instant::now(),
+                memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
+                troubles: self.certificates.troubles(),
             };
             admin::start(socket, view)?;
         }
@@ -301,7 +303,7 @@ impl Main {
                     self.report_kernels();
                     self.report_lookups();
                     self.reload_changed_certificates();
-                    self.certificates.remind(Instant::now());
+                    self.certificates.remind(&self.snapshot, Instant::now());
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");

@@ -19,6 +19,7 @@ pub mod core;
 pub mod deadline;
 pub mod engine;
 pub mod exchange;
+mod expiry;
 mod gate;
 pub mod health;
 pub mod http1;

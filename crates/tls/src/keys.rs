@@ -66,7 +66,8 @@ impl Entry {
     }
 }
 
-fn now() -> i64 {
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
     UnixTime::now().as_secs() as i64
 }
 

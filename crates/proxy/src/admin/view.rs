@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use propylon_config::{Backend, Balance, Listener};
-use propylon_metrics::Store;
-use propylon_tls::{Profile, SHOWN_MAX, Served};
+use propylon_config::{Backend, Balance, Listener, Server};
+use propylon_metrics::{Store, gauge_text};
+use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates::{self, GLANCED_AT_MAX, Shown};
+use crate::certificates::{self, Shown, Troubles};
+use crate::expiry;
 use crate::health::{Health, State};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{SignerProfile, Snapshot};
 use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
 
 /// What the admin address can show.
@@ -26,12 +27,56 @@ pub struct View {
     /// By listener: the addresses that were bound, with the ports that the kernel chose.
     pub addresses: Vec<Vec<SocketAddr>>,
     pub started: Instant,
+    /// Resident when nobody had connected yet.
+    pub memory_at_start: u64,
+    /// Files of certificates that could not be used when they were last read.
+    pub troubles: Troubles,
 }
 
 impl View {
+    /// The configuration that was published last.
+    pub fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshot)
+    }
+
+    pub fn profiles(&self) -> Vec<Arc<Profile>> {
+        self.certificates.borrow().clone()
+    }
+
+    pub fn live_listeners<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = (usize, &'a Listener)> + use<'a> {
+        snapshot.config.listeners.iter().enumerate()
+    }
+
+    pub fn live_backends<'a>(&self, snapshot: &'a Snapshot) -> impl Iterator<Item = (usize, &'a Backend)> + use<'a> {
+        snapshot.config.backends.iter().enumerate()
+    }
+
+    pub fn live_servers<'a>(&self, backend: &'a Backend) -> impl Iterator<Item = (usize, &'a Server)> + use<'a> {
+        backend.servers.iter().enumerate()
+    }
+
+    pub fn live_signers<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+    ) -> impl Iterator<Item = (usize, &'a SignerProfile)> + use<'a> {
+        snapshot.signers.iter().enumerate()
+    }
+
+    pub fn addresses_of(&self, _: &Snapshot, place: usize) -> Vec<SocketAddr> {
+        self.addresses[place].clone()
+    }
+
+    pub fn configuration(&self) -> Value {
+        json!({ "generation": 1 })
+    }
+
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus() + &certificates::expiry(&self.certificates.borrow())
+        let profiles = self.profiles();
+        self.store.prometheus()
+            + &certificates::expiry(&profiles)
+            + &expiry::metrics(&self.current(), &profiles, SystemTime::now())
+            + &self.memory()
     }
 
     pub fn is_draining(&self) -> bool {
@@ -45,16 +90,19 @@ impl View {
 
     /// What is running, for people and scripts.
     pub fn snapshot(&self) -> String {
-        pretty(&self.running(SHOWN_MAX))
+        pretty(&self.running())
     }
 
-    /// What is running and every metric, for the dashboard.
-    pub fn status(&self) -> String {
-        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(GLANCED_AT_MAX), self.store.json())
+    /// What the dashboard divides by the connections.
+    fn memory(&self) -> String {
+        let gauge = |name, help, bytes: u64| gauge_text::<0>(name, help, &[([], bytes as i64)]);
+        let now = propylon_sys::resident_bytes().unwrap_or(0);
+        let at_start = "Memory of the process, resident, before the first client.";
+        gauge("propylon_resident_bytes", "Memory of the process, resident.", now)
+            + &gauge("propylon_resident_at_start_bytes", at_start, self.memory_at_start)
     }
 
-    /// With so many of each profile's certificates, those that expire first.
-    fn running(&self, certificates_max: usize) -> Value {
+    fn running(&self) -> Value {
         let config = &self.snapshot.config;
         let listeners = config.listeners.iter().zip(&self.telemetry.listeners).zip(&self.addresses);
         let listeners = listeners.map(|((listener, metrics), addresses)| self.listener(listener, metrics, addresses));
@@ -72,13 +120,24 @@ impl View {
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each)).collect::<Vec<Value>>(),
+            "other_expiries": self.other_expiries(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
 
-    fn worker(&self, index: usize) -> Value {
+    /// The kinds of things beside certificates that end.
+    fn other_expiries(&self) -> Vec<Value> {
+        let others = expiry::others(&self.current(), &self.profiles(), SHOWN_MAX);
+        let one = |(of, dated): (String, Dated)| {
+            let file = dated.path.display().to_string();
+            json!({ "kind": dated.kind.name(), "of": of, "name": dated.name, "file": file, "not_after": dated.until })
+        };
+        others.into_iter().map(one).collect()
+    }
+
+    pub fn worker(&self, index: usize) -> Value {
         let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
             let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
             levels.sum::<i64>()
@@ -161,7 +220,7 @@ fn health(state: &State) -> Value {
     })
 }
 
-fn served(profile: &Profile, max: usize) -> Vec<Value> {
+fn served(profile: &Profile) -> Vec<Value> {
     let one = |served: Served| {
         json!({
             "profile": profile.name(),
@@ -172,7 +231,7 @@ fn served(profile: &Profile, max: usize) -> Vec<Value> {
             "ocsp": served.stapled,
         })
     };
-    profile.served_at_most(max).map(one).collect()
+    profile.served().map(one).collect()
 }
 
 fn pretty(value: &Value) -> String {
