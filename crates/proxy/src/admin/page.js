@@ -1,8 +1,8 @@
 "use strict";
 // Asks status.json every second. Rates and percentiles are differences of counters over the engine's own clock.
 const INTERVAL_MS = 1000, HIDDEN_INTERVAL_MS = 10000, ANSWER_MS = 5000, SVG = "http://www.w3.org/2000/svg";
-const RATE_SECONDS = 5, SHORT_SECONDS = 10, LONG_SECONDS = 60, HISTORY_SECONDS = 300;
-const ROWS_AT_FIRST = 20, RESORT_MS = 5000, ANNOUNCE_MS = 15000, TYPING_MS = 250;
+const RATE_SECONDS = 5, SHORT_SECONDS = 10, LONG_SECONDS = 60, HISTORY_SECONDS = 300, HISTORY_MIN_SECONDS = 60;
+const ROWS_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 20, RESORT_MS = 5000, ANNOUNCE_MS = 15000, TYPING_MS = 250;
 const MIN_CONNECTIONS_FOR_MEMORY = 100, DAY = 86400;
 
 const byId = id => document.getElementById(id);
@@ -43,8 +43,8 @@ const duration = seconds => {
 // The two largest units where the second one matters.
 const span = seconds => {
   const [d, h, m, s] = [Math.floor(seconds / DAY), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
-  if (d >= 30) return d.toLocaleString("en") + " d";
-  return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m ? `${m} min` : `${s} s`;
+  if (d) return h && d < 10 ? `${d} d ${h} h` : `${d} d`;
+  return h ? `${h} h ${m} min` : m ? `${m} min` : `${s} s`;
 };
 const ratio = (many, one) => one > 0 ? number(many / one) + " : 1" : "–";
 const percent = (part, all) => all > 0 ? (100 * part / all).toFixed(1) + " %" : "–";
@@ -106,16 +106,17 @@ const memoryPerConnection = () => {
   const { all, memory_bytes: now, memory_at_start_bytes: start } = latest();
   return all.connections >= MIN_CONNECTIONS_FOR_MEMORY ? Math.max(now - start, 0) / all.connections : null;
 };
-const clients = () => sumBackends(backend => backend.clients)(latest());
+// A client of several backends counts once here, and at each of them in their table.
+const clients = () => latest().all.connections;
 const serverConnections = () => sumBackends(backend => backend.connections)(latest());
 const tiles = [
   { id: "requests", name: "Requests", values: () => [rate(sample => sum(sample.all.responses_total))], now: perSecond(number),
     more: () => `${number(latest().all.in_progress)} in progress; ${number(sum(latest().all.responses_total))} answered since the start` },
   { id: "fivexx", name: "5xx answers", values: () => [rate(sample => sample.all.responses_total[4])], now: perSecond(number),
     more: () => `4xx ${perSecond(number)(rate(sample => sample.all.responses_total[3]))}; retries ${perSecond(number)(rate(sumBackends(backend => backend.retries_total)))}; ${number(latest().all.responses_total[4])} of 5xx since the start` },
-  { id: "duration", name: "Request duration p50 / p99, last 10 s", values: () => [latency(.5), latency(.99)], peak: duration,
+  { id: "duration", name: "Duration p50 / p99, last 10 s", values: () => [latency(.5), latency(.99)], peak: duration,
     now: () => duration(quantile(.5, counted(sample => sample.all.requests, SHORT_SECONDS))) + " / " + duration(quantile(.99, counted(sample => sample.all.requests, SHORT_SECONDS))),
-    more: () => "of " + many(sum(counted(sample => sample.all.requests, SHORT_SECONDS)), "request") + "; p99 is the dashed curve" },
+    more: () => "of requests, from first byte to last: " + number(sum(counted(sample => sample.all.requests, SHORT_SECONDS))) + "; p99 is the dashed curve" },
   { id: "connections", name: "Client connections", values: () => [latest().all.connections], now: number,
     more: () => `${perSecond(number)(rate(sample => sample.all.connections_total))} new; ${number(latest().all.http2_connections)} speak HTTP/2; ${number(latest().all.connections_total)} since the start` },
   { id: "tls", name: "TLS handshakes", values: () => [rate(sample => handshakes(sample.all, every))], now: perSecond(number),
@@ -123,7 +124,7 @@ const tiles = [
   { id: "offload", name: "Clients per server connection", values: () => [serverConnections() > 0 ? clients() / serverConnections() : null],
     now: () => ratio(clients(), serverConnections()), peak: value => number(value) + " : 1",
     more: () => { const made = sumBackends(backend => backend.connections_total)(latest()), sent = sumBackends(backend => backend.requests_total)(latest());
-      return `${number(clients())} clients on ${many(serverConnections(), "connection")}; since the start ${many(sent, "request")} on ${number(made)} made (${ratio(sent, made)})`; } },
+      return `${number(clients())} open from clients, ${number(serverConnections())} to servers; since the start ${many(sent, "request")} on ${number(made)} (${ratio(sent, made)})`; } },
   { id: "sent", name: "Sent to clients", values: () => [rate(sample => sample.all.sent_bytes_total)], now: perSecond(bytes), peak: perSecond(bytes),
     more: () => `received ${perSecond(bytes)(rate(sample => sample.all.received_bytes_total))}; sent since the start ${bytes(latest().all.sent_bytes_total)}` },
   { id: "memory", name: "Memory per client connection", values: () => [memoryPerConnection()], now: bytes, peak: bytes,
@@ -156,9 +157,10 @@ const draw = tile => {
   put(tile.below, tile.more());
   const top = Math.max(0, ...tile.history.flatMap(([, each]) => each).map(value => value || 0));
   put(tile.top, "peak " + (tile.peak || number)(top));
-  put(tile.reach, "last " + span(now - tile.history[0][0]));
-  const x = at => (HISTORY_SECONDS - (now - at)).toFixed(1);
-  const points = which => tile.history.map(([at, each]) => `${x(at)},${(38 - 36 * (each[which] || 0) / (top || 1)).toFixed(1)}`).join(" ");
+  put(tile.reach, "last " + span(Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0])));
+  const reach = Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0]);
+  const x = at => (HISTORY_SECONDS * (1 - (now - at) / reach)).toFixed(1);
+  const points = which => tile.history.filter(([, each]) => each[which] !== null).map(([at, each]) => `${x(at)},${(38 - 36 * (each[which] || 0) / (top || 1)).toFixed(1)}`).join(" ");
   tile.shapes[0].setAttribute("points", `${x(tile.history[0][0])},40 ${points(0)} ${HISTORY_SECONDS},40`);
   tile.shapes[1].setAttribute("points", points(0));
   if (values.length > 1) tile.shapes[2].setAttribute("points", points(1));
@@ -166,13 +168,13 @@ const draw = tile => {
 
 // A table: columns are { head, kind, cell, sort }. Cells are text, or { text, kind, title }. Rows are made once and changed in
 // place, and sorted anew now and then only, so that nothing jumps under a finger.
-const tables = [];
+const FIGURES = ["number", "short", "date"];
 class Table {
   constructor(place, caption, columns, { none = "none", cards = true, label } = {}) {
     Object.assign(this, { columns, none, rows: [], limit: ROWS_AT_FIRST, by: null, descending: false, sortedAt: 0, order: new Map() });
     const box = make("div", cards ? "scroll cards" : "scroll");
     box.tabIndex = 0;
-    box.setAttribute("role", "region");
+    box.setAttribute("role", "group");
     box.setAttribute("aria-label", label || caption);
     this.table = make("table");
     for (const [element, role] of [[this.table, "table"]]) element.setAttribute("role", role);
@@ -183,7 +185,7 @@ class Table {
     this.table.append(group);
     const head = this.table.createTHead().insertRow();
     columns.forEach((column, at) => {
-      const cell = make("th", column.kind === "number" || column.kind === "short" ? "" : "words");
+      const cell = make("th", FIGURES.includes(column.kind) ? "" : "words");
       cell.scope = "col";
       if (column.sort) {
         const button = make("button", "", column.head);
@@ -203,8 +205,7 @@ class Table {
     box.append(this.table, this.all);
     byId(place).append(box);
     // Narrow figures get room before words do: below this the box scrolls, not the page.
-    this.table.style.minWidth = sum(columns.map(({ kind }) => ({ number: 6.6, short: 7.5, state: 17 }[kind] || 11))) + "rem";
-    tables.push(this);
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 9.8, state: 20 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
     if (this.by === at && this.descending !== this.columns[at].firstDescending) {
@@ -261,7 +262,7 @@ class Table {
       if (place.colSpan !== width) place.colSpan = width;
       if (width === 1) place.dataset.label = column.head; else delete place.dataset.label;
       put(place, text === null ? "–" : text);
-      style(place, [column.kind === "number" || column.kind === "short" ? "" : "words", column.whole ? "whole" : "", kind].filter(Boolean).join(" "));
+      style(place, [FIGURES.includes(column.kind) ? "" : "words", column.kind === "date" || column.kind === "short" ? "wide" : "", column.whole ? "whole" : "", kind].filter(Boolean).join(" "));
     });
   }
 }
@@ -307,8 +308,8 @@ const ends = (until, now) => {
 };
 const certificateTable = new Table("certificates-table", "Certificates that clients are shown, the first to expire first", [
   words("Name", certificate => certificate.name || "(no name)", { isRowHead: true, whole: true }),
-  { head: "Expires in", kind: "short", sort: certificate => certificate.not_after, cell: certificate => ends(certificate.not_after, latest().time) },
-  { head: "On (UTC)", kind: "short", cell: certificate => day(certificate.not_after) },
+  { head: "Expires in", kind: "date", sort: certificate => certificate.not_after, cell: certificate => ends(certificate.not_after, latest().time) },
+  { head: "On (UTC)", kind: "date", cell: certificate => day(certificate.not_after) },
   { head: "Type", kind: "number", sort: certificate => certificate.type, cell: certificate => certificate.type },
   { head: "OCSP", kind: "number", cell: certificate => certificate.ocsp ? "stapled" : "–" },
   words("Profile", certificate => certificate.profile),
@@ -318,7 +319,7 @@ const KINDS = { "client-certificate": "certificate shown to servers", "signer-id
 const otherTable = new Table("others-table", "What else ends", [
   words("What", other => KINDS[other.kind] || other.kind, { isRowHead: true, whole: true }),
   { head: "Ends in", kind: "short", sort: other => other.until, cell: other => ends(other.until, latest().time) },
-  { head: "On (UTC)", kind: "short", cell: other => day(other.until) },
+  { head: "On (UTC)", kind: "date", cell: other => day(other.until) },
   words("Of", other => other.of + (other.name ? ", " + other.name : "")),
   words("File", other => other.file, { whole: true }),
 ]);
@@ -330,7 +331,7 @@ const fileTable = new Table("files-table", "Files that could not be used at the 
 ], { label: "Files that could not be used" });
 
 const backendRate = (backend, get) => rate(of("backends", nameKey, backend.name, get));
-const backendTable = new Table("backends-table", "Offload is clients per open server connection; reused is the share of requests that met an open connection, since the start", [
+const backendTable = new Table("backends-table", "Offload is clients per open server connection; reused is the share of requests that met an open connection, since the start; rates over 5 s, percentiles over 10 s", [
   words("Backend", backend => backend.name, { isRowHead: true, whole: true }),
   { head: "Usable", kind: "number", sort: backend => backend.states.usable / backend.states.total,
     cell: ({ states }) => ({ text: `${number(states.usable)} of ${number(states.total)}`, kind: states.usable ? states.usable < states.total ? "warn" : "" : "bad" }) },
@@ -341,7 +342,7 @@ const backendTable = new Table("backends-table", "Offload is clients per open se
   { head: "Requests per connection", kind: "short", firstDescending: true, sort: backend => backend.connections_total ? backend.requests_total / backend.connections_total : 0,
     cell: backend => ratio(backend.requests_total, backend.connections_total) },
   { head: "Reused", kind: "number", cell: backend => percent(backend.reused_total, backend.requests_total) },
-  { head: "First byte p50 / p99, 10 s", kind: "short", cell: backend => { const counts = counted(of("backends", nameKey, backend.name, each => each.first_bytes), SHORT_SECONDS);
+  { head: "First byte p50 / p99", kind: "date", cell: backend => { const counts = counted(of("backends", nameKey, backend.name, each => each.first_bytes), SHORT_SECONDS);
     return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
   figures("Waiting", backend => backend.queued, number, true),
   figures("Retries/s", backend => backendRate(backend, each => each.retries_total)),
@@ -358,7 +359,7 @@ const LATENCIES = [
 const latencyCell = (share, seconds) => ({ head: `p${100 * share} ${seconds === LONG_SECONDS ? "1 min" : seconds + " s"}`, kind: "number",
   cell: ([, get]) => duration(quantile(share, counted(get, seconds))) });
 const latencyTable = new Table("latency-table", "Over the last 10 s and the last minute; interpolated in the buckets of histograms", [
-  words("", ([what]) => what, { isRowHead: true, whole: true, sort: undefined }),
+  words("Of", ([what]) => what, { isRowHead: true, whole: true, sort: undefined }),
   ...[.5, .9, .99].map(share => latencyCell(share, SHORT_SECONDS)),
   { head: "Count 10 s", kind: "number", cell: ([, get]) => number(sum(counted(get, SHORT_SECONDS))) },
   ...[.5, .9, .99, .999].map(share => latencyCell(share, LONG_SECONDS)),
@@ -384,7 +385,7 @@ const listenerTable = new Table("listeners-table", "Rates over 5 s, percentiles 
   figures("Handshakes/s", listener => listener.tls === null || listener.protocol === "passthrough" ? null : listenerRate(listener, each => handshakes(each, every))),
   figures("TLS failed/s", listener => listenerRate(listener, each => each.handshake_failures_total), number, true),
   figures("Requests/s", listener => listener.protocol === "http" ? listenerRate(listener, each => sum(each.responses_total)) : null),
-  { head: "p50 / p99", kind: "short", cell: listener => { const counts = counted(of("listeners", nameKey, listener.name, each => each.requests), SHORT_SECONDS);
+  { head: "p50 / p99", kind: "date", cell: listener => { const counts = counted(of("listeners", nameKey, listener.name, each => each.requests), SHORT_SECONDS);
     return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
   figures("In", listener => listenerRate(listener, each => each.received_bytes_total), perSecond(bytes)),
   figures("Out", listener => listenerRate(listener, each => each.sent_bytes_total), perSecond(bytes)),
@@ -402,7 +403,7 @@ const signerTable = new Table("signers-table", "Key servers by signer; signature
   figures("Connected", row => row.server.connections),
   figures("Signed/s", row => signerRate(row, server => server.outcomes.signed)),
   figures("Waiting", row => row.server.outstanding),
-  { head: "p50 / p99, 10 s", kind: "short", cell: row => { const counts = counted(sample => sample.signers && sample.signers[row.at] && sample.signers[row.at].servers[row.index].durations, SHORT_SECONDS);
+  { head: "p50 / p99, 10 s", kind: "date", cell: row => { const counts = counted(sample => sample.signers && sample.signers[row.at] && sample.signers[row.at].servers[row.index].durations, SHORT_SECONDS);
     return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
   figures("Connects failed", row => row.server.connect_failures),
 ], { label: "Key servers" });
@@ -469,8 +470,8 @@ const showProblems = () => {
   rows.forEach(([level, text, link], at) => {
     let item = list.children[at];
     if (!item || !item.parts) {
-      const fresh = make("li"), sign = make("span", "level"), what = make("span"), go = make("a", "", "look");
-      fresh.append(sign, what, " ", go);
+      const fresh = make("li"), sign = make("span", "level"), what = make("span"), go = make("a");
+      fresh.append(sign, what, go);
       fresh.parts = [sign, what, go];
       if (item) item.replaceWith(fresh); else list.append(fresh);
       item = fresh;
@@ -482,8 +483,7 @@ const showProblems = () => {
     go.hidden = !link;
     const target = "#" + link.split(":").map(encodeURIComponent).join(":");
     if (go.getAttribute("href") !== target) go.setAttribute("href", target);
-    const label = "look at " + link.split(":")[0];
-    if (go.getAttribute("aria-label") !== label) go.setAttribute("aria-label", label);
+    put(go, link.split(":")[0]);
   });
   document.title = worst ? `(${worst}) Propylon` : "Propylon";
   announce(found.length ? `${many(worst, "problem")}, ${many(found.length - worst, "warning")}` : "Nothing needs attention");
@@ -523,7 +523,7 @@ const showHeader = () => {
   const { version, pid, uptime_seconds: uptime, draining, configuration } = latest(), state = byId("state");
   put(byId("state-sign"), draining ? "◌" : "✓");
   put(byId("state-word"), draining ? "draining" : "serving");
-  style(state, draining ? "state warn" : "state good");
+  style(state, draining ? "chip warn" : "chip good");
   const generation = configuration ? `, configuration generation ${configuration.generation}` : "";
   const old = configuration && configuration.old_snapshots ? ` (and ${configuration.old_snapshots} before it in use)` : "";
   put(byId("facts"), `version ${version}, process ${pid}, up ${span(uptime)}${generation}${old}${restarted ? "; it has been started anew since this page was opened" : ""}`);
@@ -554,7 +554,7 @@ const showLost = () => {
   banner.hidden = false;
   put(byId("state-sign"), "✗");
   put(byId("state-word"), "no answer");
-  style(byId("state"), "state bad");
+  style(byId("state"), "chip bad");
 };
 const receive = status => {
   if (samples.length && latest().pid !== status.pid) { samples = []; restarted = true; tiles.forEach(tile => { tile.history = []; }); }
