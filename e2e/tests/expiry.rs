@@ -95,7 +95,11 @@ fn a_certificate_that_expires_while_it_is_served_is_told_of_and_gives_way_to_one
     assert_eq!(snapshot["certificates"][0]["not_after"], seconds);
     // `explain` says what clients meet.
     let mut explain = Command::new(binaries::propylon());
-    explain.args(["explain", "-c"]).arg(engine.folder().join("propylon.toml")).arg("https://localhost/");
+    explain.args(["explain", "-c"]).arg(engine.folder().join("propylon.toml")).args([
+        "https://localhost/",
+        "--listener",
+        "web",
+    ]);
     let said = run(explain, b"", Duration::from_secs(30));
     let (rsa_at, ec_at) = (said.text().find("rsa.pem"), said.text().find("ec.pem"));
     assert!(rsa_at.is_some() && ec_at.is_none_or(|at| at > rsa_at.unwrap_or(0)), "{}", said.text());

@@ -1,6 +1,5 @@
 //! What ends: certificates, revocation lists and OCSP responses, told of before it does, counted, and shown.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use propylon_metrics::gauge_text;
@@ -34,7 +33,8 @@ impl Watch {
     }
 
     /// For every second.
-    pub fn look(&mut self, snapshot: &Snapshot, profiles: &[Arc<Profile>], now: SystemTime) {
+    pub fn look(&mut self, snapshot: &Snapshot, now: SystemTime) {
+        let profiles = &snapshot.profiles;
         let now = seconds(now);
         let count: usize = profiles.iter().map(|profile| profile.count()).sum();
         let interval = if count > LOOKED_AT_EACH_SECOND_MAX { MINUTE } else { 1 };
@@ -118,21 +118,22 @@ fn of_profile(profile: &Profile) -> String {
 
 /// What is shown to servers and key servers, with whose it is.
 fn links(snapshot: &Snapshot) -> Vec<(String, Dated)> {
-    let upstreams = snapshot.config.backends.iter().zip(&snapshot.upstreams);
-    let upstreams = upstreams.filter_map(|(backend, upstream)| {
-        Some((format!("backend \"{}\"", backend.name), upstream.as_ref()?.dated()?.clone()))
+    let upstreams = snapshot.config.live_backends().filter_map(|(place, backend)| {
+        let dated = snapshot.upstreams[place].as_ref()?.dated()?.clone();
+        Some((format!("backend \"{}\"", backend.name), dated))
     });
-    let signers = snapshot
-        .signers
-        .iter()
-        .filter_map(|signer| Some((format!("signer \"{}\"", signer.config.name), signer.link.load().dated()?.clone())));
+    let signers = snapshot.signers.iter().filter(|signer| signer.config.retired.is_none());
+    let signers = signers.filter_map(|signer| {
+        let dated = signer.link.load().dated()?.clone();
+        Some((format!("signer \"{}\"", signer.config.name), dated))
+    });
     upstreams.chain(signers).collect()
 }
 
 /// Everything but server certificates, with whose it is; what ends first goes first.
-pub fn others(snapshot: &Snapshot, profiles: &[Arc<Profile>], max: usize) -> Vec<(String, Dated)> {
+pub fn others(snapshot: &Snapshot, max: usize) -> Vec<(String, Dated)> {
     let mut all = links(snapshot);
-    for profile in profiles {
+    for profile in &snapshot.profiles {
         all.extend(profile.other_dated().map(|dated| (of_profile(profile), dated)));
     }
     all.sort_by_key(|(_, dated)| dated.until);
@@ -163,14 +164,14 @@ pub fn by_days_left<'a>(profiles: impl Iterator<Item = &'a Profile> + Clone, now
 }
 
 /// For Prometheus: certificates by days left, and when other things end.
-pub fn metrics(snapshot: &Snapshot, profiles: &[Arc<Profile>], now: SystemTime) -> String {
+pub fn metrics(snapshot: &Snapshot, now: SystemTime) -> String {
     let now = seconds(now);
-    let by_profile = profiles.iter().flat_map(|profile| {
+    let by_profile = snapshot.profiles.iter().flat_map(|profile| {
         let labels = |left: &str| [("profile", profile.name().to_owned()), ("days_left", left.to_owned())];
         counts(std::iter::once(&**profile), now).into_iter().map(move |(left, count)| (labels(left), count as i64))
     });
     let by_profile: Vec<_> = by_profile.collect();
-    let others = others(snapshot, profiles, SERIES_MAX);
+    let others = others(snapshot, SERIES_MAX);
     let others: Vec<_> = others
         .into_iter()
         .map(|(of, dated)| {

@@ -124,7 +124,7 @@ impl States {
             Verdict::Unknown => self.unknown += 1,
             Verdict::Down(_) => self.down += 1,
             Verdict::Ejected { .. } => self.ejected += 1,
-            Verdict::Draining => self.draining += 1,
+            Verdict::Draining(_) => self.draining += 1,
         }
     }
 
@@ -189,10 +189,10 @@ impl View {
         let snapshot = self.current();
         let (mut rows, mut states, mut faults) = (Vec::new(), States::default(), Vec::new());
         let mut backends = Vec::new();
-        for (place, backend) in self.live_backends(&snapshot) {
+        for (place, backend) in snapshot.config.live_backends() {
             let metrics = &self.telemetry.backends[place];
             let (mut own, mut sums) = (States::default(), Sums::default());
-            for (at, configured) in self.live_servers(backend) {
+            for (at, configured) in backend.live_servers() {
                 let server = &metrics.servers[at];
                 let state = self.health.state(place, at);
                 let slow_until = self.slow_until(backend, server, &state, now);
@@ -324,7 +324,7 @@ impl View {
         let snapshot = self.current();
         let mut all = Clients::default();
         let (mut list, mut total) = (Vec::new(), 0);
-        for (place, listener) in self.live_listeners(&snapshot) {
+        for (place, listener) in snapshot.config.live_listeners() {
             total += 1;
             let metrics = &self.telemetry.listeners[place];
             let clients = self.clients(metrics);
@@ -338,7 +338,7 @@ impl View {
 
     fn listener_at_a_glance(&self, place: usize, listener: &Listener, clients: &Clients) -> Value {
         let snapshot = self.current();
-        let addresses = self.addresses_of(&snapshot, place);
+        let addresses = snapshot.addresses(place);
         let protocol = match listener.protocol {
             Protocol::Http => "http",
             Protocol::Tcp => "tcp",
@@ -375,13 +375,13 @@ impl View {
                 .collect(),
             handshake_failures: metrics.handshake_failures.each().map(|(_, counter)| count(counter)).sum(),
             handshake_durations: self.store.counts(metrics.handshake_duration),
-            relays: metrics.relay.as_ref().map(|relay| relay.ended.each().map(|(_, counter)| count(counter)).sum()),
+            relays: metrics.relay.get().map(|relay| relay.ended.each().map(|(_, counter)| count(counter)).sum()),
         }
     }
 
     fn certificates_at_a_glance(&self, now: SystemTime, sought: &str) -> Value {
-        let profiles = self.profiles();
         let snapshot = self.current();
+        let profiles = &snapshot.profiles;
         let now = seconds(now) as i64;
         let mut list: Vec<_> = profiles.iter().flat_map(|profile| soonest(profile, sought)).collect();
         list.sort_by_key(|(_, served)| served.not_after);
@@ -397,7 +397,7 @@ impl View {
             })
         };
         let list: Vec<Value> = list.into_iter().take(CERTIFICATES_MAX).map(one).collect();
-        let others = expiry::others(&snapshot, &profiles, OTHER_DATED_MAX);
+        let others = expiry::others(&snapshot, OTHER_DATED_MAX);
         let others = others.iter().map(|(of, dated)| {
             json!({
                 "kind": dated.kind.name(), "of": of, "name": dated.name,
@@ -421,7 +421,8 @@ impl View {
 
     fn signers_at_a_glance(&self) -> Value {
         let snapshot = self.current();
-        let signers = self.live_signers(&snapshot).take(SIGNERS_MAX).map(|(place, signer)| {
+        let signers = snapshot.signers.iter().enumerate().filter(|(_, signer)| signer.config.retired.is_none());
+        let signers = signers.take(SIGNERS_MAX).map(|(place, signer)| {
             let (outcomes, mut servers) = self.telemetry.signers[place].glance(&self.store);
             for (server, label) in servers.iter_mut().zip(&signer.labels) {
                 server["address"] = label.clone().into();
@@ -441,7 +442,7 @@ impl View {
                 faults.push((what, place.to_owned(), why, count));
             }
         };
-        for (place, listener) in self.live_listeners(&snapshot) {
+        for (place, listener) in snapshot.config.live_listeners() {
             let metrics = &self.telemetry.listeners[place];
             let name = listener.name.as_str();
             metrics.rejected.each().for_each(|(why, counter)| tell("request refused", name, why, count(counter)));
@@ -568,7 +569,7 @@ fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {
         (Verdict::Down(_), _) => 0,
         (Verdict::Ejected { .. }, _) => 1,
         (_, Some(_)) => 2,
-        (Verdict::Draining, _) => 3,
+        (Verdict::Draining(_), _) => 3,
         _ if slow_until.is_some() => 4,
         _ if backup => 6,
         _ => 5,
