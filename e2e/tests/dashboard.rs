@@ -258,6 +258,35 @@ fn the_keyboard_reaches_everything_and_is_seen_where_it_is() {
     is_content(&mut page, &format!("http://{}/", engine.admin()));
 }
 
+#[test]
+fn the_generation_follows_changes_and_one_that_was_refused_is_told() {
+    let (origin, second) = (Origin::always(HELLO), Origin::always(HELLO));
+    let engine = Engine::start(&simple(&[origin.address(), second.address()]));
+    let mut page = open(&engine, Screen::DESK);
+    assert!(page.text("#facts").contains("configuration generation 1"));
+    let path = engine.folder().join("propylon.toml");
+    let before = fs::read_to_string(&path).expect("a configuration");
+    let address = format!("\"{}\"", second.address());
+    let after = before.replace(&address, &format!("{{ address = {address}, drain = true }}"));
+    fs::write(&path, &after).expect("another configuration");
+    engine.signal(Signal::HUP);
+    page.eventually(
+        "it is the second",
+        "document.querySelector('#facts').innerText.includes('configuration generation 2')",
+    );
+    assert_eq!(engine.metric("propylon_config_generation", &[]), 2.0);
+    page.eventually("one drains", "document.querySelector('#servers-summary').innerText.includes('1 draining')");
+    assert!(row(&mut page, "#servers", &second.address().to_string())[1].starts_with("◌ draining for "));
+    fs::write(&path, after.replace("servers =", "server =")).expect("one with a mistake");
+    engine.signal(Signal::HUP);
+    page.eventually(
+        "it is told",
+        "document.querySelector('#problem-list').innerText.includes('was refused; generation 2 stays in effect')",
+    );
+    assert_eq!(engine.metric("propylon_config_last_reload_failed", &[]), 1.0);
+    is_content(&mut page, &format!("http://{}/", engine.admin()));
+}
+
 /// What a reader of screens, or of faint print, would stumble over; empty: nothing. Contrast is that of WCAG 2 §1.4.3.
 const STUMBLING: &str = r#"(() => {
   const found = [], all = selector => [...document.querySelectorAll(selector)].filter(each => each.checkVisibility());

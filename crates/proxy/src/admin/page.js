@@ -208,7 +208,7 @@ class Table {
     this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 9.8, state: 20 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
-    if (this.by === at && this.descending !== this.columns[at].firstDescending) {
+    if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
       this.by = null;
     } else {
       this.descending = this.by === at ? !this.descending : !!this.columns[at].firstDescending;
