@@ -174,6 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn a_response_is_stapled_until_its_time_is_over() {
+        for (until, stapled) in
+            [(Some(now() + 3600), true), (Some(now()), false), (Some(now() - 1), false), (None, true)]
+        {
+            let mut credential = Arc::into_inner(credential()).unwrap();
+            credential.staple = Some(crate::credential::Staple { response: vec![1], until });
+            assert_eq!(Entry::new(&credential).current().ocsp.is_some(), stapled, "{until:?}");
+        }
+    }
+
+    #[test]
     fn what_nobody_has_any_more_is_forgotten() {
         let mut ready = Ready::new(8);
         let (stays, goes) = (credential(), credential());
