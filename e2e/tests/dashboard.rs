@@ -392,10 +392,15 @@ fn an_engine_that_does_not_answer_is_told_of_with_the_age_of_the_figures_and_com
         "it is told",
         "!document.querySelector('#lost').hidden && document.querySelector('#lost').innerText",
     );
-    engine.signal(Signal::CONT);
     let told = told.as_str().expect("a text").to_owned();
     assert!(told.starts_with("✗ No answer from the engine; the figures are ") && told.contains(" s old"), "{told}");
+    let attention = page.text("#problem-list");
+    assert!(
+        attention.starts_with("✗ Problem The engine does not answer") && !attention.contains("Fine"),
+        "{attention}"
+    );
     page.photograph("lost");
+    engine.signal(Signal::CONT);
     page.eventually("it is back", &format!("document.querySelector('#lost').hidden && {IS_SERVING}"));
     assert_eq!(page.text("#announcement"), "The engine answers again");
     let before = page.text("#facts");

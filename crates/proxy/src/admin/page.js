@@ -43,6 +43,7 @@ const duration = seconds => {
 // The two largest units where the second one matters.
 const span = seconds => {
   const [d, h, m, s] = [Math.floor(seconds / DAY), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
+  if (d >= 730) return Math.floor(d / 365.25) + " y";
   if (d) return h && d < 10 ? `${d} d ${h} h` : `${d} d`;
   return h ? `${h} h ${m} min` : m ? `${m} min` : `${s} s`;
 };
@@ -205,7 +206,7 @@ class Table {
     box.append(this.table, this.all);
     byId(place).append(box);
     // Narrow figures get room before words do: below this the box scrolls, not the page.
-    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 9.8, state: 20 }[kind] || 10))) + "rem");
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20 }[kind] || 10))) + "rem");
   }
   sortBy(at) {
     if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
@@ -378,11 +379,11 @@ const handshakeTable = new Table("handshakes-table", "By version and by the cert
 const listenerRate = (listener, get) => rate(of("listeners", nameKey, listener.name, get));
 const listenerTable = new Table("listeners-table", "Rates over 5 s, percentiles over 10 s", [
   words("Listener", listener => listener.name, { isRowHead: true, whole: true }),
-  words("Address", listener => `${listener.protocol === "http" ? listener.tls === null ? "http://" : "https://" : listener.protocol + (listener.tls === null ? " " : " over TLS ")}${listener.addresses.join(", ")}${listener.addresses_total > listener.addresses.length ? " …" : ""}`, { kind: "state", whole: true }),
+  words("Address", listener => `${listener.protocol === "http" ? listener.tls === null ? "http://" : "https://" : listener.protocol + (listener.tls === null ? " " : " over TLS ")}${listener.addresses.join(", ")}${listener.addresses_total > listener.addresses.length ? " …" : ""}`, { whole: true }),
   figures("Connected", listener => listener.connections),
   figures("New/s", listener => listenerRate(listener, each => each.connections_total)),
   figures("HTTP/2", listener => listener.http2_connections),
-  figures("Handshakes/s", listener => listener.tls === null || listener.protocol === "passthrough" ? null : listenerRate(listener, each => handshakes(each, every))),
+  figures("TLS/s", listener => listener.tls === null || listener.protocol === "passthrough" ? null : listenerRate(listener, each => handshakes(each, every))),
   figures("TLS failed/s", listener => listenerRate(listener, each => each.handshake_failures_total), number, true),
   figures("Requests/s", listener => listener.protocol === "http" ? listenerRate(listener, each => sum(each.responses_total)) : null),
   { head: "p50 / p99", kind: "date", cell: listener => { const counts = counted(of("listeners", nameKey, listener.name, each => each.requests), SHORT_SECONDS);
@@ -464,7 +465,10 @@ const announce = (text, isUrgent) => {
 };
 const LEVELS = { bad: "✗ Problem", warn: "! Warning", good: "✓ Fine" };
 const showProblems = () => {
-  const found = problems(), list = byId("problem-list"), worst = found.filter(([level]) => level === "bad").length;
+  const found = problems();
+  // What was fine before it fell silent need not be so any more.
+  if (lostSince !== null) found.unshift(["bad", "The engine does not answer; what is told below was so when it last did", ""]);
+  const list = byId("problem-list"), worst = found.filter(([level]) => level === "bad").length;
   const rows = found.length ? found : [["good", "Nothing needs attention.", ""]];
   while (list.children.length > rows.length) list.lastChild.remove();
   rows.forEach(([level, text, link], at) => {
@@ -486,7 +490,7 @@ const showProblems = () => {
     put(go, link.split(":")[0]);
   });
   document.title = worst ? `(${worst}) Propylon` : "Propylon";
-  announce(found.length ? `${many(worst, "problem")}, ${many(found.length - worst, "warning")}` : "Nothing needs attention");
+  if (lostSince === null) announce(found.length ? `${many(worst, "problem")}, ${many(found.length - worst, "warning")}` : "Nothing needs attention");
 };
 
 const keyed = (list, key) => list.map(each => ({ key: key(each), of: each }));
@@ -548,6 +552,7 @@ const show = () => {
 // An engine that does not answer: how old the figures are, until it does.
 const showLost = () => {
   const banner = byId("lost");
+  if (lostSince !== null && samples.length) showProblems();
   if (lostSince === null) { banner.hidden = true; return; }
   const age = receivedAt ? `the figures are ${span((Date.now() - receivedAt) / 1000)} old` : "there are no figures yet";
   put(banner, `✗ No answer from the engine; ${age}. Asking again every second.`);
