@@ -561,6 +561,7 @@ const showLost = () => {
   put(byId("state-word"), "no answer");
   style(byId("state"), "chip bad");
 };
+setInterval(() => { if (lostSince !== null) showLost(); }, INTERVAL_MS);
 const receive = status => {
   if (samples.length && latest().pid !== status.pid) { samples = []; restarted = true; tiles.forEach(tile => { tile.history = []; }); }
   samples.push(status);
