@@ -172,7 +172,7 @@ impl Profile {
     /// Revocation lists and OCSP responses.
     pub fn other_dated(&self) -> impl Iterator<Item = Dated> {
         let lists = self.client_trust.iter().flat_map(|trust| trust.dated.iter().cloned());
-        lists.chain(self.credentials.iter().filter_map(|credential| response(credential)))
+        lists.chain(self.credentials.iter().filter_map(response))
     }
 
     /// Warnings of those that have expired or soon will, the soonest first. Not of all, if they are very many.
