@@ -9,6 +9,7 @@ pub mod binaries;
 pub mod browser;
 pub mod certificates;
 pub mod client;
+pub mod devtools;
 pub mod distance;
 pub mod dns;
 pub mod engine;

@@ -224,7 +224,7 @@ impl Main {
         let health = Health::start(&snapshot, &self.store, &self.telemetry);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
         let keeper = Keeper::new(path, meant, snapshot, publish, health.clone(), telemetry, store);
-        let shown = keeper.shown();
+        let (shown, troubles) = (keeper.shown(), keeper.troubles());
         let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
@@ -233,6 +233,8 @@ impl Main {
                 health,
                 telemetry: Arc::clone(&self.telemetry),
                 started: Instant::now(),
+                memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
+                troubles,
             };
             admin::start(socket, view, asks)?;
         }

@@ -20,6 +20,7 @@ pub mod deadline;
 pub mod diff;
 pub mod engine;
 pub mod exchange;
+mod expiry;
 mod gate;
 pub mod health;
 pub mod http1;

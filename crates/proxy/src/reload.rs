@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::admin::{Ask, NotDone, effective};
-use crate::certificates::{Certificates, Reloaded, Which};
+use crate::certificates::{Certificates, Reloaded, Troubles, Which};
 use crate::command::problem;
 use crate::diff::diff;
 use crate::health::Health;
@@ -168,7 +168,8 @@ struct Draft {
     snapshot: Snapshot,
     changes: Vec<Value>,
     warnings: Vec<Problem>,
-    kept: usize,
+    /// Files that could not be used, in whose place stays what was there before.
+    kept: Vec<Finding>,
 }
 
 /// Of a file: its inode, its length, and when it was changed.
@@ -210,7 +211,7 @@ impl Keeper {
                     self.watch_file().await;
                     self.look_after();
                     let snapshot = self.snapshot();
-                    self.certificates.remind(&snapshot.profiles, Instant::now());
+                    self.certificates.remind(&snapshot, Instant::now());
                 }
             }
         }
@@ -230,6 +231,10 @@ impl Keeper {
 
     pub fn shown(&self) -> Rc<RefCell<Shown>> {
         Rc::clone(&self.shown)
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        self.certificates.troubles()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -260,7 +265,7 @@ impl Keeper {
         };
         let generation = self.snapshot().generation;
         let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
-        let kept = draft.kept;
+        let kept = draft.kept.len();
         if dry_run {
             return Ok(Done { generation, changes, warnings, kept });
         }
@@ -270,6 +275,9 @@ impl Keeper {
         }
         upload.into_iter().for_each(Upload::keep);
         draft.snapshot.renew_links();
+        if files == Files::ReadAgain {
+            self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
+        }
         let changed = !changes.is_empty();
         self.meant = draft.meant;
         self.shown.borrow_mut().origin = told_origin(&self.meant);
@@ -394,7 +402,7 @@ impl Keeper {
             Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);
                 changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { meant, snapshot, changes, warnings: problems, kept: kept.len() })
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
             }
             _ => Err(Refused::Problems(problems)),
         }

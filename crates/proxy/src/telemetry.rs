@@ -42,7 +42,7 @@ pub enum Wait {
     ServerBody,
 }
 
-const WAITS: &[(Wait, &str)] = &[
+pub const WAITS: &[(Wait, &str)] = &[
     (Wait::Handshake, "handshake"),
     (Wait::RequestHead, "request-head"),
     (Wait::RequestBody, "request-body"),
@@ -71,6 +71,10 @@ impl ByReason {
         let mut slot = |reason: &str| registry.counter(name, help, &[label, ("reason", reason)]);
         let slots = reasons.iter().map(|reason| (*reason, slot(reason))).collect();
         ByReason { slots, other: slot("other") }
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, Counter)> {
+        self.slots.iter().copied().chain([("other", self.other)])
     }
 
     pub fn of(&self, reason: &str) -> Counter {
@@ -352,6 +356,12 @@ impl Handshakes {
             resumed.push((version, slot(version, "none", "true")));
         }
         Handshakes { full, resumed }
+    }
+
+    /// With version and type of certificate; of resumed sessions the type is "resumed".
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, Counter)> {
+        let resumed = self.resumed.iter().map(|(version, counter)| (*version, "resumed", *counter));
+        self.full.iter().copied().chain(resumed)
     }
 
     pub fn of(&self, version: &str, certificate: Option<&str>, resumed: bool) -> Option<Counter> {

@@ -16,6 +16,7 @@ mod acceptor;
 mod client_auth;
 mod compression;
 mod credential;
+mod dated;
 mod deferral;
 mod exchange;
 mod facts;
@@ -49,6 +50,7 @@ mod upstream;
 mod watch;
 
 pub use acceptor::{Acceptor, AcceptorParts};
+pub use dated::{Dated, DatedKind, Nearness, step_between};
 pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use exchange::KeyPairs;
 pub use facts::{Facts, Group, Resumption, Scheme, Suite, Version};

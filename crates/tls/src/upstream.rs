@@ -18,6 +18,7 @@ use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor};
 
+use crate::dated::Dated;
 use crate::finding::{Finding, Severity};
 use crate::load;
 pub use failure::UpstreamFailure;
@@ -34,6 +35,7 @@ pub struct UpstreamProfile {
     /// What it was made of, to be told from another of the same configuration.
     roots: Vec<TrustAnchor<'static>>,
     chain: Vec<CertificateDer<'static>>,
+    identity: Option<Dated>,
 }
 
 /// One core's way to make sessions with the servers of one backend.
@@ -82,7 +84,7 @@ impl UpstreamProfile {
             }
         }
         let Some(loaded) = loaded.filter(|_| names.len() == servers.len()) else { return Err(findings) };
-        let (roots, chain) = (loaded.roots.roots.clone(), loaded.chain.clone());
+        let (roots, chain, identity) = (loaded.roots.roots.clone(), loaded.chain.clone(), loaded.dated.clone());
         let mut config = match trust::config(tls, loaded) {
             Ok(config) => config,
             Err(why) => {
@@ -97,7 +99,12 @@ impl UpstreamProfile {
             }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain }, findings))
+        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity }, findings))
+    }
+
+    /// When what is shown to servers ends.
+    pub fn dated(&self) -> Option<&Dated> {
+        self.identity.as_ref()
     }
 
     /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use propylon_config::{Backend, Balance, Listener};
-use propylon_metrics::Store;
-use propylon_tls::{Profile, SHOWN_MAX, Served};
+use propylon_metrics::{Store, gauge_text};
+use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates::{self, GLANCED_AT_MAX};
+use crate::certificates::{self, Troubles};
+use crate::expiry;
 use crate::health::{Health, State};
 use crate::reload::Shown;
 use crate::snapshot::Snapshot;
@@ -24,6 +25,10 @@ pub struct View {
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
+    /// Resident when nobody had connected yet.
+    pub memory_at_start: u64,
+    /// Files of certificates that could not be used when they were last read.
+    pub troubles: Troubles,
 }
 
 impl View {
@@ -34,7 +39,11 @@ impl View {
 
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus() + &certificates::expiry(&self.current().profiles)
+        let snapshot = self.current();
+        self.store.prometheus()
+            + &certificates::expiry(&snapshot.profiles)
+            + &expiry::metrics(&snapshot, SystemTime::now())
+            + &self.memory()
     }
 
     pub fn is_draining(&self) -> bool {
@@ -48,16 +57,19 @@ impl View {
 
     /// What is running, for people and scripts.
     pub fn snapshot(&self) -> String {
-        pretty(&self.running(SHOWN_MAX))
+        pretty(&self.running())
     }
 
-    /// What is running and every metric, for the dashboard.
-    pub fn status(&self) -> String {
-        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(GLANCED_AT_MAX), self.store.json())
+    /// What the dashboard divides by the connections.
+    fn memory(&self) -> String {
+        let gauge = |name, help, bytes: u64| gauge_text::<0>(name, help, &[([], bytes as i64)]);
+        let now = propylon_sys::resident_bytes().unwrap_or(0);
+        let at_start = "Memory of the process, resident, before the first client.";
+        gauge("propylon_resident_bytes", "Memory of the process, resident.", now)
+            + &gauge("propylon_resident_at_start_bytes", at_start, self.memory_at_start)
     }
 
-    /// With so many of each profile's certificates, those that expire first.
-    fn running(&self, certificates_max: usize) -> Value {
+    fn running(&self) -> Value {
         let snapshot = &self.current();
         let config = &snapshot.config;
         let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
@@ -75,13 +87,14 @@ impl View {
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each)).collect::<Vec<Value>>(),
+            "other_expiries": self.other_expiries(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
 
-    fn configuration(&self) -> Value {
+    pub fn configuration(&self) -> Value {
         let shown = self.shown.borrow();
         let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         json!({
@@ -93,7 +106,16 @@ impl View {
         })
     }
 
-    fn worker(&self, index: usize) -> Value {
+    /// The kinds of things beside certificates that end.
+    fn other_expiries(&self) -> Vec<Value> {
+        let one = |(of, dated): (String, Dated)| {
+            let file = dated.path.display().to_string();
+            json!({ "kind": dated.kind.name(), "of": of, "name": dated.name, "file": file, "not_after": dated.until })
+        };
+        expiry::others(&self.current(), SHOWN_MAX).into_iter().map(one).collect()
+    }
+
+    pub fn worker(&self, index: usize) -> Value {
         let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
             let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
             levels.sum::<i64>()
@@ -181,7 +203,7 @@ fn health(state: &State) -> Value {
     })
 }
 
-fn served(profile: &Profile, max: usize) -> Vec<Value> {
+fn served(profile: &Profile) -> Vec<Value> {
     let one = |served: Served| {
         json!({
             "profile": profile.name(),
@@ -192,7 +214,7 @@ fn served(profile: &Profile, max: usize) -> Vec<Value> {
             "ocsp": served.stapled,
         })
     };
-    profile.served_at_most(max).map(one).collect()
+    profile.served().map(one).collect()
 }
 
 fn pretty(value: &Value) -> String {

@@ -66,11 +66,13 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
         propylon_tls::Severity::Error => Severity::Error,
         propylon_tls::Severity::Warning => Severity::Warning,
     };
-    Problem {
-        severity,
-        file: source.name.clone(),
-        at: Some(finding.at),
-        what: finding.what.clone(),
-        fix: finding.fix.clone(),
-    }
+    let path = finding.path.display().to_string();
+    let line = source.text.lines().nth((finding.at.line as usize).saturating_sub(1)).unwrap_or_default();
+    let name = finding.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    // Of a folder the line does not say which of its files is meant.
+    let what = match path.is_empty() || line.contains(&name) || finding.what.contains(&path) {
+        true => finding.what.clone(),
+        false => format!("{path}: {}", finding.what),
+    };
+    Problem { severity, file: source.name.clone(), at: Some(finding.at), what, fix: finding.fix.clone() }
 }
