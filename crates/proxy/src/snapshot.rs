@@ -328,13 +328,17 @@ impl Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
-    /// The same, with other certificates.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    /// The same, with other certificates for clients, and for servers.
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         let of = |(place, listener): (usize, &Listener)| {
             terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
         };
         let terms = self.config.listeners.iter().enumerate().map(of).collect();
-        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
+        Snapshot { generation: self.generation + 1, terms, profiles, upstreams, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -433,7 +437,13 @@ fn follow_upstreams(
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
 fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
-    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
+    let tls = |backend: &Backend| {
+        let mut shown = effective::backend(backend)["tls"].clone();
+        // How often files are looked at is none of the connections' concern.
+        shown.as_object_mut().map(|keys| keys.remove("watch"));
+        shown
+    };
+    one.protocol == two.protocol && tls(one) == tls(two)
 }
 
 /// What the links of signers that stay are made with, where that is to be read again.
