@@ -10,18 +10,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Config, TlsProfile};
+use propylon_config::{Backend, Config, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
 use crate::expiry;
-use crate::snapshot::{Snapshot, load_profile_again};
+use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
 
 pub struct Certificates {
     /// By profile.
     watched: Vec<Watched>,
     /// By signer: the files that links to key servers are made with.
     links: Vec<Watched>,
+    /// By backend: what is shown to its servers and trusted of them.
+    towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
     refused: usize,
     troubles: Troubles,
@@ -43,6 +45,7 @@ const TROUBLES_MAX: usize = 20;
 pub struct Which {
     pub profiles: Vec<usize>,
     pub signers: Vec<usize>,
+    pub backends: Vec<usize>,
 }
 
 /// The files of one profile.
@@ -73,6 +76,7 @@ impl Certificates {
         let mut certificates = Certificates {
             watched: Vec::new(),
             links: Vec::new(),
+            towards: Vec::new(),
             refused: 0,
             troubles: Troubles::default(),
             watch: expiry::Watch::new(SystemTime::now()),
@@ -134,6 +138,15 @@ impl Certificates {
         self.watched = snapshot.config.tls.iter().map(watched).collect();
         let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
         self.troubles.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
+        let mut known = std::mem::take(&mut self.towards);
+        let watched = |backend: &Backend| {
+            let before =
+                known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
+            Watched { name: backend.name.clone(), interval, looked, stamp }
+        };
+        self.towards = snapshot.config.backends.iter().map(watched).collect();
         // Their places are theirs for ever.
         for signer in &snapshot.config.signers[self.links.len()..] {
             let (name, interval) = (signer.name.clone(), signer.watch);
@@ -153,6 +166,7 @@ impl Certificates {
         Which {
             profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
             signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
+            backends: changed(&mut self.towards, &|index| stamp_of(&config.backends[index])),
         }
     }
 
@@ -180,6 +194,26 @@ impl Certificates {
                 }
             }
         }
+        let mut upstreams = snapshot.upstreams.clone();
+        for &index in &which.backends {
+            let backend = &snapshot.config.backends[index];
+            self.towards[index].stamp = stamp_of(backend);
+            let (loaded, findings) = match load_upstream(backend) {
+                Ok(loaded) => loaded,
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            self.keep_troubles("backend", &backend.name, &findings);
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
+            }
+        }
         if failed {
             // What was good of them has not been taken over, and is to be read again.
             for (index, _) in links.into_iter().flatten() {
@@ -197,7 +231,7 @@ impl Certificates {
         match (same, has_links) {
             (true, true) => Reloaded::Links,
             (true, false) => Reloaded::Same,
-            (false, _) => Reloaded::New(Box::new(snapshot.with_profiles(profiles))),
+            (false, _) => Reloaded::New(Box::new(snapshot.with_certificates(profiles, upstreams))),
         }
     }
 
@@ -234,6 +268,10 @@ impl Watched {
         }
         is_due && self.stamp.is_changed(&stamp())
     }
+}
+
+fn stamp_of(backend: &Backend) -> Stamp {
+    backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
 }
 
 fn tell(kind: &str, name: &str, finding: &Finding) {

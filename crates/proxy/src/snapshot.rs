@@ -333,13 +333,17 @@ impl Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
-    /// The same, with other certificates.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    /// The same, with other certificates for clients, and for servers.
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         let of = |(place, listener): (usize, &Listener)| {
             terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
         };
         let terms = self.config.listeners.iter().enumerate().map(of).collect();
-        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
+        Snapshot { generation: self.generation + 1, terms, profiles, upstreams, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -438,7 +442,13 @@ fn follow_upstreams(
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
 fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
-    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
+    let tls = |backend: &Backend| {
+        let mut shown = effective::backend(backend)["tls"].clone();
+        // How often files are looked at is none of the connections' concern.
+        shown.as_object_mut().map(|keys| keys.remove("watch"));
+        shown
+    };
+    one.protocol == two.protocol && tls(one) == tls(two)
 }
 
 /// What the links of signers that stay are made with, where that is to be read again.
@@ -531,14 +541,14 @@ fn follow_servers(
                 servers.push(Server { label, notice: Arc::clone(&known.notice) });
                 continue;
             }
-            let addresses = match (&server.address, found.get(&server.address)) {
-                (ServerAddress::Ip(address), _) => Ok(vec![*address]),
-                (_, Some(Ok(found))) => Ok(found.addresses.clone()),
+            let targets = match (&server.address, found.get(&server.address)) {
+                (ServerAddress::Ip(address), _) => Ok(vec![(*address).into()]),
+                (_, Some(Ok(found))) => Ok(found.targets.clone()),
                 (_, Some(Err(error))) => Err(error.as_str()),
                 (_, None) => Err("the name has not been looked up"),
             };
-            match addresses {
-                Ok(addresses) => servers.push(Server { label, notice: Arc::new(Notice::new(addresses)) }),
+            match targets {
+                Ok(targets) => servers.push(Server { label, notice: Arc::new(Notice::new(targets)) }),
                 Err(error) => findings.push(not_found(&label, server.at, error)),
             }
         }

@@ -100,6 +100,7 @@ fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorE
         certificate: None,
         policy: TlsPolicy::Intermediate,
         resume: true,
+        watch: None,
         at: report.at(section.span),
     }
 }
