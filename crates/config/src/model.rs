@@ -1,5 +1,6 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+mod acme;
 mod health;
 
 use std::net::SocketAddr;
@@ -7,6 +8,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use acme::*;
 pub use health::*;
 
 /// Where in the file something was written: line and column count from 1, in characters.
@@ -49,6 +51,8 @@ pub struct Config {
     pub tls: Vec<TlsProfile>,
     /// `[signer.NAME]`, in file order.
     pub signers: Vec<Signer>,
+    /// `[acme.NAME]`, in file order.
+    pub acmes: Vec<Acme>,
     /// `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
     /// `[[route]]`, in file order, which means nothing.
@@ -568,6 +572,8 @@ pub enum CertificateSource {
         /// The leaf's private key.
         key: PathBuf,
     },
+    /// Ordered from an authority; its files may not be there yet.
+    Ordered(Ordered),
 }
 
 /// What is offered to clients.
@@ -704,7 +710,7 @@ pub struct ClientAuth {
 }
 
 /// A file or folder that trust or distrust comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// As certificates' paths are.
     pub path: PathBuf,
