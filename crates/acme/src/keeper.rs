@@ -48,10 +48,10 @@ pub struct Wanted {
 /// Is told of all challenges that are outstanding, whenever others are.
 pub type Publish = Box<dyn Fn(&[Answer]) + Send + Sync>;
 
-/// The thread's handle. The thread ends soon after it is dropped.
+/// The thread's handle, and there is none before something is ordered. It ends soon after this is dropped.
 pub struct Keeper {
     shared: Arc<Shared>,
-    issuers: watch::Sender<Vec<Issuer>>,
+    thread: Mutex<Option<watch::Sender<Vec<Issuer>>>>,
 }
 
 /// How often folders are looked at: for challenges of other processes, and for what has been written.
@@ -84,26 +84,34 @@ pub fn issuers(config: &Config) -> Vec<Issuer> {
 }
 
 impl Keeper {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// Those of starting a thread.
-    pub fn start(issuers: Vec<Issuer>, publish: Publish) -> io::Result<Keeper> {
-        let shared = Arc::new(Shared { publish, inner: Mutex::default() });
-        let (sender, receiver) = watch::channel(issuers);
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let its = Arc::clone(&shared);
-        std::thread::Builder::new().name("acme".into()).spawn(move || runtime.block_on(supervise(its, receiver)))?;
-        Ok(Keeper { shared, issuers: sender })
+    /// One that orders nothing yet.
+    pub fn new(publish: Publish) -> Keeper {
+        Keeper { shared: Arc::new(Shared { publish, inner: Mutex::default() }), thread: Mutex::default() }
     }
 
-    /// From now on these are ordered. Orders in progress of accounts that stay are ended in order.
-    pub fn configure(&self, issuers: Vec<Issuer>) {
-        self.issuers.send_if_modified(|known| {
-            let is_new = *known != issuers;
-            *known = issuers;
-            is_new
-        });
+    /// From now on these are ordered, and no others. Orders in progress of accounts that stay are ended in order.
+    ///
+    /// # Errors
+    /// Those of starting the thread, which this does when it is needed first.
+    pub fn configure(&self, issuers: Vec<Issuer>) -> io::Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*thread {
+            Some(sender) => drop(sender.send_if_modified(|known| {
+                let is_new = *known != issuers;
+                *known = issuers;
+                is_new
+            })),
+            None if issuers.is_empty() => {}
+            None => {
+                let (sender, receiver) = watch::channel(issuers);
+                let runtime = Builder::new_current_thread().enable_all().build()?;
+                let shared = Arc::clone(&self.shared);
+                let run = move || runtime.block_on(supervise(shared, receiver));
+                std::thread::Builder::new().name("acme".into()).spawn(run)?;
+                *thread = Some(sender);
+            }
+        }
+        Ok(())
     }
 
     /// Files that are not what they were when this was asked last.

@@ -29,6 +29,6 @@ mod prometheus;
 mod registry;
 mod store;
 
-pub use prometheus::gauge_text;
+pub use prometheus::{counter_text, gauge_text};
 pub use registry::{Counter, Gauge, Histogram, Registry};
 pub use store::{Column, Distribution, Store};

@@ -219,6 +219,11 @@ impl Connection {
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
             return false;
         }
+        if self.facts.is_some_and(|facts| facts.challenge) {
+            self.core.metrics.increment(self.core.telemetry.acme.tls_alpn);
+            Box::pin(self.farewell(After::Close)).await;
+            return false;
+        }
         if self.is_relayed() {
             Box::pin(relay::run(self)).await;
             return false;

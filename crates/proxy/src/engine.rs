@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use propylon_acme::Keeper;
 use propylon_config::{Config, Listener, Protocol, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
+use crate::acme;
 use crate::admin;
 use crate::batches;
 use crate::certificates::{Certificates, Reloaded, Which};
@@ -214,10 +216,14 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let certificates = Certificates::new(&snapshot, Instant::now());
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
+    // Here and not before: folders are to be this account's, and what listens can answer.
+    let keeper = Arc::new(acme::keeper());
+    keeper.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let log_failures = log.failures();
     let main = Main {
         watch,
+        keeper,
         batching,
         snapshot,
         certificates,
@@ -237,6 +243,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
 /// The main thread's own work.
 struct Main {
     watch: Watch,
+    /// Orders certificates.
+    keeper: Arc<Keeper>,
     batching: Arc<Batching>,
     /// The one that was published last.
     snapshot: Arc<Snapshot>,
@@ -268,6 +276,7 @@ impl Main {
                 store: Arc::clone(&self.store),
                 snapshot: Arc::clone(&self.snapshot),
                 certificates: self.certificates.shown(),
+                keeper: Arc::clone(&self.keeper),
                 health,
                 telemetry: Arc::clone(&self.telemetry),
                 addresses: self.addresses.clone(),
@@ -329,7 +338,10 @@ impl Main {
 
     /// What was merely touched is nobody's news.
     fn reload_changed_certificates(&mut self) {
-        let changed = self.certificates.changed(&self.snapshot.config, Instant::now());
+        let mut changed = self.certificates.changed(&self.snapshot.config, Instant::now());
+        changed.profiles.extend(acme::profiles_with(&self.snapshot.config, &self.keeper.take_changed()));
+        changed.profiles.sort_unstable();
+        changed.profiles.dedup();
         if changed != Which::default() {
             let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
             self.conclude(reloaded);

@@ -10,6 +10,7 @@ use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::acme::AcmeMetrics;
 use crate::batches::BatchMetrics;
 use crate::health;
 use crate::http2::{ERRORS, FLOODS};
@@ -83,6 +84,7 @@ pub struct Telemetry {
     pub signers: Vec<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
+    pub acme: AcmeMetrics,
 }
 
 /// Pipes that relays splice through.
@@ -550,9 +552,10 @@ impl Telemetry {
         let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
+        let acme = AcmeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage }, store)
+        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, acme }, store)
     }
 }
 

@@ -79,6 +79,7 @@ impl Session {
         let State::Handshake(handshake) = &mut self.state else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
+        handshake.meet_challenge(buffer);
         let progress = match handshake.may_park(buffer) {
             None => handshake.advance(buffer, out),
             Some(shown) => return self.handshake_aside(shown, buffer, out),

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
-    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
-    Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
-    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
-    Workers,
+    AccessLog, Acme, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth,
+    ClientAuthMode, Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck,
+    HostPattern, Http2, Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol,
+    Redirect, Reuse, Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile,
+    Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -36,6 +36,9 @@ pub fn config(config: &Config) -> Value {
     }
     if !config.signers.is_empty() {
         root["signer"] = named(config.signers.iter().map(|each| (&each.name, signer(each))).collect());
+    }
+    if !config.acmes.is_empty() {
+        root["acme"] = named(config.acmes.iter().map(|each| (&each.name, acme(each))).collect());
     }
     if !config.backends.is_empty() {
         root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
@@ -180,7 +183,7 @@ fn http2(http2: &Http2) -> Value {
 
 fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
-        "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
+        "certificates": profile.certificates.iter().map(|each| certificate(config, each)).collect::<Vec<Value>>(),
         "policy": policy(&profile.policy),
         "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
         "strict_sni": profile.strict_sni,
@@ -240,11 +243,43 @@ fn connections_of(signer: &Signer) -> Value {
     })
 }
 
-fn certificate(certificate: &Certificate) -> Value {
+/// Where keys are is named; what is in them is nowhere here.
+fn acme(acme: &Acme) -> Value {
+    let mut value = json!({
+        "directory": acme.directory,
+        "terms_agreed": acme.terms_agreed,
+        "contact": acme.contact,
+        // Without the name, which is joined to it.
+        "state": path(acme.state.parent().unwrap_or(&acme.state)),
+        "challenge": acme.challenge.name(),
+        "orders_per_hour": acme.orders_per_hour,
+        "retry": duration(acme.retry),
+    });
+    if let Some(ca) = &acme.ca {
+        value["ca"] = path(&ca.path);
+    }
+    if let Some(external) = &acme.external_account {
+        value["external_account"] = json!({ "key_id": external.key_id, "key": path(&external.key.path) });
+    }
+    if let Some(renew_before) = acme.renew_before {
+        value["renew_before"] = json!(duration(renew_before));
+    }
+    if let Some(profile) = &acme.profile {
+        value["profile"] = json!(profile);
+    }
+    value
+}
+
+fn certificate(config: &Config, certificate: &Certificate) -> Value {
     let mut value = match &certificate.source {
         CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
         CertificateSource::Path(file) => json!({ "path": path(file) }),
         CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
+        CertificateSource::Ordered(ordered) => json!({
+            "acme": config.acmes[ordered.acme.0].name,
+            "names": ordered.names,
+            "key_types": ordered.files.iter().map(|(key_type, _)| key_type.name()).collect::<Vec<&str>>(),
+        }),
     };
     if let Some(file) = &certificate.ocsp {
         value["ocsp"] = path(file);

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use propylon_acme::Keeper;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
 use propylon_tls::{Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
+use crate::acme;
 use crate::certificates::{self, GLANCED_AT_MAX, Shown};
 use crate::health::{Health, State};
 use crate::snapshot::Snapshot;
@@ -21,6 +23,7 @@ pub struct View {
     /// The one that was started with; its certificates may have been replaced.
     pub snapshot: Arc<Snapshot>,
     pub certificates: Shown,
+    pub keeper: Arc<Keeper>,
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     /// By listener: the addresses that were bound, with the ports that the kernel chose.
@@ -31,7 +34,9 @@ pub struct View {
 impl View {
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus() + &certificates::expiry(&self.certificates.borrow())
+        self.store.prometheus()
+            + &certificates::expiry(&self.certificates.borrow())
+            + &acme::metrics(&self.keeper.status())
     }
 
     pub fn is_draining(&self) -> bool {
@@ -74,6 +79,7 @@ impl View {
             "listeners": listeners.collect::<Vec<Value>>(),
             "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
+            "acme": acme::view(&self.keeper.status()),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }

@@ -41,6 +41,8 @@ pub(super) struct Item<'a> {
     /// Where it is another file.
     key: Option<&'a Path>,
     in_folder: bool,
+    /// By us: it may not be there yet, and what is wrong with it is seen to.
+    ordered: bool,
     /// A response may be there.
     response: bool,
 }
@@ -70,10 +72,15 @@ struct Place {
 
 impl<'a> Entry<'a> {
     pub fn list(certificate: &'a Certificate) -> (Entry<'a>, Vec<Item<'a>>) {
-        let item = |chain: PathBuf, key| Item { certificate, chain, key, in_folder: false, response: true };
+        let item =
+            |chain: PathBuf, key| Item { certificate, chain, key, in_folder: false, ordered: false, response: true };
         let alone = |item| (Entry { certificate, folder: None }, vec![item]);
         match &certificate.source {
             CertificateSource::Pair { chain, key } => alone(item(chain.clone(), Some(key))),
+            CertificateSource::Ordered(ordered) => {
+                let items = ordered.files.iter().map(|(_, file)| Item { ordered: true, ..item(file.clone(), None) });
+                (Entry { certificate, folder: None }, items.collect())
+            }
             CertificateSource::Path(path) if !path.is_dir() => alone(item(path.clone(), None)),
             CertificateSource::Path(path) => {
                 let mut troubles = Vec::new();
@@ -109,6 +116,26 @@ impl<'a> Loading<'a> {
 
     /// On any thread.
     pub fn read(&self, item: Item<'_>) -> Outcome {
+        let is_new = item.ordered && !self.by_path.contains_key(item.chain.as_path());
+        let awaited = |path: &Path| {
+            let fix = "it is ordered; until it is there, clients get another certificate, or none";
+            Trouble::warning(path, "the certificate is not there yet", fix)
+        };
+        if is_new && fs::symlink_metadata(&item.chain).is_err() {
+            return (Read::Nothing, vec![awaited(&item.chain)]);
+        }
+        let path = is_new.then(|| item.chain.clone());
+        let (read, mut troubles) = self.read_what_is_there(item);
+        let failed = troubles.iter().any(|trouble| trouble.severity == Severity::Error);
+        if let Some(path) = path.filter(|_| failed) {
+            // No reason not to start: another is ordered in its place.
+            troubles.iter_mut().for_each(|trouble| trouble.severity = Severity::Warning);
+            troubles.push(awaited(&path));
+        }
+        (read, troubles)
+    }
+
+    fn read_what_is_there(&self, item: Item<'_>) -> Outcome {
         let mut troubles = Vec::new();
         let material = match self.unchanged(&item) {
             Some(material) => Some(material),
@@ -229,7 +256,7 @@ impl<'a> Loading<'a> {
         // It may have been a folder, and that may be gone.
         let whole = match &certificate.source {
             CertificateSource::Path(path) => broken.contains(path.as_path()).then_some(path),
-            CertificateSource::Pair { .. } => None,
+            CertificateSource::Pair { .. } | CertificateSource::Ordered(_) => None,
         };
         let of_whole = whole.map(|path| self.earlier.iter().filter(|earlier| earlier.material.is_of(path)));
         let good = broken.iter().flat_map(of_file).chain(of_whole.into_iter().flatten());
