@@ -18,6 +18,7 @@ pub mod http;
 pub mod keyserver;
 pub mod nginx;
 pub mod origin;
+pub mod pebble;
 pub mod program;
 pub mod python;
 pub mod scratch;
