@@ -220,6 +220,31 @@ impl Engine {
         self.expected = Some(code);
     }
 
+    /// Replaces its configuration file as it should be done: written beside, renamed over. Nobody is told.
+    #[track_caller]
+    pub fn rewrite(&self, config: &str) {
+        let new = self.scratch.write("propylon.toml.new", complete(config));
+        fs::rename(new, self.scratch.join("propylon.toml")).expect("a rename within a folder");
+    }
+
+    /// Has the file read again, and waits for what the engine says of it: its last line about that.
+    #[track_caller]
+    pub fn reload(&self) -> String {
+        let said = || -> Vec<String> {
+            let is_last_word = |line: &String| line.contains("the configuration is ") || line.contains("was refused;");
+            self.stderr().into_iter().filter(is_last_word).collect()
+        };
+        let before = said().len();
+        self.signal(Signal::HUP);
+        eventually(PATIENCE, "a word about the configuration", || said().into_iter().nth(before))
+    }
+
+    /// Files that it has open.
+    #[track_caller]
+    pub fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a running engine").count()
+    }
+
     /// Waits for its end.
     #[track_caller]
     pub fn wait(&mut self, limit: Duration) -> End {

@@ -154,6 +154,14 @@ impl Http2 {
         Http2::start_with(engine, &[])
     }
 
+    /// The same at a listener of any name.
+    #[track_caller]
+    pub fn start_at(engine: &Engine, listener: &str) -> Http2 {
+        let mut client = engine.client(listener);
+        client.send([PREFACE, &frame(SETTINGS, 0, 0, &[])].concat());
+        Http2 { client }
+    }
+
     /// The same with these settings.
     #[track_caller]
     pub fn start_with(engine: &Engine, settings: &[(u16, u32)]) -> Http2 {

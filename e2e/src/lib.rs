@@ -4,6 +4,7 @@
 //! asks the engine's metrics and access log what it made of that. Every wait has a limit and ends in a panic that says
 //! what was waited for.
 
+pub mod admin;
 pub mod binaries;
 pub mod browser;
 pub mod certificates;

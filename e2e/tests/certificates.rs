@@ -142,7 +142,7 @@ fn a_broken_file_keeps_what_was_there_and_is_told_of() {
         engine.signal(Signal::HUP);
         failures += 1.0;
         engine.metric_reaches("propylon_certificate_reloads_total", &[("result", "failure")], failures);
-        let told = |line: &String| line.contains(why) && line.contains("shop.pem") && line.contains("tls \"public\"");
+        let told = |line: &String| line.contains(why) && line.contains("shop.pem") && line.contains("propylon.toml:");
         holds("the reason is told", || engine.stderr().iter().any(told));
         assert_eq!(leaf(address), leaf_of(&first), "{why}");
     }

@@ -594,3 +594,45 @@ fn check_says_what_is_wrong_with_a_signer() {
     let absent = whole.replace("/ca.pem", "/nowhere.pem");
     assert!(check(&absent).stderr.contains("there is no such file"), "{}", check(&absent).stderr);
 }
+
+#[test]
+fn a_signer_that_changes_is_another_and_no_handshake_fails() {
+    let vault = Vault::new(2);
+    let origin = Origin::always(ANSWER);
+    let addresses = vault.addresses();
+    let text = |addresses: &[SocketAddr], timeout: &str| {
+        with(&[origin.address()], "timeouts = { handshake = \"1s\" }", "")
+            + &vault.tables(addresses, &format!("timeout = \"{timeout}\""))
+    };
+    let engine = Engine::start(&text(&addresses[..1], "900ms"));
+    connected(&engine, 1);
+    let address = engine.address("web");
+    let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (stop, served) = (&stop, &served);
+            scope.spawn(move || {
+                let config = Certificates::shared().client();
+                while !stop.load(Ordering::Relaxed) {
+                    visit(address, &config).expect("no handshake fails");
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for round in 0..6 {
+            let which = round % 2;
+            engine.rewrite(&text(&addresses[which..=which], if round % 3 == 0 { "800ms" } else { "900ms" }));
+            let said = engine.reload();
+            assert!(said.contains("in effect"), "{said}");
+            let before = served.load(Ordering::Relaxed);
+            holds("handshakes go on", || served.load(Ordering::Relaxed) > before + 4);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(jobs(&engine, "unavailable") + jobs(&engine, "timeout") + jobs(&engine, "refused"), 0.0);
+    // The last one's two links are left, and the key servers see the same.
+    connected(&engine, 1);
+    holds("the links of earlier ones have ended", || {
+        vault.servers.iter().map(|server| server.metric("propylon_keyserver_connections")).sum::<u64>() == 2
+    });
+}

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::model::{Admin, At, Level, Workers};
+use crate::model::{At, Bind, Level, Workers};
 use crate::problem::Problem;
 use crate::schema;
 use crate::source::Source;
@@ -21,7 +21,7 @@ pub struct KeyServer {
     /// `[[client]]`, in file order. Empty: every client of the authority may use every key.
     pub clients: Vec<Client>,
     /// `[admin]`; absent: none.
-    pub admin: Option<Admin>,
+    pub admin: Option<Bind>,
     /// `[log]` `level`. Default info.
     pub level: Level,
     /// `[ecdsa]` `precompute`: nonces made ahead. Default true.

@@ -26,6 +26,7 @@ mod report;
 mod resolve;
 mod schema;
 mod source;
+mod succession;
 mod text;
 mod tree;
 mod units;
@@ -35,6 +36,7 @@ pub use keyserver::{inspect_keyserver, parse_keyserver};
 pub use model::*;
 pub use problem::{Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};
+pub use succession::FreePlaces;
 
 use std::path::Path;
 
@@ -65,6 +67,11 @@ pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
     let certified = |config: Config| Certified { tls: config.tls, signers: config.signers, backends: config.backends };
     (config.map(certified).unwrap_or_default(), problems)
+}
+
+/// Reads one server's address; else what is wrong with it, and what to do.
+pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
+    address::server(text)
 }
 
 /// With an error among the problems nothing is to be used.

@@ -3,6 +3,7 @@
 mod acme;
 mod health;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
@@ -81,8 +82,23 @@ pub struct Process {
     pub batch: Batch,
     /// Bounds on TLS handshakes in progress, of each worker by itself.
     pub handshakes: HandshakeLimits,
+    /// The configuration file is read again when it changes. Default no; SIGHUP reads it in any case.
+    pub watch_config: bool,
+    /// Folder where the admin API writes what it changes. Absent: it changes nothing.
+    pub state: Option<StateFolder>,
+    /// The admin API changes nothing, whatever else is said. Default no.
+    pub immutable: bool,
     /// How names of servers are looked up.
     pub resolver: Resolver,
+}
+
+/// Where the admin API's changes are kept.
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    /// Joined to the configuration's folder.
+    pub path: PathBuf,
+    /// Where it is written.
+    pub at: At,
 }
 
 /// How much memory the process may use.
@@ -139,9 +155,40 @@ pub enum Workers {
 #[derive(Clone, Debug)]
 pub struct Admin {
     /// The one address it listens on.
-    pub bind: SocketAddr,
+    pub bind: AdminBind,
+    /// File with the token that changes must come with. Absent: no changes by TCP, and none needed on a Unix socket.
+    pub token_file: Option<Trust>,
     /// Where the address is written.
     pub at: At,
+}
+
+/// Where the admin API listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminBind {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket that its owner alone can open.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for AdminBind {
+    /// As it is written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdminBind::Tcp(address) => address.fmt(f),
+            AdminBind::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+impl AdminBind {
+    /// Where it is an address of the network.
+    pub fn address(&self) -> Option<SocketAddr> {
+        match self {
+            AdminBind::Tcp(address) => Some(*address),
+            AdminBind::Unix(_) => None,
+        }
+    }
 }
 
 /// What is written down, and where.
@@ -209,6 +256,8 @@ pub struct Listener {
     pub limits: ClientLimits,
     /// HTTP/2 with clients.
     pub http2: Http2,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Where the name is written.
     pub at: At,
 }
@@ -482,6 +531,8 @@ pub struct Signer {
     pub hedge: Option<Duration>,
     /// Which signatures are verified before they are used. Default those of RSA keys.
     pub verify: Verify,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// How often names of servers are looked up. Default 30 s.
     pub resolve_interval: Duration,
     /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
@@ -810,6 +861,8 @@ pub struct Backend {
     pub max_requests: Option<NonZeroU32>,
     /// A server connection that is older gets no further request. Default: no limit.
     pub max_lifetime: Option<Duration>,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// How servers are probed. Absent: they are not.
     pub health: Option<HealthCheck>,
     /// When servers are left out for what they make of requests. Absent: never.
@@ -986,10 +1039,34 @@ pub struct Server {
     pub weight: NonZeroU16,
     /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
     pub max_connections: Option<NonZeroU32>,
+    /// It gets no new requests; those in progress are finished. Default no.
+    pub drain: Option<Drain>,
+    /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
+    pub retired: Option<u64>,
     /// Used only while no other server is up. Default no.
     pub backup: bool,
     /// Where it is written.
     pub at: At,
+}
+
+/// Who wants a server to get no new requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// The configuration.
+    Written,
+    /// Whoever used the admin API.
+    AskedFor,
+}
+
+impl Drain {
+    /// For people.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Drain::Written => "drained in the configuration",
+            Drain::AskedFor => "drained by the admin API",
+        }
+    }
 }
 
 /// Where a server listens.

@@ -60,7 +60,8 @@ fn binds(report: &Report<'_>, config: &Config) {
         let taken = |address, at| Taken { listener: Some(listener), address, at };
         listener.bind.iter().map(move |bind| taken(bind.address, bind.at))
     });
-    let admin = config.admin.iter().map(|admin| Taken { listener: None, address: admin.bind, at: admin.at });
+    let admin = config.admin.iter().filter_map(|admin| Some((admin.bind.address()?, admin.at)));
+    let admin = admin.map(|(address, at)| Taken { listener: None, address, at });
     // With port 0 each socket gets a port of its own.
     let mut all: Vec<Taken<'_>> = listeners.chain(admin).filter(|taken| taken.address.port() != 0).collect();
     all.sort_by_key(|taken| taken.at);

@@ -241,3 +241,24 @@ respond = { body = "ok" }
     assert!(tls.strict_sni && !tls.certificate_compression);
     assert_eq!(tls.watch, Some(std::time::Duration::from_secs(10)));
 }
+
+#[test]
+fn what_changes_at_run_time_is_configured() {
+    let text = "[process]\nwatch_config = true\nstate = \"state\"\n[admin]\nbind = \"unix:admin.sock\"\n\
+        token_file = \"/etc/token\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\
+        servers = [\"a:1\", { address = \"b:1\", drain = true }]\n[[route]]\nbackend = \"app\"\n";
+    let (config, warnings) = parse(&source("live.toml", text)).expect("a good file");
+    assert_eq!(lines(&warnings), [""; 0]);
+    assert!(config.process.watch_config && !config.process.immutable);
+    assert_eq!(config.process.state.map(|state| state.path), Some("/etc/propylon/state".into()));
+    let admin = config.admin.expect("an admin address");
+    assert_eq!((admin.bind.to_string().as_str(), admin.bind.address()), ("unix:/etc/propylon/admin.sock", None));
+    assert_eq!(admin.token_file.map(|file| file.path), Some("/etc/token".into()));
+    assert_eq!(
+        config.backends[0].servers.iter().map(|server| server.drain.is_some()).collect::<Vec<_>>(),
+        [false, true]
+    );
+    let (config, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
+    assert!(!config.process.watch_config && config.process.state.is_none());
+    assert!(config.backends.iter().all(|backend| backend.retired.is_none()));
+}

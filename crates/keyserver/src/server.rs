@@ -229,8 +229,8 @@ fn bind(config: &KeyServer, workers: usize) -> Result<(Vec<Vec<TcpListener>>, Op
         log::info!("listens at {address}");
     }
     let admin = config.admin.as_ref().map(|admin| {
-        let socket = propylon_sys::listen(admin.bind, Default::default()).map_err(failed(admin.bind))?;
-        log::info!("admin at http://{}", socket.local_addr().map_err(failed(admin.bind))?);
+        let socket = propylon_sys::listen(admin.address, Default::default()).map_err(failed(admin.address))?;
+        log::info!("admin at http://{}", socket.local_addr().map_err(failed(admin.address))?);
         Ok(socket)
     });
     Ok((sockets, admin.transpose()?))

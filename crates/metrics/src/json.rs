@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::registry::{Family, Kind, Member};
+use crate::registry::{Family, Kind, Member, Scale};
 use crate::store::Store;
 
 impl Store {
@@ -14,19 +14,20 @@ impl Store {
     pub fn json(&self) -> String {
         let mut out = String::with_capacity(64 * 1024);
         out.push('[');
-        for family in &self.families {
+        let registry = self.registry();
+        for family in &registry.families {
             for member in &family.members {
                 if out.len() > 1 {
                     out.push(',');
                 }
-                self.member_json(&mut out, family, member);
+                self.member_json(&mut out, family, member, &registry.scales);
             }
         }
         out.push(']');
         out
     }
 
-    fn member_json(&self, out: &mut String, family: &Family, member: &Member) {
+    fn member_json(&self, out: &mut String, family: &Family, member: &Member, scales: &[Scale]) {
         out.push_str("{\"name\":");
         string(out, &family.name);
         out.push_str(match family.kind {
@@ -44,7 +45,7 @@ impl Store {
         }
         out.push_str("},");
         match family.kind {
-            Kind::Histogram => self.histogram_json(out, member),
+            Kind::Histogram => self.histogram_json(out, &scales[member.place as usize]),
             Kind::Counter => self.cores_json(out, member, i128::from),
             Kind::Gauge => self.cores_json(out, member, |value| i128::from(value as i64)),
         }
@@ -61,8 +62,7 @@ impl Store {
         out.push(']');
     }
 
-    fn histogram_json(&self, out: &mut String, member: &Member) {
-        let scale = &self.scales[member.place as usize];
+    fn histogram_json(&self, out: &mut String, scale: &Scale) {
         let distribution = self.scale_distribution(scale);
         let _ = write!(out, "\"count\":{},\"sum\":{},\"buckets\":[", distribution.count, scale.shown(distribution.sum));
         let mut below = 0;

@@ -1,7 +1,8 @@
 //! Numbers that every core writes for itself and one reader adds up.
 //!
 //! A [`Registry`] collects the metrics at start, [`Registry::build`] turns it into a [`Store`] with one column per
-//! writer, and each writer holds the [`Column`] that is its own. Writing is a plain load and a plain store: with one
+//! writer, and each writer holds the [`Column`] that is its own. Series that are not known at start come and go with
+//! [`Store::register`] and [`Store::withdraw`]. Writing is a plain load and a plain store: with one
 //! writer per column there is nothing to lock and nothing to compare. Reading adds the columns up.
 //!
 //! ```
@@ -24,11 +25,13 @@
 //! assert!(store.prometheus().contains("propylon_requests_total{listener=\"web\"} 1\n"));
 //! ```
 
+mod growing;
 mod json;
 mod prometheus;
 mod registry;
 mod store;
 
+pub use growing::Growing;
 pub use prometheus::{counter_text, gauge_text};
-pub use registry::{Counter, Gauge, Histogram, Registry};
+pub use registry::{Counter, Gauge, Group, Histogram, Registry};
 pub use store::{Column, Distribution, Store};

@@ -1,31 +1,31 @@
 //! The store as Prometheus reads it: text format 0.0.4.
 
-use crate::registry::{Family, Kind, Member};
+use crate::registry::{Family, Kind, Member, Scale};
 use crate::store::Store;
 
 impl Store {
     /// All metrics, summed over the columns. Serve it as `text/plain; version=0.0.4; charset=utf-8`.
     pub fn prometheus(&self) -> String {
         let mut out = String::with_capacity(64 * 1024);
-        for family in &self.families {
-            self.family(&mut out, family);
+        let registry = self.registry();
+        for family in registry.families.iter().filter(|family| !family.members.is_empty()) {
+            self.family(&mut out, family, &registry.scales);
         }
         out
     }
 
-    fn family(&self, out: &mut String, family: &Family) {
+    fn family(&self, out: &mut String, family: &Family, scales: &[Scale]) {
         header(out, family);
         for member in &family.members {
             match family.kind {
                 Kind::Counter => line(out, &family.name, "", member, None, Value::Whole(self.sum(member.place))),
                 Kind::Gauge => line(out, &family.name, "", member, None, Value::Signed(self.sum(member.place) as i64)),
-                Kind::Histogram => self.histogram(out, &family.name, member),
+                Kind::Histogram => self.histogram(out, &family.name, member, &scales[member.place as usize]),
             }
         }
     }
 
-    fn histogram(&self, out: &mut String, name: &str, member: &Member) {
-        let scale = &self.scales[member.place as usize];
+    fn histogram(&self, out: &mut String, name: &str, member: &Member, scale: &Scale) {
         let distribution = self.scale_distribution(scale);
         let mut below = 0;
         for (bound, count) in &distribution.buckets {

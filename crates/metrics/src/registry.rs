@@ -1,5 +1,6 @@
 //! What is measured: families of metrics, their labels, and where each of them lives in a column.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::store::Store;
@@ -31,6 +32,15 @@ pub struct Registry {
     pub(crate) families: Vec<Family>,
     pub(crate) scales: Vec<Scale>,
     pub(crate) slots: u32,
+    /// The next slot and the next scale of a group that is given to other series.
+    again: Option<(u32, u32)>,
+}
+
+/// Series that came together, and go together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    pub(crate) slots: Range<u32>,
+    pub(crate) scales: Range<u32>,
 }
 
 /// All metrics of one name.
@@ -97,20 +107,54 @@ impl Registry {
         assert!(!bounds.is_empty(), "histogram {name} has no bounds");
         assert!(bounds.is_sorted_by(|a, b| a < b), "the bounds of histogram {name} do not rise");
         assert!(unit_scale.is_finite() && unit_scale > 0.0, "histogram {name} has the unit scale {unit_scale}");
-        if let Some(family) = self.families.iter().find(|family| family.name == name && family.kind == Kind::Histogram)
-        {
-            let scale = &self.scales[family.members[0].place as usize];
+        if let Some(member) = self.family(name, Kind::Histogram).and_then(|family| family.members.first()) {
+            let scale = &self.scales[member.place as usize];
             assert!(
                 *scale.bounds == *bounds && scale.unit_scale == unit_scale,
                 "histogram {name} has different bounds for different labels"
             );
         }
         assert!(labels.iter().all(|(key, _)| *key != "le"), "histogram {name}: the label le is the bound's");
-        let index = self.scales.len() as u32;
+        let index = match &mut self.again {
+            Some((_, next)) => std::mem::replace(next, *next + 1),
+            None => self.scales.len() as u32,
+        };
         self.register(name, help, Kind::Histogram, labels, index);
         let first_slot = self.slots(bounds.len() as u32 + 2);
-        self.scales.push(Scale { bounds: bounds.into(), unit_scale, first_slot });
+        let scale = Scale { bounds: bounds.into(), unit_scale, first_slot };
+        match self.again {
+            Some(_) => assert!(self.scales[index as usize] == scale, "histogram {name} does not fit its group"),
+            None => self.scales.push(scale),
+        }
         Histogram { index }
+    }
+
+    /// Registers what `describe` registers as a group.
+    pub fn group<T>(&mut self, describe: impl FnOnce(&mut Registry) -> T) -> (T, Group) {
+        let (slots, scales) = (self.slots, self.scales.len() as u32);
+        let described = describe(self);
+        (described, Group { slots: slots..self.slots, scales: scales..self.scales.len() as u32 })
+    }
+
+    /// Gives the places of a group that was withdrawn to other series, which must be of the same kinds in the same order.
+    pub(crate) fn group_again<T>(&mut self, group: &Group, describe: impl FnOnce(&mut Registry) -> T) -> T {
+        self.withdraw(group);
+        self.again = Some((group.slots.start, group.scales.start));
+        let described = describe(self);
+        let end = self.again.take();
+        assert!(
+            end == Some((group.slots.end, group.scales.end)),
+            "other series than before were given the same places"
+        );
+        described
+    }
+
+    /// The group's series are shown no more.
+    pub(crate) fn withdraw(&mut self, group: &Group) {
+        for family in &mut self.families {
+            let places = if family.kind == Kind::Histogram { &group.scales } else { &group.slots };
+            family.members.retain(|member| !places.contains(&member.place));
+        }
     }
 
     /// One column per writer: the workers, and the main thread.
@@ -118,10 +162,16 @@ impl Registry {
         Arc::new(Store::new(self, columns))
     }
 
+    fn family(&self, name: &str, kind: Kind) -> Option<&Family> {
+        self.families.iter().find(|family| family.name == name && family.kind == kind)
+    }
+
     fn slots(&mut self, count: u32) -> u32 {
-        let first = self.slots;
-        self.slots += count;
-        first
+        let next = match &mut self.again {
+            Some((next, _)) => next,
+            None => &mut self.slots,
+        };
+        std::mem::replace(next, *next + count)
     }
 
     fn register(&mut self, name: &str, help: &str, kind: Kind, labels: &[(&str, &str)], place: u32) {

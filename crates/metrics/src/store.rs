@@ -3,16 +3,20 @@
 use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::registry::{Counter, Family, Gauge, Histogram, Registry, Scale};
+use crate::growing::Growing;
+use crate::registry::{Counter, Gauge, Group, Histogram, Registry, Scale};
 
 /// The columns of all writers, and what their slots mean. Read by anybody, written through [`Column`].
+///
+/// Series may come and go while others are written: what a writer looks at never moves and takes no lock.
 pub struct Store {
-    pub(crate) families: Vec<Family>,
-    pub(crate) scales: Vec<Scale>,
-    columns: Box<[Box<[Line]>]>,
+    /// What the slots mean: for whoever shows them, and for whoever brings new ones.
+    registry: Mutex<Registry>,
+    scales: Growing<Scale>,
+    columns: Box<[Growing<Line>]>,
 }
 
 /// The writer of one column.
@@ -116,10 +120,45 @@ impl Store {
         let lines = (registry.slots as usize).div_ceil(SLOTS_PER_LINE);
         let column = || (0..lines).map(|_| Line::default()).collect();
         Self {
-            families: registry.families,
-            scales: registry.scales,
+            scales: registry.scales.iter().cloned().collect(),
+            registry: Mutex::new(registry),
             columns: std::iter::repeat_with(column).take(columns).collect(),
         }
+    }
+
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings new series, which may be written at once.
+    pub fn register<T>(&self, describe: impl FnOnce(&mut Registry) -> T) -> (T, Group) {
+        let mut registry = self.registry();
+        let registered = registry.group(describe);
+        for scale in &registry.scales[self.scales.len()..] {
+            self.scales.push(scale.clone());
+        }
+        let lines = (registry.slots as usize).div_ceil(SLOTS_PER_LINE);
+        for column in &self.columns {
+            for _ in column.len()..lines {
+                column.push(Line::default());
+            }
+        }
+        registered
+    }
+
+    /// A group's series are shown no more. Whoever still writes them does no harm.
+    pub fn withdraw(&self, group: &Group) {
+        self.registry().withdraw(group);
+    }
+
+    /// Gives a group's places to other series of the same kinds in the same order, from 0 on. Nobody may write the old ones
+    /// any more, or they would be counted among the new.
+    pub fn register_again<T>(&self, group: &Group, describe: impl FnOnce(&mut Registry) -> T) -> T {
+        let mut registry = self.registry();
+        for column in 0..self.columns.len() {
+            group.slots.clone().for_each(|slot| self.slot(column, slot).store(0, Ordering::Relaxed));
+        }
+        registry.group_again(group, describe)
     }
 
     /// The writer of column `index`. Panics if there is no such column.
@@ -257,6 +296,61 @@ mod tests {
             Distribution { buckets: vec![(Some(10), 2), (Some(100), 2), (None, 1)], count: 5, sum: 222 }
         );
         assert_eq!(store.count(after), 0);
+    }
+
+    #[test]
+    fn series_that_come_later_are_counted_as_the_others_are() {
+        let mut registry = Registry::new();
+        let first = registry.counter("requests_total", "Requests.", &[("server", "a")]);
+        let store = registry.build(2);
+        let column = Store::column(&store, 1);
+        column.increment(first);
+        let mut groups = Vec::new();
+        for name in 0..100 {
+            let name = name.to_string();
+            let ((requests, sizes), group) = store.register(|r| {
+                let by = &[("server", name.as_str())];
+                let requests = r.counter("requests_total", "Requests.", by);
+                (requests, r.histogram("bytes", "Sizes.", by, &[10, 20, 30], 1.0))
+            });
+            column.add(requests, 7);
+            column.observe(sizes, 15);
+            assert_eq!((store.count(requests), store.distribution(sizes).sum), (7, 15));
+            groups.push(group);
+        }
+        assert_eq!(store.count(first), 1);
+        assert!(store.prometheus().contains("requests_total{server=\"99\"} 7\n"));
+        groups.iter().for_each(|group| store.withdraw(group));
+        assert_eq!(store.prometheus().lines().count(), 3, "the family that is left, and its one member");
+    }
+
+    #[test]
+    fn places_that_are_given_to_others_begin_at_nothing() {
+        let describe = |r: &mut Registry, name: &str| {
+            let by = &[("server", name)];
+            (r.gauge("open", "Open.", by), r.histogram("bytes", "Sizes.", by, &[10], 1.0))
+        };
+        let store = Registry::new().build(1);
+        let column = Store::column(&store, 0);
+        let ((open, sizes), group) = store.register(|r| describe(r, "a"));
+        let (_, other) = store.register(|r| describe(r, "b"));
+        column.raise(open);
+        column.observe(sizes, 3);
+        store.withdraw(&group);
+        let again = store.register_again(&group, |r| describe(r, "c"));
+        assert_eq!(again, (open, sizes));
+        assert_eq!((store.level(open), store.distribution(sizes).count), (0, 0));
+        let shown = store.prometheus();
+        assert!(shown.contains("open{server=\"c\"} 0\n") && !shown.contains("\"a\""), "{shown}");
+        assert_ne!(group, other);
+    }
+
+    #[test]
+    #[should_panic(expected = "the same places")]
+    fn places_are_given_to_series_of_the_same_kinds_only() {
+        let store = Registry::new().build(1);
+        let (_, group) = store.register(|r| r.gauge("open", "Open.", &[("a", "1")]));
+        store.register_again(&group, |_| ());
     }
 
     #[test]

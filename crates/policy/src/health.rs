@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// A probe comes so much earlier or later, by chance: servers are not asked in step.
 const JITTER_PERCENT: u64 = 10;
+/// Why a place gets nothing that has no server any more.
+const GONE: &str = "removed";
 /// Why a server is down that has to rise first.
 const UNCHECKED: &str = "not checked yet";
 
@@ -27,7 +29,7 @@ pub enum Verdict {
         until: u64,
     },
     /// Somebody wants it to get no new requests.
-    Draining,
+    Draining(Reason),
 }
 
 /// How a backend's servers are judged.
@@ -104,7 +106,10 @@ struct Server {
     ejections: u32,
     /// It was not ejected in this interval, not even for a part of it.
     calm: bool,
-    draining: bool,
+    /// Who wants it to get no new requests.
+    draining: Option<Reason>,
+    /// It is no server any more, only its place is held.
+    gone: bool,
     verdict: Verdict,
     since: u64,
 }
@@ -139,15 +144,15 @@ impl Verdict {
             Verdict::Up => "up",
             Verdict::Down(_) => "down",
             Verdict::Ejected { .. } => "ejected",
-            Verdict::Draining => "draining",
+            Verdict::Draining(_) => "draining",
         }
     }
 
     /// Why, where there is more to say than the word.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Verdict::Down(reason) | Verdict::Ejected { reason, .. } => Some(reason),
-            Verdict::Unknown | Verdict::Up | Verdict::Draining => None,
+            Verdict::Down(reason) | Verdict::Ejected { reason, .. } | Verdict::Draining(reason) => Some(reason),
+            Verdict::Unknown | Verdict::Up => None,
         }
     }
 }
@@ -175,14 +180,21 @@ impl Servers {
             ejected: None,
             ejections: 0,
             calm: true,
-            draining: false,
+            draining: None,
+            gone: false,
             since: now,
         };
         let compare_at = now + rules.outliers.map_or(0, |outliers| outliers.interval);
         Servers { rules, all: vec![server; servers], compare_at }
     }
 
-    /// What was known of a server by other rules, or at another place, goes on here.
+    /// The server is gone, and nothing is asked of its place but to be held.
+    pub fn retire(&mut self, server: usize) {
+        self.all[server].gone = true;
+        self.all[server].verdict = self.all[server].judged();
+    }
+
+    /// What was known of a server by other rules, or at another place, goes on here. To be followed by [`Servers::review`].
     pub fn adopt(&mut self, server: usize, from: &Servers, at: usize) {
         let known = from.all[at].clone();
         let checked = match self.rules.probes {
@@ -190,9 +202,11 @@ impl Servers {
             _ => self.all[server].checked.clone(),
         };
         let ejected = known.ejected.clone().filter(|_| self.rules.outliers.is_some());
-        let mut adopted = Server { checked, ejected, ..known };
-        adopted.verdict = adopted.judged();
-        self.all[server] = adopted;
+        if self.rules.outliers.is_some() && from.rules.outliers.is_some() {
+            // However often rules change, rates are compared in their time.
+            self.compare_at = self.compare_at.min(from.compare_at);
+        }
+        self.all[server] = Server { checked, ejected, ..known };
     }
 
     /// The verdict, and since when it is.
@@ -203,10 +217,6 @@ impl Servers {
     /// Servers that requests may go to.
     pub fn open(&self) -> usize {
         self.all.iter().filter(|server| server.verdict.is_open()).count()
-    }
-
-    pub fn is_draining(&self, server: usize) -> bool {
-        self.all[server].draining
     }
 
     /// A probe has ended.
@@ -237,7 +247,7 @@ impl Servers {
     /// The order in which they ended is not known, so any success among them ends a row of failures.
     pub fn counted(&mut self, server: usize, successes: u64, failures: u64) {
         let state = &mut self.all[server];
-        if state.ejected.is_some() {
+        if state.ejected.is_some() || state.gone {
             // Those that were on their way when it was ejected.
             return;
         }
@@ -277,10 +287,19 @@ impl Servers {
         self.settle(now)
     }
 
-    /// New requests go elsewhere from now on, or may come again.
-    pub fn set_drain(&mut self, server: usize, draining: bool, now: u64) -> Vec<Change> {
+    /// New requests go elsewhere from now on, for this reason, or may come again. To be followed by [`Servers::review`].
+    pub fn set_drain(&mut self, server: usize, draining: Option<Reason>) {
         self.all[server].draining = draining;
+    }
+
+    /// What rules and drains that are new make of what was known before.
+    pub fn review(&mut self, now: u64) -> Vec<Change> {
         self.settle(now)
+    }
+
+    /// Places with a server.
+    fn present(&self) -> usize {
+        self.all.iter().filter(|server| !server.gone).count()
     }
 
     /// Servers whose success rate in the interval is below that of their peers by too much.
@@ -312,7 +331,7 @@ impl Servers {
     /// Ejects a server, if that leaves enough of the others.
     fn eject(&mut self, server: usize, outliers: &Outliers, reason: Reason, now: u64) {
         let ejected = self.all.iter().filter(|server| server.ejected.is_some()).count();
-        let allowed = (self.all.len() * outliers.ejected_percent_max as usize / 100).max(1);
+        let allowed = (self.present() * outliers.ejected_percent_max as usize / 100).max(1);
         let others = self.all.iter().enumerate().filter(|(index, _)| *index != server);
         let left = others.filter(|(_, other)| other.judged().is_open()).count();
         let state = &mut self.all[server];
@@ -350,8 +369,13 @@ impl Servers {
 
 impl Server {
     fn judged(&self) -> Verdict {
+        if self.gone {
+            return Verdict::Draining(GONE.into());
+        }
+        if let Some(reason) = &self.draining {
+            return Verdict::Draining(Arc::clone(reason));
+        }
         match (&self.checked, &self.ejected) {
-            _ if self.draining => Verdict::Draining,
             (Checked::Down(reason), _) => Verdict::Down(Arc::clone(reason)),
             (_, Some((reason, until))) => Verdict::Ejected { reason: Arc::clone(reason), until: *until },
             (Checked::Up, None) => Verdict::Up,

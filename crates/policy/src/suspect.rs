@@ -46,6 +46,18 @@ impl Suspects {
         Self { servers: vec![Standing::Trusted; servers].into(), suspects: 0 }
     }
 
+    /// For `servers` of them: those that were known keep their standing, unless they are somebody else by now.
+    #[must_use]
+    pub fn succeeded_by(&self, servers: usize, is_same: impl Fn(usize) -> bool) -> Self {
+        let standing = |server: usize| match self.servers.get(server) {
+            Some(standing) if is_same(server) => *standing,
+            _ => Standing::Trusted,
+        };
+        let servers: Box<[Standing]> = (0..servers).map(standing).collect();
+        let suspects = servers.iter().filter(|standing| **standing != Standing::Trusted).count();
+        Self { servers, suspects }
+    }
+
     /// Whether a request may go to this server.
     pub fn eligible(&self, server: usize, now: u64) -> bool {
         if self.suspects == self.servers.len() {
@@ -117,6 +129,18 @@ fn backoff(failures: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_that_stay_keep_their_standing_when_others_come_and_go() {
+        let mut suspects = Suspects::new(3);
+        suspects.failed(0, 100);
+        suspects.failed(1, 100);
+        let mut later = suspects.succeeded_by(4, |server| server != 1);
+        assert_eq!([0, 1, 2, 3].map(|server| later.is_suspect(server)), [true, false, false, false]);
+        assert!(!later.eligible(0, 200) && later.eligible(1, 200));
+        assert!(later.succeeded(0));
+        assert!(suspects.is_suspect(0), "the earlier one goes its own way");
+    }
 
     #[test]
     fn a_failed_server_is_passed_over_and_then_tried_by_one() {

@@ -4,13 +4,16 @@
 //! a core that has an idle connection of its own only looks at a word that nobody writes. The line of those who wait is
 //! behind a lock, which is met by requests that have to wait anyway and by those who serve them.
 //!
+//! When the servers of a backend change, another turnstile succeeds the first: it shares the line and the permits of the
+//! servers that stay, so that who still holds the first one counts, waits and is served together with the others.
+//!
 //! No wake-up is lost, because each side says what it did before it looks at what the other did (Dekker; all of these are
 //! sequentially consistent): who joins the line raises `wanted` and then looks for permits and idle connections; who
 //! frees a permit or lays a connection down does that first and then looks at `wanted`.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// A server without a limit.
@@ -20,31 +23,45 @@ pub const UNLIMITED: u32 = u32::MAX;
 /// with it and is never dropped while the line is locked, so that its drop may come back here.
 #[derive(Debug)]
 pub struct Turnstile<C> {
-    servers: Box<[Server]>,
+    servers: Arc<[Arc<Server>]>,
+    /// By server: what comes into force with [`Turnstile::settle`].
+    max: Box<[u32]>,
+    limit: usize,
+    common: Arc<Common<C>>,
+}
+
+/// What a turnstile shares with those that succeed it, beside the servers that stay.
+#[derive(Debug)]
+struct Common<C> {
     cores: Box<[Core]>,
     line: Mutex<Line<C>>,
     /// Requests that may wait.
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 /// On cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Server {
-    max: u32,
+    max: AtomicU32,
     /// Permits taken: connections that are being made, used, or idle.
     open: AtomicU32,
     /// Those in the line who would take this server.
     wanted: AtomicU32,
+    /// By core: its idle connections.
+    idle: Box<[Idle]>,
 }
 
-/// What a core lets the others know.
-#[derive(Debug)]
+/// Written by one core, and on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Idle(AtomicU32);
+
+/// How a core is called.
+#[derive(Debug, Default)]
 #[repr(align(128))]
 struct Core {
-    /// By server: its idle connections.
-    idle: Box<[AtomicU32]>,
-    /// Somebody waits for one of them.
+    /// Somebody waits for one of its idle connections.
     called: AtomicBool,
     steward: Mutex<Option<Waker>>,
 }
@@ -64,6 +81,8 @@ struct Waiter {
     ticket: u64,
     /// Servers, any of which will do.
     wants: Box<[usize]>,
+    /// Those of the turnstile that it came by: others may know fewer.
+    servers: Arc<[Arc<Server>]>,
 }
 
 /// What somebody in the line gets.
@@ -86,23 +105,51 @@ pub struct Full;
 impl<C> Turnstile<C> {
     /// `max` is by server; `limit` is how many may wait.
     pub fn new(max: &[u32], cores: usize, limit: usize) -> Turnstile<C> {
-        let server = |max: &u32| Server { max: *max, open: AtomicU32::new(0), wanted: AtomicU32::new(0) };
-        let core = |_| Core {
-            idle: max.iter().map(|_| AtomicU32::new(0)).collect(),
-            called: AtomicBool::new(false),
-            steward: Mutex::new(None),
-        };
         Turnstile {
-            servers: max.iter().map(server).collect(),
-            cores: (0..cores).map(core).collect(),
-            line: Mutex::new(Line {
-                next: 0,
-                waiters: VecDeque::new(),
-                granted: HashMap::new(),
-                wakers: HashMap::new(),
-            }),
+            servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
+            max: max.into(),
             limit,
+            common: Arc::new(Common {
+                cores: (0..cores).map(|_| Core::default()).collect(),
+                line: Mutex::new(Line {
+                    next: 0,
+                    waiters: VecDeque::new(),
+                    granted: HashMap::new(),
+                    wakers: HashMap::new(),
+                }),
+                limit: AtomicUsize::new(limit),
+            }),
         }
+    }
+
+    /// What follows this one when limits or servers change: those that both have are the same, and `max` has the further ones
+    /// behind them. The new limits come into force with [`Turnstile::settle`].
+    #[must_use]
+    pub fn succeeded_by(&self, max: &[u32], limit: usize) -> Turnstile<C> {
+        let known = |(index, max): (usize, &u32)| match self.servers.get(index) {
+            Some(server) => Arc::clone(server),
+            None => Arc::new(Server::new(*max, self.common.cores.len())),
+        };
+        let servers = max.iter().enumerate().map(known).collect();
+        Turnstile { servers, max: max.into(), limit, common: Arc::clone(&self.common) }
+    }
+
+    /// Puts the limits of this one into force, and serves those in the line who have waited for more room. Where more
+    /// permits are out than there may be now, none is given until enough have come back.
+    pub fn settle(&self) {
+        self.common.limit.store(self.limit, SeqCst);
+        for (server, max) in self.max.iter().enumerate() {
+            self.servers[server].max.store(*max, SeqCst);
+            let mut line = self.lock();
+            let woken = self.serve(&mut line, server);
+            drop(line);
+            woken.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether the other has the same line.
+    pub fn is_kin(&self, other: &Turnstile<C>) -> bool {
+        Arc::ptr_eq(&self.common, &other.common)
     }
 
     /// Somebody waits for this server: what is laid down goes to the line, and newcomers go behind it.
@@ -112,7 +159,7 @@ impl<C> Turnstile<C> {
 
     /// A newcomer with nothing idle could have a permit.
     pub fn has_room(&self, server: usize) -> bool {
-        !self.is_wanted(server) && self.servers[server].open.load(SeqCst) < self.servers[server].max
+        !self.is_wanted(server) && self.servers[server].open.load(SeqCst) < self.servers[server].max.load(SeqCst)
     }
 
     /// Takes a permit past an empty line.
@@ -123,6 +170,11 @@ impl<C> Turnstile<C> {
     /// Permits taken now.
     pub fn open(&self, server: usize) -> u32 {
         self.servers[server].open.load(SeqCst)
+    }
+
+    /// More permits are out than there may be, since the limit was lowered: what is laid down should be closed.
+    pub fn is_over(&self, server: usize) -> bool {
+        self.servers[server].open.load(SeqCst) > self.servers[server].max.load(SeqCst)
     }
 
     /// Gives a permit back.
@@ -160,15 +212,15 @@ impl<C> Turnstile<C> {
         for server in &wants {
             self.servers[*server].wanted.fetch_add(1, SeqCst);
         }
-        line.waiters.push_back(Waiter { ticket, wants: wants.clone() });
+        line.waiters.push_back(Waiter { ticket, wants: wants.clone(), servers: Arc::clone(&self.servers) });
         let mut woken = Vec::new();
         for server in &wants {
             woken.extend(self.serve(&mut line, *server));
         }
         let waits = !line.granted.contains_key(&ticket);
-        let full = waits && line.waiters.len() > self.limit;
+        let full = waits && line.waiters.len() > self.common.limit.load(SeqCst);
         if full && let Some(last) = line.waiters.pop_back() {
-            self.unwant(&last);
+            last.unwant();
         }
         drop(line);
         woken.into_iter().for_each(Waker::wake);
@@ -176,8 +228,9 @@ impl<C> Turnstile<C> {
             return Err(Full);
         }
         if waits {
-            let has_one = |core: &&Core| wants.iter().any(|server| core.idle[*server].load(SeqCst) > 0);
-            self.cores.iter().filter(has_one).for_each(Core::call);
+            let has_one = |core: usize| wants.iter().any(|server| self.servers[*server].idle[core].0.load(SeqCst) > 0);
+            let cores = self.common.cores.iter().enumerate();
+            cores.filter(|(core, _)| has_one(*core)).for_each(|(_, core)| core.call());
         }
         Ok(Ticket(ticket))
     }
@@ -203,7 +256,7 @@ impl<C> Turnstile<C> {
         if let Ok(place) = line.waiters.binary_search_by_key(&ticket.0, |waiter| waiter.ticket)
             && let Some(waiter) = line.waiters.remove(place)
         {
-            self.unwant(&waiter);
+            waiter.unwant();
         }
         let grant = line.granted.remove(&ticket.0);
         drop(line);
@@ -218,18 +271,23 @@ impl<C> Turnstile<C> {
 
     /// Says how many idle connections a core has; only that core says it. To be followed by a look at [`Turnstile::is_wanted`].
     pub fn note_idle(&self, core: usize, server: usize, count: usize) {
-        self.cores[core].idle[server].store(count as u32, SeqCst);
+        self.servers[server].idle[core].0.store(count as u32, SeqCst);
     }
 
     /// Ready when somebody waits for what this core has idle, which it then should [`Turnstile::offer`].
     pub fn poll_called(&self, core: usize, context: &Context<'_>) -> Poll<()> {
-        let core = &self.cores[core];
+        let core = &self.common.cores[core];
         let replaced = lock(&core.steward).replace(context.waker().clone());
         drop(replaced);
         match core.called.swap(false, SeqCst) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
+    }
+
+    /// Calls a core, whether or not anybody waits.
+    pub fn call(&self, core: usize) {
+        self.common.cores[core].call();
     }
 
     /// Grants as many permits of a server as there are to those who want it.
@@ -252,18 +310,12 @@ impl<C> Turnstile<C> {
     fn next_for(&self, line: &mut Line<C>, server: usize) -> Option<u64> {
         let place = line.waiters.iter().position(|waiter| waiter.wants.contains(&server))?;
         let waiter = line.waiters.remove(place)?;
-        self.unwant(&waiter);
+        waiter.unwant();
         Some(waiter.ticket)
     }
 
-    fn unwant(&self, waiter: &Waiter) {
-        for server in &waiter.wants {
-            self.servers[*server].wanted.fetch_sub(1, SeqCst);
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Line<C>> {
-        lock(&self.line)
+        lock(&self.common.line)
     }
 }
 
@@ -274,9 +326,27 @@ impl<C> Line<C> {
     }
 }
 
+impl Waiter {
+    fn unwant(&self) {
+        for server in &self.wants {
+            self.servers[*server].wanted.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
 impl Server {
+    fn new(max: u32, cores: usize) -> Server {
+        Server {
+            max: AtomicU32::new(max),
+            open: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
+            idle: (0..cores).map(|_| Idle::default()).collect(),
+        }
+    }
+
     fn take(&self) -> bool {
-        let more = |open: u32| (open < self.max).then(|| open + 1);
+        let max = self.max.load(SeqCst);
+        let more = |open: u32| (open < max).then(|| open + 1);
         self.open.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 }

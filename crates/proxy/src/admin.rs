@@ -1,8 +1,10 @@
 //! The admin address: metrics, health, the configuration in effect, what is running, and the dashboard.
 //!
-//! It lives on the main thread and reads what the workers have written, so nobody here can make a worker wait. It has
-//! no way to change anything: GET and HEAD only.
+//! It lives on the main thread and reads what the workers have written, so nobody here can make a worker wait. What it
+//! changes (`change.rs`) it asks the main thread's keeper of the configuration for, and only for those who show that they
+//! may.
 
+mod change;
 pub mod effective;
 mod view;
 
@@ -12,6 +14,8 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,15 +23,18 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
+pub use change::{Ask, NotDone};
 pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
@@ -40,6 +47,8 @@ const LAST_ANSWER_TIME: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 64;
 /// A head has to fit in here.
 const HEAD_BYTES: usize = 16 * 1024;
+/// Changes that may wait for the one that is being made.
+pub const CHANGES_WAITING_MAX: usize = 16;
 /// How long accepting rests after it failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
@@ -48,35 +57,76 @@ const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /metrics    every number, for Prometheus\n\
     /health     200 while serving, 503 while draining\n\
     /config     the configuration in effect, as JSON\n\
-    /snapshot   what is running: listeners, backends, workers\n";
+    /snapshot   what is running: listeners, backends, workers\n\
+    and these by /v1/... as well, with what changes something: see \"Admin API\" in the manual\n";
+
+/// Where the admin address listens.
+pub enum AdminSocket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// What every connection to the admin address shares.
+struct Office {
+    view: View,
+    asks: mpsc::Sender<Ask>,
+    /// A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
+    /// Where the address can be reached from elsewhere, names are the network's business.
+    only: Option<IpAddr>,
+    /// Whoever could connect is trusted.
+    is_unix: bool,
+    /// What changes have to come with.
+    token_file: Option<PathBuf>,
+}
 
 /// Serves the admin address from the current runtime.
-pub fn start(socket: TcpListener, view: View) -> io::Result<()> {
-    let view = Rc::new(view);
-    // A page in the user's browser must not reach us by a name of its own that leads to 127.0.0.1 ("DNS rebinding").
-    // Where the address can be reached from elsewhere, names are the network's business.
-    let local = socket.local_addr()?.ip();
-    let only = local.is_loopback().then_some(local);
-    let socket = tokio::net::TcpListener::from_std(socket)?;
-    spawn_local(async move {
-        loop {
-            match socket.accept().await {
-                // Each connection holds a reference, and so does this loop.
-                Ok(_) if Rc::strong_count(&view) > CONNECTIONS_MAX => {
-                    log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
+pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<()> {
+    let config = view.current().config.clone();
+    let token_file = config.admin.as_ref().and_then(|admin| Some(admin.token_file.as_ref()?.path.clone()));
+    match socket {
+        AdminSocket::Tcp(socket) => {
+            let local = socket.local_addr()?.ip();
+            let only = local.is_loopback().then_some(local);
+            let office = Rc::new(Office { view, asks, only, is_unix: false, token_file });
+            let socket = tokio::net::TcpListener::from_std(socket)?;
+            spawn_local(async move {
+                loop {
+                    match socket.accept().await {
+                        Ok((stream, _)) => receive(stream, &office),
+                        Err(_) => sleep(ACCEPT_REST).await,
+                    }
                 }
-                Ok((stream, _)) => drop(spawn_local(serve(stream, Rc::clone(&view), only))),
-                Err(_) => sleep(ACCEPT_REST).await,
-            }
+            });
         }
-    });
+        AdminSocket::Unix(socket) => {
+            let office = Rc::new(Office { view, asks, only: None, is_unix: true, token_file });
+            let socket = tokio::net::UnixListener::from_std(socket)?;
+            spawn_local(async move {
+                loop {
+                    match socket.accept().await {
+                        Ok((stream, _)) => receive(stream, &office),
+                        Err(_) => sleep(ACCEPT_REST).await,
+                    }
+                }
+            });
+        }
+    }
     Ok(())
 }
 
-async fn serve(stream: tokio::net::TcpStream, view: Rc<View>, only: Option<IpAddr>) {
+fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: &Rc<Office>) {
+    // Each connection holds a reference, and so does the accepting loop.
+    if Rc::strong_count(office) > CONNECTIONS_MAX {
+        log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
+        return;
+    }
+    spawn_local(serve(stream, Rc::clone(office)));
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: Rc<Office>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let answer = answer(&request, &view, only);
-        async move { Ok::<_, Infallible>(answer) }
+        let office = Rc::clone(&office);
+        async move { Ok::<_, Infallible>(answer(request, &office).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,9 +146,8 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
     future.await
 }
 
-fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Response<Full<Bytes>> {
-    let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
-    let mut response = respond(request.method(), request.uri().path(), host, view, only);
+async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+    let mut response = respond(request, office).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -110,35 +159,45 @@ fn answer(request: &Request<Incoming>, view: &View, only: Option<IpAddr>) -> Res
     response
 }
 
-fn respond(
-    method: &Method,
-    path: &str,
-    host: Option<&[u8]>,
-    view: &View,
-    only: Option<IpAddr>,
-) -> Response<Full<Bytes>> {
-    if let Some(local) = only
+async fn respond(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+    let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
+    if let Some(local) = office.only
         && let Some(host) = host
         && !names_us(host, local)
     {
         let body = "use the address from the configuration, or localhost: other names are refused here\n";
         return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
-    if method != Method::GET && method != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return response;
+    match *request.method() {
+        Method::GET | Method::HEAD => look(request.uri().path(), &office.view),
+        _ => change::answer(request, office).await,
     }
-    match path {
+}
+
+fn look(path: &str, view: &View) -> Response<Full<Bytes>> {
+    match path.strip_prefix("/v1").unwrap_or(path) {
         "/" => page(),
         "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),
         "/health" if view.is_draining() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
         "/health" => text(StatusCode::OK, "ok\n".into()),
-        "/config" => typed("application/json", view.config()),
+        "/config" => {
+            let mut response = typed("application/json", view.config());
+            let generation = format!("\"{}\"", view.current().generation);
+            if let Ok(generation) = HeaderValue::from_str(&generation) {
+                response.headers_mut().insert(ETAG, generation);
+            }
+            response
+        }
         "/snapshot" => typed("application/json", view.snapshot()),
         "/status.json" => typed("application/json", view.status()),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
+}
+
+fn only_looking() -> Response<Full<Bytes>> {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n".into());
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
 }
 
 /// Whether a Host field's value is localhost or the address we are bound to, with whatever port.

@@ -175,7 +175,7 @@ fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot,
     let config = &snapshot.shared.config.backends[backend.0];
     let (wish, lead) = Wish::of(client, request, config, sticky);
     request.note.cookie_server = wish.server;
-    if let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky {
+    if let Some(metrics) = client.core().telemetry.backends[backend.0].sticky.get() {
         let reason = match lead {
             Lead::Nowhere => "none",
             Lead::Server(_) => return wish,
@@ -191,7 +191,7 @@ fn wish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot,
 fn note_cookie(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
     let note = &request.note;
     if let (Some(led), Some(server), 1) = (note.cookie_server, note.server, note.attempts)
-        && let Some(metrics) = &client.core().telemetry.backends[backend.0].sticky
+        && let Some(metrics) = client.core().telemetry.backends[backend.0].sticky.get()
     {
         client.core().metrics.increment(metrics.of(if led == server { "hit" } else { "unusable" }));
     }

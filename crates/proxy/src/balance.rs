@@ -59,7 +59,12 @@ impl SharedBalance {
 }
 
 pub fn tiers(backend: &Backend) -> Tiers {
-    let backups: Vec<bool> = backend.servers.iter().map(|server| server.backup).collect();
+    // What gets no new requests is no part of what there should be.
+    let backups: Vec<bool> = backend
+        .servers
+        .iter()
+        .map(|server| server.backup || server.drain.is_some() || server.retired.is_some())
+        .collect();
     Tiers::new(&backups, backend.min_healthy)
 }
 
@@ -128,12 +133,14 @@ pub struct Standing<'a> {
     pub suspects: &'a Suspects,
     /// What the whole engine knows: a server that is not open gets nothing.
     pub notices: &'a [Arc<Notice>],
+    /// By server: whether this configuration has it get new requests at all.
+    pub takes: &'a [bool],
     pub any_closed: bool,
 }
 
 impl Standing<'_> {
     fn is_open(&self, server: usize) -> bool {
-        self.notices[server].is_open()
+        self.takes[server] && self.notices[server].is_open()
     }
 
     fn is_up(&self, server: usize, now: u64) -> bool {
@@ -186,7 +193,7 @@ impl<'a> Eligibility<'a> {
 /// A request's time at a server, until it is dropped.
 pub struct Turn {
     core: Rc<Core>,
-    backends: Rc<[CoreBackend]>,
+    state: Rc<CoreBackend>,
     backend: usize,
     server: usize,
     /// Milliseconds on the core's clock.
@@ -196,11 +203,11 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub fn begin(core: &Rc<Core>, backends: &Rc<[CoreBackend]>, backend: usize, server: usize) -> Turn {
-        backends[backend].balancer.borrow_mut().began(server);
+    pub fn begin(core: &Rc<Core>, state: &Rc<CoreBackend>, backend: usize, server: usize) -> Turn {
+        state.balancer.borrow_mut().began(server);
         core.metrics.raise(core.telemetry.backends[backend].servers[server].in_flight);
-        let (core, backends) = (Rc::clone(core), Rc::clone(backends));
-        Turn { began: core.timers.now(), core, backends, backend, server, sent: Cell::new(None) }
+        let (core, state) = (Rc::clone(core), Rc::clone(state));
+        Turn { began: core.timers.now(), core, state, backend, server, sent: Cell::new(None) }
     }
 
     /// The request has been sent whole.
@@ -244,13 +251,13 @@ impl Turn {
     }
 
     fn balancer(&self) -> &std::cell::RefCell<Balancer> {
-        &self.backends[self.backend].balancer
+        &self.state.balancer
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut balancer = self.backends[self.backend].balancer.borrow_mut();
+        let mut balancer = self.state.balancer.borrow_mut();
         if let Some(sent) = self.sent.take() {
             let now = self.core.timers.now();
             balancer.abandoned(self.server, now.saturating_sub(sent) * 1_000, now);
@@ -295,7 +302,7 @@ mod tests {
     }
 
     fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {
-        Standing { suspects, notices, any_closed: notices.iter().any(|notice| !notice.is_open()) }
+        Standing { suspects, notices, takes: &[true; 8], any_closed: notices.iter().any(|notice| !notice.is_open()) }
     }
 
     fn fitting(standing: Standing<'_>, tiers: &Tiers, tried: &[usize], now: u64, choice: Choice) -> Vec<usize> {

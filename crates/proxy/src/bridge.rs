@@ -340,11 +340,16 @@ impl<'a> Bridge<'a> {
         self.long = matches!(body, crate::http1::ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
         // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
         let body_in_doubt = self.request.head.expect_continue && !self.sent;
-        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.core.draining.get();
+        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.is_leaving();
         let head = Head { text: self.server.head_text(), is_body, keep_alive, cookie: self.cookie };
         self.client.send_head(self.request, &head)?;
         self.server.skip_head(length);
         Ok(())
+    }
+
+    /// Nothing follows on the client's connection.
+    fn is_leaving(&self) -> bool {
+        self.core.is_leaving(self.client.client.listener())
     }
 
     /// From here on the body is what was switched to (RFC 8441 §5).
@@ -485,7 +490,7 @@ impl<'a> Bridge<'a> {
             // What is left of the request cannot be told from the next one unless it is read.
             return After::Linger;
         }
-        let keeps = self.request.head.keep_alive && !self.client.ends_connection() && !self.core.draining.get();
+        let keeps = self.request.head.keep_alive && !self.client.ends_connection() && !self.is_leaving();
         if keeps { After::Next } else { After::Close }
     }
 

@@ -3,28 +3,22 @@
 //! A file that cannot be used keeps what was there before in its place, and the log says why; of what stands for itself
 //! no longer (authorities, revocation lists, what is shown to servers) either all is taken over, or nothing changes.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::Config;
+use propylon_config::{Config, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
-
-/// Shared with the admin address, on the same thread.
-pub type Shown = Rc<RefCell<Vec<Arc<Profile>>>>;
+use crate::snapshot::{Snapshot, load_profile_again};
 
 pub struct Certificates {
+    /// By profile.
     watched: Vec<Watched>,
     /// By signer: the files that links to key servers are made with.
     links: Vec<Watched>,
-    shown: Shown,
     /// Files of the last reading again that could not be used.
     refused: usize,
     /// When the log was last told which certificates expire soon.
@@ -46,6 +40,7 @@ pub struct Which {
 
 /// The files of one profile.
 struct Watched {
+    name: String,
     interval: Option<Duration>,
     looked: Instant,
     /// As they were when they were last read.
@@ -55,7 +50,7 @@ struct Watched {
 /// What reading certificates again has come to.
 pub enum Reloaded {
     /// To be published.
-    New(Snapshot),
+    New(Box<Snapshot>),
     /// Only what is shown to key servers is new, and in use for new links.
     Links,
     /// They are what they were.
@@ -67,15 +62,10 @@ pub enum Reloaded {
 impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
-        let watched = |interval| Watched { interval, looked: now, stamp: Stamp::unread() };
-        Certificates {
-            watched: snapshot.config.tls.iter().map(|tls| watched(tls.watch)).collect(),
-            links: snapshot.config.signers.iter().map(|signer| watched(signer.watch)).collect(),
-            shown: Rc::new(RefCell::new(snapshot.profiles.clone())),
-            refused: 0,
-            // The start has told of them.
-            reminded: now,
-        }
+        // The start has told of what expires.
+        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new(), refused: 0, reminded: now };
+        certificates.follow(snapshot, now);
+        certificates
     }
 
     /// Files that could not be used when they were last read again; told once.
@@ -84,19 +74,34 @@ impl Certificates {
     }
 
     /// Tells the log once a day which certificates expire soon.
-    pub fn remind(&mut self, now: Instant) {
+    pub fn remind(&mut self, profiles: &[Arc<Profile>], now: Instant) {
         if now.duration_since(self.reminded) < REMINDER {
             return;
         }
         self.reminded = now;
-        for profile in self.shown.borrow().iter() {
+        for profile in profiles {
             let findings = profile.expiring(SystemTime::now());
             findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
         }
     }
 
-    pub fn shown(&self) -> Shown {
-        Rc::clone(&self.shown)
+    /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
+    pub fn follow(&mut self, snapshot: &Snapshot, now: Instant) {
+        let mut known = std::mem::take(&mut self.watched);
+        let watched = |tls: &TlsProfile| {
+            let before = known.iter().position(|known| known.name == tls.name).map(|place| known.swap_remove(place));
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
+        };
+        self.watched = snapshot.config.tls.iter().map(watched).collect();
+        // Their places are theirs for ever.
+        for signer in &snapshot.config.signers[self.links.len()..] {
+            let (name, interval) = (signer.name.clone(), signer.watch);
+            self.links.push(Watched { name, interval, looked: now, stamp: Stamp::unread() });
+        }
+        for (links, signer) in self.links.iter_mut().zip(&snapshot.config.signers) {
+            links.interval = links.interval.filter(|_| signer.retired.is_none());
+        }
     }
 
     /// Those whose time it is to be looked at, and whose files are not what they were when they were read.
@@ -111,17 +116,10 @@ impl Certificates {
         }
     }
 
-    /// Has what links are made with read again whether or not it has changed: somebody asks, and may have read in the log
-    /// that it could not be.
-    pub fn distrust_links(&mut self) {
-        self.links.iter_mut().for_each(|watched| watched.stamp = Stamp::unread());
-    }
-
-    /// Reads these again, and what these backends show to their servers and trust of them: all or none of it.
-    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which, towards: Range<usize>) -> Reloaded {
+    /// Reads these again: all or none of it.
+    pub fn reload(&mut self, snapshot: &Snapshot, which: &Which) -> Reloaded {
         let links = self.read_links(snapshot, &which.signers);
         let mut profiles = snapshot.profiles.clone();
-        let mut upstreams = snapshot.upstreams.clone();
         let (mut failed, mut same) = (links.is_none(), true);
         for &index in &which.profiles {
             let tls = &snapshot.config.tls[index];
@@ -141,23 +139,6 @@ impl Certificates {
                 }
             }
         }
-        for index in towards {
-            let backend = &snapshot.config.backends[index];
-            let (loaded, findings) = match load_upstream(backend) {
-                Ok((loaded, warnings)) => (loaded, warnings),
-                Err(findings) => {
-                    failed = true;
-                    (None, findings)
-                }
-            };
-            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
-            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
-                && !loaded.same_as(known)
-            {
-                same = false;
-                upstreams[index] = Some(Arc::new(loaded));
-            }
-        }
         if failed {
             // What was good of them has not been taken over, and is to be read again.
             for (index, _) in links.into_iter().flatten() {
@@ -175,10 +156,7 @@ impl Certificates {
         match (same, has_links) {
             (true, true) => Reloaded::Links,
             (true, false) => Reloaded::Same,
-            (false, _) => {
-                *self.shown.borrow_mut() = profiles.clone();
-                Reloaded::New(snapshot.with_certificates(profiles, upstreams))
-            }
+            (false, _) => Reloaded::New(Box::new(snapshot.with_profiles(profiles))),
         }
     }
 

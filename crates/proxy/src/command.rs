@@ -14,6 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use check::problem;
+
 /// A TLS-offload load balancer.
 #[derive(Parser)]
 #[command(name = "propylon", version, after_help = EXAMPLE)]

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use propylon_config::HandshakeLimits;
+use propylon_config::{HandshakeLimits, Listener};
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
 use propylon_metrics::Column;
@@ -18,6 +18,8 @@ use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use tokio::sync::Notify;
+use tokio::task::spawn_local;
+use tokio::time::sleep;
 
 use crate::access_log::Sheet;
 use crate::buffer::Stock;
@@ -26,6 +28,7 @@ use crate::exchange::Request;
 use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::relay::Pipes;
+use crate::seat;
 use crate::shortage::{Reason, Room, Shared, Shortage};
 use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
@@ -51,8 +54,9 @@ pub struct Core {
     /// Where handshakes wait for their turn.
     pub gate: Rc<Gate>,
     admission: RefCell<Admission>,
-    /// By position in the configuration.
-    pub signers: Vec<Rc<Signer>>,
+    /// By place; none where one has ended.
+    signers: RefCell<Vec<Option<Rc<Signer>>>>,
+    seed: u64,
     pub shortage: Shortage,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
@@ -112,12 +116,6 @@ impl Core {
         // Where RSA is done in batches it is worth while to let in as many as go together.
         let budget = if snapshot.sets_aside_rsa() { Budget::of_fours() } else { Budget::default() };
         let admission = Admission::new(limits(snapshot.shared.config.process.handshakes));
-        let profiles = &snapshot.shared.signers;
-        let jobs_max = snapshot.shared.config.process.handshakes.in_progress;
-        let signers = telemetry.signers.iter().enumerate();
-        let signers = signers
-            .map(|(index, signer)| Signer::new(profiles, index, metrics.clone(), signer, jobs_max, seed))
-            .collect();
         let core = metrics.index();
         Rc::new(Core {
             stock: Stock::default(),
@@ -130,7 +128,8 @@ impl Core {
             desk: Desk::new(),
             gate: Gate::new(budget),
             admission: RefCell::new(admission),
-            signers,
+            signers: RefCell::default(),
+            seed,
             shortage: Shortage::new(shared),
             parking,
             parking_seen: Cell::default(),
@@ -155,6 +154,11 @@ impl Core {
         Rc::clone(&self.snapshot.borrow())
     }
 
+    /// Whether connections of a listener end with the answer they are at: nothing more is served, or not there.
+    pub fn is_leaving(&self, listener: usize) -> bool {
+        self.draining.get() || self.snapshot.borrow().listener(listener).retired.is_some()
+    }
+
     /// Whether a client that has just come may begin a handshake.
     pub fn check_handshake(&self, peer: IpAddr) -> Result<(), Refusal> {
         self.admission.borrow().check(peer, self.gate.expected_wait())
@@ -169,18 +173,93 @@ impl Core {
     }
 
     /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
-    pub fn adopt(&self, publication: &Publication, worker: usize) {
-        let next = self.snapshot().succeeded_by(publication, worker);
-        *self.snapshot.borrow_mut() = next;
+    pub fn adopt(self: &Rc<Core>, publication: &Publication, worker: usize) {
+        let earlier = self.snapshot();
+        let next = earlier.succeeded_by(publication, worker, self.timers.now());
+        *self.snapshot.borrow_mut() = Rc::clone(&next);
+        self.tend_signers(&earlier);
+        self.tend_lines(Some(&earlier));
+        for (place, backend) in next.backends.iter().enumerate() {
+            if earlier.backends.get(place).is_some_and(|known| Rc::ptr_eq(known, backend)) {
+                continue;
+            }
+            if let Some(known) = earlier.backends.get(place) {
+                known.pool.abandon_for(Some(&backend.pool), |server, closed| self.pool_closed(place, server, closed));
+            }
+            backend.pool.settle(|server, closed| self.pool_closed(place, server, closed));
+            self.report_all_idle(place, &backend.pool);
+        }
+        // Connections that have been quiet do not look by themselves, and these have something to say to their clients.
+        let is_other = |(place, known): (usize, &Listener)| {
+            let listener = next.listener(place);
+            listener.retired.is_some() || listener.http2 != known.http2
+        };
+        if earlier.shared.config.live_listeners().any(is_other) {
+            self.timers.wake_all();
+        }
+    }
+
+    /// Starts what works beside connections and requests.
+    pub fn start(self: &Rc<Core>) {
+        self.tend_signers(&self.snapshot());
+        self.tend_lines(None);
+    }
+
+    /// Starts the signers that are new, and ends those that are gone once no handshake can want them any more.
+    fn tend_signers(self: &Rc<Core>, earlier: &CoreSnapshot) {
+        let snapshot = self.snapshot();
+        let config = &snapshot.shared.config;
+        let mut signers = self.signers.borrow_mut();
+        for (place, profile) in snapshot.shared.signers.iter().enumerate().skip(signers.len()) {
+            let is_gone = config.signers[place].retired.is_some();
+            let metrics = &self.telemetry.signers[place];
+            let jobs_max = config.process.handshakes.in_progress;
+            let new = || Signer::new(profile, self.metrics.clone(), metrics, jobs_max, self.seed);
+            signers.push((!is_gone).then(new));
+            signers[place].iter().for_each(Signer::start);
+        }
+        for (place, known) in earlier.shared.config.live_signers() {
+            if config.signers[place].retired.is_none() {
+                continue;
+            }
+            let handshakes = earlier.shared.config.listeners.iter().map(|listener| listener.timeouts.handshake);
+            let wait = handshakes.max().unwrap_or_default() + known.timeout;
+            let core = Rc::clone(self);
+            spawn_local(async move {
+                sleep(wait).await;
+                let signer = core.signers.borrow_mut()[place].take();
+                signer.iter().for_each(|signer| signer.end());
+            });
+        }
+    }
+
+    /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
+    fn tend_lines(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
+        for (place, backend) in self.snapshot().backends.iter().enumerate() {
+            let known = earlier.and_then(|earlier| earlier.backends.get(place)?.pool.turnstile.as_ref());
+            let current = backend.pool.turnstile.as_ref();
+            let goes_on = known.zip(current).is_some_and(|(known, current)| known.is_kin(current));
+            if goes_on {
+                continue;
+            }
+            // Whoever tends the earlier line looks again, and finds that it has ended.
+            known.iter().for_each(|known| known.call(self.metrics.index()));
+            if let Some(line) = current {
+                spawn_local(seat::steward(Rc::clone(self), place, Arc::clone(line)));
+            }
+        }
     }
 
     /// Hands in the work that a handshake is parked for. The work of keys that are elsewhere goes to their signer.
     pub fn submit(&self, job: Job) -> Work {
         match &job {
-            Job::Remote { key, .. } => match self.signers.get(usize::from(key.signer)) {
-                Some(signer) => signer.submit(job),
-                None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
-            },
+            Job::Remote { key, .. } => {
+                let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
+                match signer {
+                    Some(signer) => signer.submit(job),
+                    None => Work::Here(Pending::answered(Err(JobError::Unavailable))),
+                }
+            }
             // Jobs that fill the lanes are done in there.
             _ => Work::Here(self.charged(|| self.desk.submit(job))),
         }

@@ -2,36 +2,37 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_acme::Keeper;
-use propylon_config::{Config, Listener, Protocol, Workers};
+use propylon_acme::Keeper as Orders;
+use propylon_config::{AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
 use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
 use crate::acme;
-use crate::admin;
+use crate::admin::{self, AdminSocket};
 use crate::batches;
-use crate::certificates::{Certificates, Reloaded, Which};
 use crate::health::{Health, PROBES_AT_ONCE_MAX};
+use crate::origin::Meant;
+use crate::reload::{self, Keeper};
 use crate::shortage::{Shared, Watch};
-use crate::signer;
 use crate::snapshot::{Publication, Snapshot};
+use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Assignment, Phase};
 
-/// A connection is handed out when its first bytes are there, or after this: it saves a wake-up per connection.
-const DEFER_ACCEPT: Duration = Duration::from_secs(2);
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
 const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
@@ -45,8 +46,8 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 /// Why the engine could not start.
 #[derive(Debug)]
 pub enum StartError {
-    Bind { address: SocketAddr, listener: String, error: io::Error },
-    AdminBind { address: SocketAddr, error: io::Error },
+    Bind(BindError),
+    AdminBind { address: String, error: io::Error },
     AccessLog(io::Error),
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
@@ -55,9 +56,7 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::Bind { address, listener, error } => {
-                write!(f, "listener \"{listener}\" cannot bind {address}: {error}; {}", bind_advice(error))
-            }
+            StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
             StartError::AdminBind { address, error } => {
                 write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
             }
@@ -70,31 +69,24 @@ impl fmt::Display for StartError {
     }
 }
 
-fn bind_advice(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "stop what listens there (ss -ltnp shows it) or choose another port",
-        io::ErrorKind::PermissionDenied => "ports below 1024 need root or CAP_NET_BIND_SERVICE",
-        io::ErrorKind::AddrNotAvailable => "use an address of this machine (ip address shows them)",
-        _ => "check the address",
-    }
-}
-
 /// Everything that needs the rights the process was started with, done.
 pub struct Prepared {
+    path: PathBuf,
+    meant: Meant,
     snapshot: Arc<Snapshot>,
-    /// By worker; each socket with its listener's index.
-    sockets: Vec<Vec<(usize, TcpListener)>>,
-    admin: Option<TcpListener>,
+    admin: Option<AdminSocket>,
     log: Writer,
     connections_max: usize,
 }
 
 /// Binds, opens, and gives up privileges. No thread exists before this returns.
-pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
-    let config = &snapshot.config;
+pub fn prepare(path: &Path, meant: Meant, snapshot: Snapshot) -> Result<Prepared, StartError> {
+    let config = Arc::clone(&snapshot.config);
     let files = propylon_sys::raise_files_limit();
-    let workers = worker_count(config);
-    let sockets = bind(config, workers)?;
+    let workers = worker_count(&config);
+    let bound = sockets::bind(&config, workers, &[]).map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
+    sockets::announce(&config, &bound, &[]);
+    let snapshot = snapshot.bound(bound);
     let admin = config.admin.as_ref().map(bind_admin).transpose()?;
     let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
     if let Some(user) = &config.process.user {
@@ -104,7 +96,7 @@ pub fn prepare(snapshot: Snapshot) -> Result<Prepared, StartError> {
     // A request needs a file on each side; a client that is idle needs one.
     let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
     let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
-    Ok(Prepared { snapshot: Arc::new(snapshot), sockets, admin, log, connections_max })
+    Ok(Prepared { path: path.to_owned(), meant, snapshot: Arc::new(snapshot), admin, log, connections_max })
 }
 
 /// Threads that will serve.
@@ -115,55 +107,20 @@ pub fn worker_count(config: &Config) -> usize {
     }
 }
 
-fn bind(config: &Config, workers: usize) -> Result<Vec<Vec<(usize, TcpListener)>>, StartError> {
-    let mut sockets: Vec<Vec<(usize, TcpListener)>> = (0..workers).map(|_| Vec::new()).collect();
-    for (index, listener) in config.listeners.iter().enumerate() {
-        for bind in &listener.bind {
-            let fail = |error| StartError::Bind { address: bind.address, listener: listener.name.clone(), error };
-            let mut address = bind.address;
-            if address.port() != 0 && !config.process.share_address {
-                propylon_sys::check_free(address).map_err(fail)?;
-            }
-            for own in &mut sockets {
-                let defer_accept = clients_speak_first(listener).then_some(DEFER_ACCEPT);
-                let options = ListenOptions { reuse_port: true, defer_accept, ..ListenOptions::default() };
-                let socket = propylon_sys::listen(address, options).map_err(fail)?;
-                // Accepted sockets inherit it: a call saved per connection.
-                propylon_sys::set_nodelay(&socket).map_err(fail)?;
-                address = socket.local_addr().map_err(fail)?;
-                own.push((index, socket));
-            }
-            let scheme = match (listener.protocol, listener.tls) {
-                (Protocol::Http, None) => "http",
-                (Protocol::Http, Some(_)) => "https",
-                (Protocol::Tcp, None) => "tcp",
-                (Protocol::Tcp, Some(_)) | (Protocol::Passthrough, _) => "tls",
-            };
-            log::info!("listener \"{}\" at {scheme}://{address}", listener.name);
+fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
+    match &admin.bind {
+        AdminBind::Tcp(address) => {
+            let socket = propylon_sys::listen(*address, ListenOptions::default()).map_err(fail)?;
+            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+            Ok(AdminSocket::Tcp(socket))
+        }
+        AdminBind::Unix(path) => {
+            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
+            log::info!("admin at {}", admin.bind);
+            Ok(AdminSocket::Unix(socket))
         }
     }
-    Ok(sockets)
-}
-
-/// Of what is relayed as it is nothing is known: servers of SMTP, SSH or MySQL begin themselves.
-fn clients_speak_first(listener: &Listener) -> bool {
-    listener.protocol != Protocol::Tcp || listener.tls.is_some() || listener.accept_proxy_protocol
-}
-
-/// By listener. All workers have bound the same, so the first one's sockets tell.
-fn bound_addresses(sockets: &[Vec<(usize, TcpListener)>], listeners: usize) -> Vec<Vec<SocketAddr>> {
-    let mut addresses = vec![Vec::new(); listeners];
-    for (listener, socket) in sockets.iter().take(1).flatten() {
-        addresses[*listener].extend(socket.local_addr());
-    }
-    addresses
-}
-
-fn bind_admin(admin: &propylon_config::Admin) -> Result<TcpListener, StartError> {
-    let fail = |error| StartError::AdminBind { address: admin.bind, error };
-    let socket = propylon_sys::listen(admin.bind, ListenOptions::default()).map_err(fail)?;
-    log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
-    Ok(socket)
 }
 
 /// How a run ended.
@@ -177,9 +134,8 @@ pub enum Outcome {
 
 /// Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { snapshot, sockets, admin, log, connections_max } = prepared;
-    let workers = sockets.len();
-    let addresses = bound_addresses(&sockets, snapshot.config.listeners.len());
+    let Prepared { path, meant, snapshot, admin, log, connections_max } = prepared;
+    let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread()
@@ -188,17 +144,16 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
     let (phase, watched) = watch::channel(Phase::Serving);
-    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot), workers)));
+    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot))));
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
     let mut threads = Vec::new();
-    for (index, listeners) in sockets.into_iter().enumerate() {
+    for index in 0..workers {
         let assignment = Assignment {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
-            listeners,
             published: published.clone(),
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
@@ -211,80 +166,72 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
-    let places = snapshot.signers.iter().map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
-    signer::start_resolver(places.collect()).map_err(StartError::Threads)?;
-    let certificates = Certificates::new(&snapshot, Instant::now());
+    reload::start_resolver(&snapshot, 0);
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
     // Here and not before: folders are to be this account's, and what listens can answer.
-    let keeper = Arc::new(acme::keeper());
-    keeper.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
+    let orders = Arc::new(acme::keeper());
+    orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
+    let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
+    let start = Start { path, meant, snapshot, orders, publish: publish.clone(), admin };
     let log_failures = log.failures();
-    let main = Main {
-        watch,
-        keeper,
-        batching,
-        snapshot,
-        certificates,
-        health: None,
-        publish,
-        store,
-        telemetry,
-        phase,
-        addresses,
-        log_failures,
-    };
-    let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
+    let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures };
+    let outcome = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
+    if let Some(AdminBind::Unix(path)) = admin_bind {
+        // A successor would remove it as well.
+        let _ = std::fs::remove_file(path);
+    }
     log.finish(LOG_PATIENCE);
     Ok(outcome)
+}
+
+/// What the keeper of the configuration begins with, and where it is asked for changes.
+struct Start {
+    path: PathBuf,
+    meant: Meant,
+    snapshot: Arc<Snapshot>,
+    /// Certificates are ordered there.
+    orders: Arc<Orders>,
+    publish: watch::Sender<Arc<Publication>>,
+    admin: Option<AdminSocket>,
 }
 
 /// The main thread's own work.
 struct Main {
     watch: Watch,
-    /// Orders certificates.
-    keeper: Arc<Keeper>,
     batching: Arc<Batching>,
-    /// The one that was published last.
-    snapshot: Arc<Snapshot>,
-    certificates: Certificates,
-    /// None before it is begun.
-    health: Option<Health>,
-    publish: watch::Sender<Arc<Publication>>,
+    /// Workers follow it for as long as it is there.
+    _publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
-    /// By listener: what is bound, with the ports that the kernel chose.
-    addresses: Vec<Vec<SocketAddr>>,
 }
 
 impl Main {
-    async fn watch(
-        mut self,
-        admin: Option<TcpListener>,
-        threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> io::Result<Outcome> {
+    async fn watch(mut self, start: Start, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let health = Health::start(&self.snapshot, &self.store, &self.telemetry);
-        self.health = Some(health.clone());
+        let Start { path, meant, snapshot, orders, publish, admin } = start;
+        let health = Health::start(&snapshot, &self.store, &self.telemetry);
+        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
+        let keeper = Keeper::new(path, meant, snapshot, Arc::clone(&orders), publish, health.clone(), telemetry, store);
+        let shown = keeper.shown();
+        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
-                snapshot: Arc::clone(&self.snapshot),
-                certificates: self.certificates.shown(),
-                keeper: Arc::clone(&self.keeper),
+                shown: Rc::clone(&shown),
+                orders: Arc::clone(&orders),
                 health,
                 telemetry: Arc::clone(&self.telemetry),
-                addresses: self.addresses.clone(),
                 started: Instant::now(),
             };
-            admin::start(socket, view)?;
+            admin::start(socket, view, asks)?;
         }
-        let mut hangup = signal(SignalKind::hangup())?;
+        let hangup = signal(SignalKind::hangup())?;
         let mut user = signal(SignalKind::user_defined1())?;
         // Not before the signals are heeded: whoever waits for this line may send one at once.
         let workers = threads.len();
@@ -297,20 +244,23 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
+        let mut keeper = spawn_local(keeper.keep(hangup, asked));
         loop {
             tokio::select! {
                 () = heard(&mut terminate, &mut interrupt) => break,
-                // Without a handler either would end the process.
-                _ = hangup.recv() => self.reload_all_certificates(),
+                _ = &mut keeper => {
+                    log::error!("nobody looks after the configuration any more; stopping");
+                    break;
+                }
+                // Without a handler it would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
-                    self.tend_tickets();
+                    let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.tend_tickets(&snapshot);
                     self.report_kernels();
-                    self.report_lookups();
-                    self.reload_changed_certificates();
-                    self.certificates.remind(Instant::now());
+                    self.report_lookups(&snapshot);
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
@@ -318,82 +268,10 @@ impl Main {
                 }
             }
         }
-        Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
-    }
-
-    /// SIGHUP. Anything else that has changed in the configuration waits for a restart.
-    fn reload_all_certificates(&mut self) {
-        let config = &self.snapshot.config;
-        let all = Which { profiles: (0..config.tls.len()).collect(), signers: (0..config.signers.len()).collect() };
-        self.certificates.distrust_links();
-        log::info!("SIGHUP: reading the certificates again; other changes of the configuration need a restart");
-        match self.certificates.reload(&self.snapshot, &all, 0..self.snapshot.config.backends.len()) {
-            Reloaded::Same if !self.tell_refused() => {
-                self.column().increment(self.telemetry.process.certificate_reloads.success);
-                log::info!("the certificates are what they were");
-            }
-            other => self.conclude(other),
-        }
-    }
-
-    /// What was merely touched is nobody's news.
-    fn reload_changed_certificates(&mut self) {
-        let mut changed = self.certificates.changed(&self.snapshot.config, Instant::now());
-        changed.profiles.extend(acme::profiles_with(&self.snapshot.config, &self.keeper.take_changed()));
-        changed.profiles.sort_unstable();
-        changed.profiles.dedup();
-        if changed != Which::default() {
-            let reloaded = self.certificates.reload(&self.snapshot, &changed, 0..0);
-            self.conclude(reloaded);
-        }
-    }
-
-    /// Some files of certificates could not be used, and this has been told and counted.
-    fn tell_refused(&mut self) -> bool {
-        let refused = self.certificates.take_refused();
-        if refused > 0 {
-            let process = &self.telemetry.process;
-            self.column().add(process.certificate_reload_errors, refused as u64);
-            self.column().increment(process.certificate_reloads.failure);
-            log::error!("certificates could not all be read again; where one could not, that from before stays in use");
-        }
-        refused > 0
-    }
-
-    fn conclude(&mut self, reloaded: Reloaded) {
-        let told = self.tell_refused();
-        let counters = &self.telemetry.process.certificate_reloads;
-        match reloaded {
-            Reloaded::New(snapshot) => {
-                if !told {
-                    self.column().increment(counters.success);
-                }
-                let count: usize = snapshot.profiles.iter().map(|profile| profile.count()).sum();
-                self.publish(snapshot);
-                propylon_sys::give_memory_back();
-                log::info!("certificates were read again: {count} in use");
-            }
-            Reloaded::Links if told => {}
-            Reloaded::Links => self.column().increment(counters.success),
-            Reloaded::Same => {}
-            Reloaded::Failed => {
-                if !told {
-                    self.column().increment(counters.failure);
-                }
-                log::error!("certificates could not be read again; those from before stay in use");
-            }
-        }
-    }
-
-    fn publish(&mut self, snapshot: Snapshot) {
-        self.snapshot = Arc::new(snapshot);
-        if let Some(health) = &self.health {
-            health.follow(&self.snapshot, &self.telemetry);
-        }
-        let workers = self.store.columns() - 1;
-        let publication = Publication::new(Arc::clone(&self.snapshot), workers);
-        publication.prepare();
-        self.publish.send_replace(Arc::new(publication));
+        // No changes any more.
+        keeper.abort();
+        let limit = shown.borrow().snapshot.config.process.drain_timeout;
+        Ok(self.drain(limit, &mut terminate, &mut interrupt, threads).await)
     }
 
     /// This thread's own: the last.
@@ -402,8 +280,8 @@ impl Main {
     }
 
     /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
-    fn tend_tickets(&self) {
-        let (changes, errors) = self.snapshot.tend_tickets(SystemTime::now());
+    fn tend_tickets(&self, snapshot: &Snapshot) {
+        let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
         let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
@@ -412,9 +290,9 @@ impl Main {
         }
     }
 
-    fn report_lookups(&self) {
+    fn report_lookups(&self, snapshot: &Snapshot) {
         let column = self.column();
-        for (signer, metrics) in self.snapshot.signers.iter().zip(&self.telemetry.signers) {
+        for (signer, metrics) in snapshot.signers.iter().zip(self.telemetry.signers.iter()) {
             metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
@@ -433,11 +311,11 @@ impl Main {
 
     async fn drain(
         &self,
+        limit: Duration,
         terminate: &mut Signal,
         interrupt: &mut Signal,
         threads: Vec<JoinHandle<io::Result<()>>>,
     ) -> Outcome {
-        let limit = self.snapshot.config.process.drain_timeout;
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(Phase::Draining);

@@ -10,6 +10,7 @@ mod line;
 pub mod probe;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,12 +21,13 @@ use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
+use crate::admin::effective;
 use crate::names::Names;
 use crate::snapshot::{Server, Snapshot, server_alpn};
-use crate::telemetry::{ServerHealthMetrics, Telemetry};
+use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
 pub use probe::RESULTS;
@@ -35,9 +37,36 @@ pub const PROBES_AT_ONCE_MAX: usize = 128;
 /// How often outcomes of requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// All servers of a configuration, and the tasks that watch them.
+/// All servers of the configuration in effect, and the tasks that watch them.
 #[derive(Clone)]
-pub struct Health(Rc<RefCell<Rc<Board>>>);
+pub struct Health(Rc<Room>);
+
+/// What outlives configurations.
+struct Room {
+    /// The one of the configuration in effect.
+    board: RefCell<Rc<Board>>,
+    /// By places of backend and server.
+    tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
+    permits: Semaphore,
+    random: RefCell<fastrand::Rng>,
+}
+
+/// Those of one server. They end when it is gone, or is to be watched in another way; else they go on through changes of the
+/// configuration, so that many of these keep nobody from being asked.
+#[derive(Default)]
+struct Tasks {
+    probing: Option<Task>,
+    following: Option<Task>,
+}
+
+/// Ends when it is dropped.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 struct Board {
     snapshot: Arc<Snapshot>,
@@ -46,13 +75,9 @@ struct Board {
     names: Names,
     began: Instant,
     began_at: SystemTime,
-    permits: Semaphore,
     /// By backend: how TLS with its servers is begun; none for plaintext.
     connectors: Vec<Option<Connector>>,
-    random: RefCell<fastrand::Rng>,
     backends: RefCell<Vec<Watched>>,
-    /// They end with the configuration.
-    tasks: RefCell<JoinSet<()>>,
 }
 
 /// A backend.
@@ -91,24 +116,68 @@ impl Health {
     pub fn start(snapshot: &Arc<Snapshot>, store: &Arc<Store>, telemetry: &Arc<Telemetry>) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
         let board = Board::new(snapshot, store, telemetry, began, began_at);
-        board.begin();
-        Health(Rc::new(RefCell::new(board)))
+        let health = Health(Rc::new(Room {
+            board: RefCell::new(Rc::new(board)),
+            tasks: RefCell::default(),
+            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
+            random: RefCell::default(),
+        }));
+        health.begin(None);
+        spawn_local(health.clone().look_at_outcomes());
+        health
     }
 
-    /// Watches the servers of another configuration from now on. Of a server that is in both, which is one whose notice is
-    /// the same, everything known goes on.
-    pub fn follow(&self, snapshot: &Arc<Snapshot>, telemetry: &Arc<Telemetry>) {
-        let old = Rc::clone(&self.0.borrow());
-        old.tasks.borrow_mut().abort_all();
-        let board = Board::new(snapshot, &old.store, telemetry, old.began, old.began_at);
+    /// Watches the servers of another configuration from now on, which is about to be published. Of a server that is in
+    /// both, which is one whose notice is the same, everything known goes on.
+    pub fn follow(&self, snapshot: &Arc<Snapshot>) {
+        let old = self.board();
+        let mut board = Board::new(snapshot, &old.store, &old.telemetry, old.began, old.began_at);
         board.take_over(&old);
-        board.begin();
-        *self.0.borrow_mut() = board;
+        *self.0.board.borrow_mut() = Rc::new(board);
+        self.begin(Some(&old));
+    }
+
+    fn board(&self) -> Rc<Board> {
+        Rc::clone(&self.0.board.borrow())
+    }
+
+    /// Says how things stand, and has every server watched as this configuration wants it.
+    fn begin(&self, old: Option<&Board>) {
+        let board = self.board();
+        let config = &board.snapshot.config;
+        let mut tasks = self.0.tasks.borrow_mut();
+        let is_live = |(backend, server): &(usize, usize)| {
+            let backend = &config.backends[*backend];
+            backend.retired.is_none() && backend.servers[*server].retired.is_none()
+        };
+        tasks.retain(|place, _| is_live(place));
+        for (index, backend) in config.live_backends() {
+            board.review(index);
+            for (server, configured) in backend.live_servers() {
+                board.announce(index, server);
+                let tasks = tasks.entry((index, server)).or_default();
+                let goes_on = |same: fn(&Board, &Board, usize) -> bool| {
+                    old.is_some_and(|old| old.has_same(&board, index, server) && same(old, &board, index))
+                };
+                if backend.health.is_none() {
+                    tasks.probing = None;
+                } else if tasks.probing.is_none() || !goes_on(Board::probes_alike) {
+                    tasks.probing = Some(Task(spawn_local(self.clone().watch(index, server))));
+                }
+                let is_name = !matches!(configured.address, ServerAddress::Ip(_));
+                if is_name && (tasks.following.is_none() || !goes_on(Board::looks_up_alike)) {
+                    // Other name servers may know better at once. How long a first answer holds was not kept.
+                    let is_known = old.is_some_and(|old| old.has_same(&board, index, server));
+                    let wait = if is_known { Duration::ZERO } else { config.process.resolver.ttl_min };
+                    tasks.following = Some(Task(spawn_local(self.clone().follow_name(index, server, wait))));
+                }
+            }
+        }
     }
 
     /// What is thought of a server, by positions in the configuration.
     pub fn state(&self, backend: usize, server: usize) -> State {
-        let board = self.0.borrow();
+        let board = self.board();
         let backends = board.backends.borrow();
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
@@ -116,16 +185,85 @@ impl Health {
         State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
     }
 
-    /// New requests go to other servers from now on, those in progress finish; or requests may come again. By positions in
-    /// the configuration.
-    pub fn set_drain(&self, backend: usize, server: usize, draining: bool) {
-        self.0.borrow().change(backend, |servers, now| servers.set_drain(server, draining, now));
+    /// Probes a server for as long as it is there and probed like this.
+    async fn watch(self, backend: usize, server: usize) {
+        loop {
+            let board = self.board();
+            let Some(check) = &board.snapshot.config.backends[backend].health else { return };
+            let every = check.interval.as_millis() as u64;
+            let began = tokio::time::Instant::now();
+            let addresses = board.backends.borrow()[backend].known[server].addresses.clone();
+            let mut probes = JoinSet::new();
+            for address in addresses {
+                let (health, board) = (self.clone(), Rc::clone(&board));
+                probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
+            }
+            drop(board);
+            let found = probes.join_all().await;
+            self.board().conclude(backend, server, &found);
+            let wait = next_probe(every, self.0.random.borrow_mut().u64(..));
+            sleep_until(began + Duration::from_millis(wait)).await;
+        }
+    }
+
+    async fn ask(&self, board: &Board, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
+        let config = &board.snapshot.config.backends[backend];
+        let Some(check) = &config.health else { return Err(Failure::new(NOT_MADE, "")) };
+        let Ok(_permit) = self.0.permits.acquire().await else { return Err(Failure::new(NOT_MADE, "")) };
+        let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
+        let host = host_of(&config.servers[server].address, address);
+        let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
+        let found = probe(check, address, &host, secure).await;
+        let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
+        let place = RESULTS.iter().position(|known| *known == word);
+        if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
+            board.column().increment(probes[place]);
+        }
+        found
+    }
+
+    async fn look_at_outcomes(self) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let board = self.board();
+            for (index, backend) in board.snapshot.config.live_backends() {
+                if backend.outlier.is_some() {
+                    board.look_at_backend(index);
+                }
+            }
+        }
+    }
+
+    /// Looks a name up again whenever its answer is too old.
+    async fn follow_name(self, backend: usize, server: usize, mut wait: Duration) {
+        loop {
+            sleep(wait).await;
+            let board = self.board();
+            let question = board.snapshot.config.backends[backend].servers[server].address.clone();
+            let (names, again) = (board.names.clone(), board.snapshot.config.process.resolver.ttl_min);
+            drop(board);
+            let found = names.look_up(&question).await;
+            wait = match found {
+                Ok(found) => {
+                    self.board().found(backend, server, found.addresses);
+                    found.valid
+                }
+                Err(error) => {
+                    self.board().not_found(backend, server, error);
+                    again
+                }
+            };
+        }
     }
 }
 
 impl Known {
-    fn of(server: &Server) -> Known {
-        Known { addresses: server.notice.addresses().to_vec(), ..Known::default() }
+    /// What went before is nothing to judge by.
+    fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
+        let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
+        Known { addresses: server.notice.addresses().to_vec(), successes, failures, ..Known::default() }
     }
 }
 
@@ -163,99 +301,96 @@ impl Board {
         telemetry: &Arc<Telemetry>,
         began: Instant,
         began_at: SystemTime,
-    ) -> Rc<Board> {
+    ) -> Board {
         let now = began.elapsed().as_millis() as u64;
-        let watched = |(backend, servers): (&Backend, &Vec<Server>)| Watched {
-            servers: Servers::new(rules(backend), backend.servers.len(), now),
-            known: servers.iter().map(Known::of).collect(),
+        let watched = |(place, (backend, servers)): (usize, (&Backend, &Arc<Vec<Server>>))| {
+            let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
+            let gone = |server: &usize| backend.retired.is_some() || backend.servers[*server].retired.is_some();
+            (0..servers.len()).filter(gone).for_each(|server| judged.retire(server));
+            let known = servers.iter().zip(telemetry.backends[place].servers.iter());
+            let known = known.map(|(server, metrics)| Known::of(server, store, metrics)).collect();
+            Watched { servers: judged, known }
         };
         let config = &snapshot.config;
-        Rc::new(Board {
+        Board {
             snapshot: Arc::clone(snapshot),
             store: Arc::clone(store),
             telemetry: Arc::clone(telemetry),
             names: Names::new(&config.process.resolver),
             began,
             began_at,
-            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
             connectors: config.backends.iter().zip(&snapshot.upstreams).map(connector).collect(),
-            random: RefCell::default(),
-            backends: RefCell::new(config.backends.iter().zip(&*snapshot.servers).map(watched).collect()),
-            tasks: RefCell::default(),
-        })
+            backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
+        }
     }
 
-    fn take_over(&self, old: &Board) {
-        let mut backends = self.backends.borrow_mut();
+    /// What is known of servers that are in both.
+    fn take_over(&mut self, old: &Board) {
         let mut before = old.backends.borrow_mut();
-        for (index, servers) in self.snapshot.servers.iter().enumerate() {
-            for (server, Server { notice, .. }) in servers.iter().enumerate() {
-                let places = old.snapshot.servers.iter().enumerate().flat_map(|(backend, servers)| {
-                    servers.iter().enumerate().map(move |(server, known)| (backend, server, known))
-                });
-                let Some((backend, at, _)) = places.into_iter().find(|(.., known)| Arc::ptr_eq(&known.notice, notice))
-                else {
+        for (place, Watched { servers, known }) in self.backends.get_mut().iter_mut().enumerate() {
+            let (Some(before), Some(configured)) = (before.get_mut(place), old.snapshot.config.backends.get(place))
+            else {
+                continue;
+            };
+            let backend = &self.snapshot.config.backends[place];
+            for (server, _) in backend.live_servers().filter(|_| backend.retired.is_none()) {
+                let notice = &self.snapshot.servers[place][server].notice;
+                if !old.snapshot.servers[place].get(server).is_some_and(|old| Arc::ptr_eq(&old.notice, notice)) {
                     continue;
-                };
-                backends[index].servers.adopt(server, &before[backend].servers, at);
-                backends[index].known[server] = std::mem::take(&mut before[backend].known[at]);
-            }
-        }
-    }
-
-    /// Says how things stand, and starts the tasks.
-    fn begin(self: &Rc<Board>) {
-        for (index, backend) in self.snapshot.config.backends.iter().enumerate() {
-            for (server, configured) in backend.servers.iter().enumerate() {
-                let open = self.backends.borrow()[index].servers.verdict(server).0.is_open();
-                self.snapshot.servers[index][server].notice.set_open(open);
-                self.column().set(self.metrics(index, server).up, i64::from(open));
-                self.publish_addresses(index, server);
-                if backend.health.is_some() {
-                    self.tasks.borrow_mut().spawn_local(Rc::clone(self).watch(index, server));
                 }
-                if !matches!(configured.address, ServerAddress::Ip(_)) {
-                    self.tasks.borrow_mut().spawn_local(Rc::clone(self).follow_name(index, server));
+                servers.adopt(server, &before.servers, server);
+                let now = (known[server].successes, known[server].failures);
+                known[server] = std::mem::take(&mut before.known[server]);
+                if configured.outlier.is_none() {
+                    // Nobody has looked at outcomes: only those to come count.
+                    (known[server].successes, known[server].failures) = now;
                 }
             }
         }
-        if self.snapshot.config.backends.iter().any(|backend| backend.outlier.is_some()) {
-            self.tasks.borrow_mut().spawn_local(Rc::clone(self).look_at_outcomes());
-        }
     }
 
-    /// Probes a server for as long as there is an engine.
-    async fn watch(self: Rc<Board>, backend: usize, server: usize) {
-        let Some(check) = &self.snapshot.config.backends[backend].health else { return };
-        let every = check.interval.as_millis() as u64;
-        loop {
-            let began = tokio::time::Instant::now();
-            let addresses = self.backends.borrow()[backend].known[server].addresses.clone();
-            let mut probes = JoinSet::new();
-            for address in addresses {
-                let board = Rc::clone(&self);
-                probes.spawn_local(async move { (address, board.ask(backend, server, address).await) });
+    /// Whether a server of this configuration is there in the later one as well.
+    fn has_same(&self, later: &Board, backend: usize, server: usize) -> bool {
+        let of =
+            |board: &Board| board.snapshot.servers.get(backend)?.get(server).map(|server| Arc::clone(&server.notice));
+        of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
+    }
+
+    /// Whether servers of a backend are probed in the same way in the later one.
+    fn probes_alike(&self, later: &Board, backend: usize) -> bool {
+        let of = |board: &Board| {
+            let backend = &board.snapshot.config.backends[backend];
+            (effective::backend(backend)["health"].clone(), backend.protocol)
+        };
+        let upstream = |board: &Board| board.snapshot.upstreams[backend].clone();
+        let same_tls = match (upstream(self), upstream(later)) {
+            (Some(one), Some(two)) => Arc::ptr_eq(&one, &two),
+            (one, two) => one.is_none() && two.is_none(),
+        };
+        of(self) == of(later) && same_tls
+    }
+
+    fn looks_up_alike(&self, later: &Board, _: usize) -> bool {
+        let of = |board: &Board| board.snapshot.config.process.resolver.clone();
+        of(self) == of(later)
+    }
+
+    /// Judges by the rules of this configuration, and by who is to be drained.
+    fn review(&self, backend: usize) {
+        self.change(backend, |servers, now| {
+            for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
+                servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
             }
-            let found = probes.join_all().await;
-            self.conclude(backend, server, &found);
-            let wait = next_probe(every, self.random.borrow_mut().u64(..));
-            sleep_until(began + Duration::from_millis(wait)).await;
-        }
+            servers.review(now)
+        });
     }
 
-    async fn ask(&self, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
-        let config = &self.snapshot.config.backends[backend];
-        let Some(check) = &config.health else { return Err(Failure::new(NOT_MADE, "")) };
-        let Ok(_permit) = self.permits.acquire().await else { return Err(Failure::new(NOT_MADE, "")) };
-        let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
-        let host = host_of(&config.servers[server].address, address);
-        let secure = self.connectors[backend].as_ref().map(|connector| (connector, server));
-        let found = probe(check, address, &host, secure).await;
-        let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
-        if let Some(index) = RESULTS.iter().position(|known| *known == word) {
-            self.column().increment(self.metrics(backend, server).probes[index]);
-        }
-        found
+    /// Tells the cores and the metrics how it stands with a server.
+    fn announce(&self, backend: usize, server: usize) {
+        let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
+        self.snapshot.servers[backend][server].notice.set_open(open);
+        self.column().set(self.metrics(backend, server).up, i64::from(open));
+        self.publish_addresses(backend, server);
     }
 
     /// A server is as good as the best of its addresses, and those that did not answer get no connections meanwhile.
@@ -282,51 +417,17 @@ impl Board {
         }
     }
 
-    async fn look_at_outcomes(self: Rc<Board>) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            looks.tick().await;
-            for (index, backend) in self.snapshot.config.backends.iter().enumerate() {
-                if backend.outlier.is_some() {
-                    self.look_at_backend(index);
-                }
-            }
-        }
-    }
-
     fn look_at_backend(&self, backend: usize) {
         let mut backends = self.backends.borrow_mut();
         let Watched { servers, known } = &mut backends[backend];
         for (server, known) in known.iter_mut().enumerate() {
             let metrics = &self.telemetry.backends[backend].servers[server];
             let now = (self.store.count(metrics.successes), self.store.count(metrics.failures));
-            servers.counted(server, now.0 - known.successes, now.1 - known.failures);
+            servers.counted(server, now.0.saturating_sub(known.successes), now.1.saturating_sub(known.failures));
             (known.successes, known.failures) = now;
         }
         drop(backends);
         self.change(backend, Servers::tick);
-    }
-
-    /// Looks a name up again whenever its answer is too old.
-    async fn follow_name(self: Rc<Board>, backend: usize, server: usize) {
-        let config = &self.snapshot.config;
-        // How long the first answer holds was not kept.
-        let mut wait = config.process.resolver.ttl_min;
-        loop {
-            sleep(wait).await;
-            let question = &config.backends[backend].servers[server].address;
-            wait = match self.names.look_up(question).await {
-                Ok(found) => {
-                    self.found(backend, server, found.addresses);
-                    found.valid
-                }
-                Err(error) => {
-                    self.not_found(backend, server, error);
-                    config.process.resolver.ttl_min
-                }
-            };
-        }
     }
 
     fn found(&self, backend: usize, server: usize, addresses: Vec<SocketAddr>) {
@@ -372,7 +473,7 @@ impl Board {
         let mut backends = self.backends.borrow_mut();
         let servers = &mut backends[backend].servers;
         let changes = judge(servers, now);
-        let (open, all) = (servers.open(), self.snapshot.servers[backend].len());
+        let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {
             self.snapshot.servers[backend][server].notice.set_open(to.is_open());
@@ -385,7 +486,7 @@ impl Board {
                 // The first probe of a server that was taken for fit is no news.
                 Verdict::Up | Verdict::Unknown if from.is_open() => {}
                 Verdict::Up | Verdict::Unknown => log::info!("{place} is up again; {left}"),
-                Verdict::Draining => log::info!("{place} is draining; {left}"),
+                Verdict::Draining(reason) => log::info!("{place} is draining: {reason}; {left}"),
                 Verdict::Down(reason) => log::warn!("{place} is down: {reason}; {left}"),
                 Verdict::Ejected { reason, until } => {
                     column.increment(metrics.ejections);

@@ -49,24 +49,28 @@ impl Names {
         if questions.iter().all(|question| matches!(question, ServerAddress::Ip(_))) {
             return Ok(questions.iter().map(|question| Ok(self.literal(question))).collect());
         }
-        let names = Arc::new(self.clone());
+        let names = self.clone();
         let look = move || -> std::io::Result<Vec<Result<Found, String>>> {
             let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-            let found = runtime.block_on(async {
-                let mut tasks = JoinSet::new();
-                for (index, question) in questions.into_iter().enumerate() {
-                    let names = Arc::clone(&names);
-                    tasks.spawn(async move { (index, names.look_up(&question).await) });
-                }
-                let mut found = tasks.join_all().await;
-                found.sort_by_key(|(index, _)| *index);
-                found.into_iter().map(|(_, found)| found).collect()
-            });
+            let found = runtime.block_on(names.look_up_beside(questions));
             // A question that the system does not answer must not hold us up.
             runtime.shutdown_background();
             Ok(found)
         };
         std::thread::spawn(look).join().unwrap_or_else(|_| Err(std::io::Error::other("the lookup panicked")))
+    }
+
+    /// As [`Names::look_up_all`], on the current runtime.
+    pub async fn look_up_beside(&self, questions: Vec<ServerAddress>) -> Vec<Result<Found, String>> {
+        let names = Arc::new(self.clone());
+        let mut tasks = JoinSet::new();
+        for (index, question) in questions.into_iter().enumerate() {
+            let names = Arc::clone(&names);
+            tasks.spawn(async move { (index, names.look_up(&question).await) });
+        }
+        let mut found = tasks.join_all().await;
+        found.sort_by_key(|(index, _)| *index);
+        found.into_iter().map(|(_, found)| found).collect()
     }
 
     /// Looks up one name. The error says what the name servers said.

@@ -13,7 +13,8 @@ use propylon_config::{Backend, ServerProtocol};
 use propylon_policy::reuse::Fit;
 use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
-use crate::http2::Lane;
+use crate::core::Core;
+use crate::http2::{Lane, ServerSeat};
 use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
@@ -98,8 +99,10 @@ pub enum Returned {
 }
 
 pub struct Pool {
-    /// By server.
-    idle: Vec<RefCell<Vec<Idle>>>,
+    /// By server. Pools that follow each other share those of the servers that stay.
+    idle: Vec<Rc<RefCell<Vec<Idle>>>>,
+    /// By server: whether its connections are kept. Those of a server that is gone are not.
+    kept: Vec<Cell<bool>>,
     idle_max: usize,
     requests_max: u32,
     core: usize,
@@ -117,10 +120,18 @@ pub struct Pool {
     pub recent: Vec<Cell<u32>>,
 }
 
-/// What all cores will share of a backend; none where no server has a limit.
-pub fn turnstile(backend: &Backend, cores: usize) -> Option<Arc<ServerTurnstile>> {
+/// What all cores will share of a backend; none where no server has a limit and none had. It is not in force before
+/// [`Turnstile::settle`].
+pub fn turnstile(
+    backend: &Backend,
+    cores: usize,
+    earlier: Option<&Arc<ServerTurnstile>>,
+) -> Option<Arc<ServerTurnstile>> {
     let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
     let limits: Vec<u32> = limits.collect();
+    if let Some(earlier) = earlier {
+        return Some(Arc::new(earlier.succeeded_by(&limits, backend.queue.limit)));
+    }
     let limited = limits.iter().any(|limit| *limit < UNLIMITED);
     limited.then(|| Arc::new(Turnstile::new(&limits, cores, backend.queue.limit)))
 }
@@ -134,7 +145,8 @@ impl Pool {
     ) -> Pool {
         let servers = backend.servers.len();
         Pool {
-            idle: (0..servers).map(|_| RefCell::default()).collect(),
+            idle: (0..servers).map(|_| Rc::default()).collect(),
+            kept: backend.servers.iter().map(|server| Cell::new(server.retired.is_none())).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
@@ -150,13 +162,99 @@ impl Pool {
         }
     }
 
+    /// As [`Pool::new`], with the connections to those servers that are the same.
+    pub fn succeeding(
+        earlier: &Pool,
+        backend: &Backend,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+        is_same: impl Fn(usize) -> bool,
+    ) -> Pool {
+        let mut pool = Pool::new(backend, earlier.core, turnstile, notices);
+        // What was made without a permit is nothing that permits are counted by: requests in progress finish on it.
+        if pool.turnstile.is_some() != earlier.turnstile.is_some() {
+            return pool;
+        }
+        for server in (0..pool.servers().min(earlier.servers())).filter(|server| is_same(*server)) {
+            pool.idle[server] = Rc::clone(&earlier.idle[server]);
+            if !earlier.lanes[server].is_abandoned() {
+                pool.lanes[server] = Rc::clone(&earlier.lanes[server]);
+            }
+        }
+        pool
+    }
+
+    /// Closes what the pool that follows has not taken over, now and when it comes back.
+    pub fn abandon_for(&self, later: Option<&Pool>, mut closed: impl FnMut(usize, usize)) {
+        for (server, idle) in self.idle.iter().enumerate() {
+            let is_shared = later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later));
+            self.kept[server].set(is_shared && self.kept[server].get());
+        }
+        for (server, lane) in self.lanes.iter().enumerate() {
+            if later.and_then(|later| later.lanes.get(server)).is_none_or(|later| !Rc::ptr_eq(lane, later)) {
+                lane.abandon();
+            }
+        }
+        self.retain(|server, _| self.kept[server].get(), &mut closed);
+    }
+
+    /// Closes what is of servers that are gone and what is above the limits of this pool, and has the other cores know of the rest.
+    pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
+        self.retain(|server, _| self.kept[server].get(), &mut closed);
+        for server in 0..self.servers() {
+            match self.kept[server].get() {
+                false => self.lanes[server].abandon(),
+                true if self.is_over(server) => self.lanes[server].shed_from_here_on(),
+                true => {}
+            }
+            self.note(server);
+            // Somebody may have joined the line before these could be seen.
+            self.give_away(server);
+        }
+    }
+
     /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
     pub fn has_room(&self, server: usize) -> bool {
         self.turnstile.as_ref().is_none_or(|turnstile| {
             turnstile.has_room(server)
-                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max))
+                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max, self.requests_max))
                 || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
+    }
+
+    /// A seat on a connection that carries many requests, if there is one.
+    pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<ServerSeat> {
+        let lane = &self.lanes[server];
+        if lane.is_shedding() {
+            lane.shed(self.is_over(server));
+        }
+        lane.seat(core, self.streams_max, self.requests_max)
+    }
+
+    fn is_over(&self, server: usize) -> bool {
+        self.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_over(server))
+    }
+
+    /// Whether connections to this server are kept when their request is over.
+    pub fn keeps(&self, server: usize) -> bool {
+        self.kept[server].get()
+    }
+
+    /// Has a connection found by those who wait for one on this core, whatever the limits say of idle ones.
+    pub fn lend(&self, connection: Box<ServerConnection>, now: u64) {
+        let server = connection.key.server;
+        self.idle[server].borrow_mut().push(Idle { connection, since: now });
+        self.note(server);
+    }
+
+    /// Closes what was lent and not taken, where nothing is kept. Returns how many.
+    pub fn take_back(&self, server: usize) -> usize {
+        if self.keeps(server) {
+            return 0;
+        }
+        let idle = self.idle[server].take();
+        self.note(server);
+        idle.len()
     }
 
     /// An idle connection that its server has not closed as far as the event loop knows, and how many were found closed.
@@ -210,7 +308,16 @@ impl Pool {
     /// Takes a connection back after a complete response, or a new one that was made ahead.
     pub fn check_in(&self, mut connection: Box<ServerConnection>, now: u64) -> Returned {
         let server = connection.key.server;
-        if !connection.stream.is_quiet() || connection.requests >= self.requests_max || connection.is_expired() {
+        if !connection.stream.is_quiet()
+            || connection.requests >= self.requests_max
+            || connection.is_expired()
+            || !self.kept[server].get()
+        {
+            return Returned::Closed;
+        }
+        if let Some(turnstile) = &self.turnstile
+            && (turnstile.is_over(server) || connection.permit.is_none())
+        {
             return Returned::Closed;
         }
         // Nobody asks a closed server, and it may want to see the end of its connections.
@@ -265,6 +372,11 @@ impl Pool {
         self.idle[server].borrow().len()
     }
 
+    /// The core it is of.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
     pub fn servers(&self) -> usize {
         self.idle.len()
     }
@@ -273,10 +385,11 @@ impl Pool {
     /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
     /// without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
-        let keep = |idle: &mut Idle| {
+        let keep = |server: usize, idle: &mut Idle| {
             let connection = &mut idle.connection;
-            let notice = &self.notices[connection.key.server];
+            let notice = &self.notices[server];
             let is_kept = idle.since >= limit
+                && self.kept[server].get()
                 && notice.is_open()
                 && notice.is_current(&mut connection.way)
                 && connection.stream.is_quiet()
@@ -293,18 +406,18 @@ impl Pool {
 
     /// Closes what belongs to a client that is gone.
     pub fn forget(&self, owner: NonZeroU64, closed: impl FnMut(usize, usize)) {
-        self.retain(|idle| idle.connection.key.owner != Some(owner), closed);
+        self.retain(|_, idle| idle.connection.key.owner != Some(owner), closed);
     }
 
     /// Closes everything.
     pub fn clear(&self, closed: impl FnMut(usize, usize)) {
         self.lanes.iter().for_each(|lane| lane.clear());
-        self.retain(|_| false, closed);
+        self.retain(|_, _| false, closed);
     }
 
-    fn retain(&self, mut keep: impl FnMut(&mut Idle) -> bool, mut closed: impl FnMut(usize, usize)) {
+    fn retain(&self, mut keep: impl FnMut(usize, &mut Idle) -> bool, mut closed: impl FnMut(usize, usize)) {
         for server in 0..self.idle.len() {
-            let gone: Vec<Idle> = self.idle[server].borrow_mut().extract_if(.., |idle| !keep(idle)).collect();
+            let gone: Vec<Idle> = self.idle[server].borrow_mut().extract_if(.., |idle| !keep(server, idle)).collect();
             if !gone.is_empty() {
                 closed(server, gone.len());
                 drop(gone);

@@ -51,7 +51,7 @@ pub async fn read(connection: &mut Connection) -> bool {
             connection.admit_announced()
         }
         Err(reason) => {
-            if let Some(refused) = &connection.metrics().proxy_refused {
+            if let Some(refused) = connection.metrics().proxy_refused.get() {
                 core.metrics.increment(refused.of(reason));
             }
             log::debug!("{}: no header of the PROXY protocol: {reason}", connection.peer);

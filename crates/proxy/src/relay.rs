@@ -385,7 +385,7 @@ impl Drop for InProgress {
 fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault: Option<&str>, moved: (u64, u64)) {
     let core = &connection.core;
     let total = note.started.elapsed();
-    if let Some(metrics) = &connection.metrics().relay {
+    if let Some(metrics) = connection.metrics().relay.get() {
         core.metrics.increment(metrics.ended.of(fault.unwrap_or("closed")));
         let millis = core.timers.at(Instant::now()).saturating_sub(connection.accepted);
         core.metrics.observe(metrics.duration, millis);

@@ -128,7 +128,7 @@ pub async fn take(
     request.note.queue_us = experience.queue_us;
     let (server, found) = found?;
     request.note.server = Some(server);
-    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server));
     let state = &snapshot.backends[backend.0];
     state.pool.recent[server].set(state.pool.recent[server].get().saturating_add(1));
     let permit = match found {
@@ -192,7 +192,7 @@ async fn take_stream(
         },
     };
     request.note.server = Some(server);
-    experience.turn = Some(Turn::begin(&core, &snapshot.backends, backend.0, server));
+    experience.turn = Some(Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server));
     pool.recent[server].set(pool.recent[server].get().saturating_add(1));
     let metrics = &core.telemetry.backends[backend.0].servers[server];
     core.metrics.increment(metrics.requests);
@@ -218,7 +218,7 @@ async fn take_stream(
 fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server: usize, certain: bool) -> Option<Seat> {
     let pool = &snapshot.backends[backend.0].pool;
     let lane = &pool.lanes[server];
-    if let Some(seat) = lane.seat(core, pool.streams_max) {
+    if let Some(seat) = pool.seat(core, server) {
         return Some(Seat::Stream(seat));
     }
     if !lane.speaks_http1() {
@@ -741,7 +741,7 @@ async fn greet(
 }
 
 fn account_greeting(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, server: usize, greeted: &Greeted) {
-    let Some(metrics) = &core.telemetry.backends[backend.0].tls else { return };
+    let Some(metrics) = core.telemetry.backends[backend.0].tls.get() else { return };
     match greeted {
         Ok((stream, micros)) => {
             let resumed = stream.facts().is_some_and(|facts| facts.resumed);
@@ -778,14 +778,16 @@ pub fn connect_failure(error: &std::io::Error) -> Attempt {
     Attempt { status, reason, repeatable }
 }
 
-/// Hands this core's idle connections to requests of others whenever it is called.
-pub async fn steward(core: Rc<Core>, backend: usize) {
-    // Not the snapshot: it ends when another follows, and what a core knows of its backends goes on.
-    let backends = Rc::clone(&core.snapshot().backends);
-    let pool = &backends[backend].pool;
-    let Some(turnstile) = &pool.turnstile else { return };
+/// Hands this core's idle connections to requests of others whenever it is called, for as long as the backend's line is
+/// this one.
+pub async fn steward(core: Rc<Core>, backend: usize, line: Arc<ServerTurnstile>) {
     loop {
-        poll_fn(|context| turnstile.poll_called(core.metrics.index(), context)).await;
+        poll_fn(|context| line.poll_called(core.metrics.index(), context)).await;
+        let snapshot = core.snapshot();
+        let Some(pool) = snapshot.backends.get(backend).map(|state| &state.pool) else { return };
+        if pool.turnstile.as_ref().is_none_or(|turnstile| !turnstile.is_kin(&line)) {
+            return;
+        }
         for server in 0..pool.servers() {
             if pool.give_away(server) > 0 {
                 core.report_idle(backend, pool, server);

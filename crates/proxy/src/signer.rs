@@ -40,9 +40,10 @@ pub struct Signer {
     sooner: Notify,
     /// How soon anything can fall due that begins now, in microseconds.
     shortest_wait: u64,
-    profiles: Arc<[SignerProfile]>,
-    /// Position in the configuration.
-    index: usize,
+    profile: Arc<SignerProfile>,
+    /// It is out of the configuration, and nobody waits for it any more.
+    is_ended: Cell<bool>,
+    end: Notify,
     /// Where this core begins with a name's addresses.
     first_turn: usize,
     /// By server: which of its addresses have been looked at.
@@ -63,14 +64,13 @@ pub struct Awaited {
 
 impl Signer {
     pub fn new(
-        profiles: &Arc<[SignerProfile]>,
-        index: usize,
+        profile: &Arc<SignerProfile>,
         column: Column,
         metrics: &Arc<SignerMetrics>,
         jobs_max: usize,
         seed: u64,
     ) -> Rc<Signer> {
-        let SignerProfile { config, labels, .. } = &profiles[index];
+        let SignerProfile { config, labels, .. } = &**profile;
         let settings = Settings {
             servers: labels.len(),
             connections: config.connections.into(),
@@ -86,15 +86,28 @@ impl Signer {
             started: Instant::now(),
             next_look: Cell::new(0),
             sooner: Notify::new(),
-            profiles: Arc::clone(profiles),
-            index,
+            profile: Arc::clone(profile),
+            is_ended: Cell::new(false),
+            end: Notify::new(),
             first_turn: seed as usize % 1024,
             generations: RefCell::new(vec![0; labels.len()]),
         })
     }
 
     fn profile(&self) -> &SignerProfile {
-        &self.profiles[self.index]
+        &self.profile
+    }
+
+    /// Ends its tasks, and with them its connections.
+    pub fn end(&self) {
+        self.is_ended.set(true);
+        self.end.notify_waiters();
+    }
+
+    async fn ended(&self) {
+        while !self.is_ended.get() {
+            self.end.notified().await;
+        }
     }
 
     /// Starts its tasks, on the core's own thread.
@@ -131,6 +144,7 @@ impl Signer {
             tokio::select! {
                 () = sleep_until((self.started + Duration::from_micros(next)).into()) => {}
                 () = self.sooner.notified() => {}
+                () = self.ended() => return,
             }
         }
     }

@@ -3,33 +3,45 @@
 //! `Snapshot` is what all cores read; `CoreSnapshot` adds what a core writes while it works by it (balancer positions,
 //! suspicions, pooled connections) and the TLS state that would otherwise be shared. A request finishes on the snapshot
 //! it began with.
+//!
+//! A snapshot that succeeds another takes over whatever is equal by content: sockets, certificates, ticket keys, links to
+//! key servers, and on each core what it knows of its backends and its connections to them. Compiling changes nothing that
+//! is in use, so a snapshot may as well be thrown away; what comes into force with it does so in `settle`.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use propylon_config::{
-    At, Backend, Config, HostPattern, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer, TlsProfile,
+    At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
+    TlsProfile,
 };
 use propylon_policy::balance::{Balancer, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
 use propylon_tls::{
-    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Tickets,
-    UpstreamProfile,
+    Acceptor, AcceptorParts, Connector, Deferral, Finding, KeyFileError, LinkProfile, Parking, Profile, Severity,
+    Tickets, UpstreamProfile,
 };
+use tokio::sync::Notify;
 
+use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
 use crate::engine::worker_count;
-use crate::names::Names;
+use crate::names::{Found, Names};
 use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::signer::Places;
+use crate::sockets::{self, BindError, Bound, bind_advice};
 use crate::sticky::{self, Sticky};
-use crate::telemetry::address_label;
+use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
@@ -60,42 +72,100 @@ pub fn is_http2(position: u8) -> bool {
 /// A configuration compiled: names looked up, certificates loaded, routes indexed. The same for all cores.
 #[derive(Clone)]
 pub struct Snapshot {
+    /// Counts from 1.
+    pub generation: u64,
     pub config: Arc<Config>,
     pub router: Arc<Router>,
     relay_router: Arc<Router>,
     /// The routes that `relay_router` knows.
     relay_routes: Arc<[usize]>,
     /// By backend, then by server.
-    pub servers: Arc<Vec<Vec<Server>>>,
+    pub servers: Vec<Arc<Vec<Server>>>,
+    /// By backend: the generation since which it has been what it is.
+    versions: Vec<u64>,
     /// By `SignerId`.
-    pub signers: Arc<[SignerProfile]>,
+    pub signers: Vec<Arc<SignerProfile>>,
     /// By backend: what its connections need to be counted over all cores; none where no server has a limit.
-    turnstiles: Arc<[Option<Arc<ServerTurnstile>>]>,
+    turnstiles: Vec<Option<Arc<ServerTurnstile>>>,
     /// By backend: what its cores share to balance.
-    pub balance: Arc<[SharedBalance]>,
+    pub balance: Vec<Arc<SharedBalance>>,
     /// By `TlsId`.
     pub profiles: Vec<Arc<Profile>>,
     /// By `BackendId`; none for plaintext.
     pub upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    /// By signer: what was read again for their links, until it is in use.
+    links: Vec<Option<Arc<LinkProfile>>>,
     tickets: Arc<TicketSets>,
+    /// By listener; none for plaintext.
+    terms: Vec<Option<Arc<Terms>>>,
+    pub sockets: Arc<[Bound]>,
 }
 
-/// A snapshot on its way to the cores, with the TLS state that each of them is to have for itself.
+/// On which terms a listener speaks TLS.
+struct Terms {
+    profile: Arc<Profile>,
+    prefer: Option<Vec<KeyType>>,
+    /// In place of the engine's own protocols, where bytes are handed on.
+    alpn: Option<Vec<String>>,
+    /// HTTP/2 is among the engine's own.
+    http2: bool,
+    tickets: Arc<Tickets>,
+    /// By worker: what its acceptor is made of.
+    parts: Vec<OnceLock<AcceptorParts>>,
+}
+
+impl Terms {
+    fn is_same(&self, other: &Terms) -> bool {
+        Arc::ptr_eq(&self.profile, &other.profile)
+            && Arc::ptr_eq(&self.tickets, &other.tickets)
+            && self.prefer == other.prefer
+            && self.alpn == other.alpn
+            && self.http2 == other.http2
+    }
+
+    fn parts(&self, worker: usize) -> &AcceptorParts {
+        self.parts[worker].get_or_init(|| {
+            let withheld: &[&[u8]] = if self.http2 { &[] } else { &[ALPN_HTTP2] };
+            let parts = self.profile.acceptor_parts(self.prefer.as_deref(), withheld, &self.tickets);
+            match &self.alpn {
+                Some(alpn) => parts.with_alpn(alpn),
+                None => parts,
+            }
+        })
+    }
+}
+
+/// A snapshot on its way to the cores.
 pub struct Publication {
     pub snapshot: Arc<Snapshot>,
-    /// By worker.
-    parts: Vec<OnceLock<Parts>>,
+    /// Cores that go by it.
+    adopted: AtomicUsize,
+    adopting: Notify,
 }
 
-/// One core's, by listener; none for plaintext.
-type Parts = Arc<[Option<AcceptorParts>]>;
+/// A configuration that could be compiled.
+pub struct Compiled {
+    pub snapshot: Snapshot,
+    pub warnings: Vec<Finding>,
+    /// What is wrong with files that could not be read again; what was there before stays in their place.
+    pub kept: Vec<Finding>,
+}
 
-/// One server of a backend.
+/// What names of servers were found to stand for.
+pub type Answers = HashMap<ServerAddress, Result<Found, String>>;
+
+/// One server of a backend. Its notice is it: who has the same knows of the same server.
 pub struct Server {
     /// As the user wrote it.
     pub label: String,
     /// Where it is and whether it is open, by the main thread.
     pub notice: Arc<Notice>,
+}
+
+impl PartialEq for Server {
+    fn eq(&self, other: &Server) -> bool {
+        Arc::ptr_eq(&self.notice, &other.notice)
+    }
 }
 
 /// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
@@ -108,72 +178,163 @@ pub struct SignerProfile {
     pub labels: Vec<String>,
 }
 
-/// What stands in the way of a configuration that was read without problems.
-#[derive(Debug)]
-pub enum CompileError {
-    Certificates(Vec<Finding>),
-    Lookup { at: At, what: String },
+/// Whether files are read again although their names are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    ReadAgain,
+    AsTheyWere,
 }
 
 impl Snapshot {
-    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails.
-    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), CompileError> {
-        let (profiles, mut warnings) = load_profiles(&config.tls).map_err(CompileError::Certificates)?;
-        let (links, more) = load_signers(&config.signers).map_err(CompileError::Certificates)?;
-        warnings.extend(more);
-        let (upstreams, more) = load_upstreams(&config.backends).map_err(CompileError::Certificates)?;
-        warnings.extend(more);
-        let signers = config.signers.iter().zip(links).map(signer).collect::<Result<_, _>>()?;
-        let tickets = Arc::new(TicketSets::open(&config.tls, &tickets).map_err(CompileError::Certificates)?);
-        let servers: Arc<Vec<Vec<Server>>> = Arc::new(look_up(&config)?);
-        let balance = share_balance(&config, &servers).map_err(CompileError::Certificates)?;
-        warnings.extend(sticky::check(&config.backends));
+    /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails; then all that
+    /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone.
+    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+        let sets = TicketSets::open(&config.tls, &tickets);
+        let questions = names_of(&config, None);
+        let found = Names::new(&config.process.resolver).look_up_all(questions.clone());
+        let found = found.unwrap_or_else(|error| {
+            questions.iter().map(|_| Err(format!("names cannot be looked up: {error}"))).collect()
+        });
+        let built = Snapshot::build(config, sets, None, Files::ReadAgain, &questions.into_iter().zip(found).collect())?;
+        Ok((built.snapshot, built.warnings))
+    }
+
+    /// Names of servers in a configuration whose places are this snapshot's, that have to be looked up before it is
+    /// compiled. What is known stays known: it is looked up by those who follow it.
+    pub fn unknown_names(&self, config: &Config) -> Vec<ServerAddress> {
+        names_of(config, Some(self))
+    }
+
+    /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with
+    /// new addresses bound. `found` answers [`Snapshot::unknown_names`].
+    pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
+        let sets = self.tickets.succeeded_by(&config.tls);
+        let bound = sockets::bind(&config, worker_count(&self.config), &self.sockets);
+        let built = Snapshot::build(config, sets, Some(self), files, found);
+        let refused = |error: BindError| Finding {
+            severity: Severity::Error,
+            at: error.at,
+            path: PathBuf::new(),
+            what: error.to_string(),
+            fix: bind_advice(&error.error).into(),
+        };
+        match (built, bound) {
+            (Ok(built), Ok(bound)) => Ok(Compiled { snapshot: built.snapshot.bound(bound), ..built }),
+            (built, bound) => {
+                let mut findings = built.map_or_else(|findings| findings, |built| built.warnings);
+                findings.extend(bound.err().unwrap_or_default().into_iter().map(refused));
+                Err(findings)
+            }
+        }
+    }
+
+    fn build(
+        config: Config,
+        sets: Result<TicketSets, Vec<Finding>>,
+        earlier: Option<&Snapshot>,
+        files: Files,
+        found: &Answers,
+    ) -> Result<Compiled, Vec<Finding>> {
+        let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
+        let (mut findings, mut kept) = (Vec::new(), Vec::new());
+        let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
+        let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
+        let links = follow_links(&config, earlier, files, &mut findings);
+        let signers = follow_signers(&config, earlier, &mut findings);
+        let servers = follow_servers(&config, earlier, found, &mut findings);
+        let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
+        let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+        let (Some(sets), false) = (sets, failed) else { return Err(findings) };
+        let versions = versions(&config, &servers, earlier, generation);
+        findings.extend(sticky::check(&config.backends));
+        let balance = follow_balance(&config, &servers, earlier, &versions, &mut findings);
+        if findings.iter().any(|finding| finding.severity == Severity::Error) {
+            return Err(findings);
+        }
+        let turnstile = |(place, backend): (usize, &Backend)| {
+            let before = earlier.filter(|earlier| place < earlier.config.backends.len());
+            match before {
+                Some(before) if versions[place] == before.versions[place] => before.turnstiles[place].clone(),
+                Some(before) if before.config.backends[place].name == backend.name => {
+                    turnstile(backend, worker_count(&config), before.turnstiles[place].as_ref())
+                }
+                _ => turnstile(backend, worker_count(&config), None),
+            }
+        };
+        let turnstiles = config.backends.iter().enumerate().map(turnstile).collect();
+        let terms = |(place, listener): (usize, &Listener)| terms(listener, place, &profiles, &sets, &config, earlier);
+        let terms = config.listeners.iter().enumerate().map(terms).collect();
         let router = Arc::new(Router::new(config.routes.iter().map(rule).collect()));
         // A route for any listener is one for any http listener.
         let is_relays = |index: &usize| is_relay_route(&config, &config.routes[*index]);
         let relay_routes: Arc<[usize]> = (0..config.routes.len()).filter(is_relays).collect();
         let relay_rules = relay_routes.iter().map(|index| rule(&config.routes[*index])).collect();
         let relay_router = Arc::new(Router::new(relay_rules));
-        let turnstiles = config.backends.iter().map(|backend| turnstile(backend, worker_count(&config)));
-        let turnstiles = turnstiles.collect();
-        let profiles = profiles.into_iter().map(Arc::new).collect();
-        let upstreams = upstreams.into_iter().map(|upstream| upstream.map(Arc::new)).collect();
+        let sockets = Arc::new([]);
         let config = Arc::new(config);
+        let tickets = sets;
         let snapshot = Snapshot {
+            generation,
             config,
             router,
             relay_router,
             relay_routes,
             servers,
+            versions,
             signers,
             turnstiles,
             balance,
             profiles,
             upstreams,
+            links,
             tickets,
+            terms,
+            sockets,
         };
-        Ok((snapshot, warnings))
+        Ok(Compiled { snapshot, warnings: findings, kept })
     }
 
-    /// The same but for the certificates. Tickets stay good: their keys are not the certificates'.
-    pub fn with_certificates(
-        &self,
-        profiles: Vec<Arc<Profile>>,
-        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
-    ) -> Snapshot {
-        Snapshot {
-            config: Arc::clone(&self.config),
-            router: Arc::clone(&self.router),
-            relay_router: Arc::clone(&self.relay_router),
-            relay_routes: Arc::clone(&self.relay_routes),
-            servers: Arc::clone(&self.servers),
-            signers: Arc::clone(&self.signers),
-            turnstiles: Arc::clone(&self.turnstiles),
-            balance: Arc::clone(&self.balance),
-            profiles,
-            upstreams,
-            tickets: Arc::clone(&self.tickets),
+    /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
+    pub fn settle(&self, earlier: &Snapshot) {
+        for (place, turnstile) in self.turnstiles.iter().enumerate() {
+            let known = earlier.turnstiles.get(place).and_then(Option::as_ref);
+            if let Some(turnstile) = turnstile
+                && known.is_none_or(|known| !Arc::ptr_eq(known, turnstile))
+            {
+                turnstile.settle();
+            }
         }
+    }
+
+    /// Has new links to key servers made with what was read again for them.
+    pub fn renew_links(&mut self) {
+        for (signer, link) in self.signers.iter().zip(&mut self.links) {
+            if let Some(link) = link.take() {
+                signer.link.store(link);
+                log::info!(
+                    "signer \"{}\": identity and authorities were read again, for new links",
+                    signer.config.name
+                );
+            }
+        }
+    }
+
+    fn notices(&self, backend: usize) -> Box<[Arc<Notice>]> {
+        self.servers[backend].iter().map(|server| Arc::clone(&server.notice)).collect()
+    }
+
+    /// The same, with its sockets.
+    pub fn bound(self, sockets: Vec<Bound>) -> Snapshot {
+        Snapshot { sockets: sockets.into(), ..self }
+    }
+
+    /// The same, with other certificates.
+    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+        let of = |(place, listener): (usize, &Listener)| {
+            terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
+        };
+        let terms = self.config.listeners.iter().enumerate().map(of).collect();
+        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -181,6 +342,250 @@ impl Snapshot {
         self.profiles.iter().for_each(|profile| profile.purge_sessions(now));
         self.tickets.tend(now)
     }
+
+    /// Addresses that a listener is bound to, with the ports that the kernel chose.
+    pub fn addresses(&self, listener: usize) -> Vec<SocketAddr> {
+        self.sockets.iter().filter(|bound| bound.listener == listener).map(|bound| bound.address).collect()
+    }
+}
+
+/// Those of before where nothing about them has changed. What is written as it was keeps what was there in the place of
+/// files that cannot be used, and says so in `kept`; what is written differently is judged as at a start.
+fn follow_profiles(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+    kept: &mut Vec<Finding>,
+) -> Vec<Arc<Profile>> {
+    let mut profiles = Vec::new();
+    for tls in &config.tls {
+        let known = earlier.and_then(|earlier| {
+            let place = earlier.config.tls.iter().position(|known| known.name == tls.name)?;
+            Some((&earlier.config, &earlier.config.tls[place], &earlier.profiles[place]))
+        });
+        let is_same = known.is_some_and(|(before, known, _)| {
+            known.signer == tls.signer && effective::tls(before, known) == effective::tls(config, tls)
+        });
+        if let Some((_, _, profile)) = known
+            && is_same
+            && files == Files::AsTheyWere
+        {
+            profiles.push(Arc::clone(profile));
+            continue;
+        }
+        // Files that look as they did are not read again; keys that lie elsewhere now are others.
+        let goes_on = |before: &TlsProfile| {
+            before.signer == tls.signer && before.resumption.session_ids == tls.resumption.session_ids
+        };
+        let loaded = match known {
+            Some((_, before, profile)) if goes_on(before) => load_profile_again(profile, tls),
+            _ => load_profile(tls),
+        };
+        match loaded {
+            Err(errors) => findings.extend(errors),
+            Ok((profile, found)) => {
+                let is_kept = |finding: &Finding| is_same && finding.severity == Severity::Error;
+                let (held, told): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
+                kept.extend(held);
+                findings.extend(told);
+                profiles.push(match known {
+                    Some((_, _, known)) if is_same && profile.same_as(known) => Arc::clone(known),
+                    _ => Arc::new(profile),
+                });
+            }
+        }
+    }
+    profiles
+}
+
+/// Those of before where nothing about them has changed, and for what is retired.
+fn follow_upstreams(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+) -> Vec<Option<Arc<UpstreamProfile>>> {
+    let mut upstreams = Vec::new();
+    for (place, backend) in config.backends.iter().enumerate() {
+        let known = earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.upstreams[place])));
+        let known = known.filter(|(known, _)| known.name == backend.name);
+        let is_same = known.is_some_and(|(known, _)| speaks_the_same(known, backend));
+        if let Some((_, upstream)) = known
+            && (backend.retired.is_some() || is_same && files == Files::AsTheyWere)
+        {
+            upstreams.push(upstream.clone());
+            continue;
+        }
+        match load_upstream(backend) {
+            Err(errors) => findings.extend(errors),
+            Ok((upstream, warnings)) => {
+                findings.extend(warnings);
+                upstreams.push(match (upstream, known.and_then(|(_, known)| known.as_ref())) {
+                    (Some(upstream), Some(known)) if is_same && upstream.same_as(known) => Some(Arc::clone(known)),
+                    (upstream, _) => upstream.map(Arc::new),
+                });
+            }
+        }
+    }
+    upstreams
+}
+
+/// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
+fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
+    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
+}
+
+/// What the links of signers that stay are made with, where that is to be read again.
+fn follow_links(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    files: Files,
+    findings: &mut Vec<Finding>,
+) -> Vec<Option<Arc<LinkProfile>>> {
+    let known = earlier.map_or(0, |earlier| earlier.signers.len());
+    let mut links = vec![None; config.signers.len()];
+    for (place, signer) in config.live_signers().filter(|(place, _)| *place < known && files == Files::ReadAgain) {
+        match LinkProfile::load(signer) {
+            Err(errors) => findings.extend(errors),
+            Ok((link, warnings)) => {
+                findings.extend(warnings);
+                links[place] = Some(Arc::new(link));
+            }
+        }
+    }
+    links
+}
+
+fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<SignerProfile>> {
+    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
+    let mut signers = known.to_vec();
+    for signer in &config.signers[known.len()..] {
+        let labels: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
+        let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
+        let places = Places::find(&servers, signer.resolve_interval);
+        match LinkProfile::load(signer) {
+            Err(errors) => findings.extend(errors),
+            Ok((link, warnings)) => {
+                findings.extend(warnings);
+                let link = ArcSwap::from_pointee(link);
+                match places {
+                    Ok(places) => {
+                        let places = Arc::new(places);
+                        signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
+                    }
+                    Err((server, error)) => {
+                        findings.push(not_found(&labels[server], signer.servers[server].at, &error.to_string()));
+                    }
+                }
+            }
+        }
+    }
+    signers
+}
+
+/// Names that have to be looked up for this configuration.
+fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
+    let mut names = Vec::new();
+    for (place, backend) in config.live_backends() {
+        for (at, server) in backend.live_servers() {
+            let is_name = !matches!(server.address, ServerAddress::Ip(_));
+            if is_name && known_server(earlier, (place, at), server).is_none() && !names.contains(&server.address) {
+                names.push(server.address.clone());
+            }
+        }
+    }
+    names
+}
+
+/// The same server in the earlier snapshot. One that comes back is another: what was known of it has not been kept up.
+fn known_server<'s>(
+    earlier: Option<&'s Snapshot>,
+    (place, at): (usize, usize),
+    server: &propylon_config::Server,
+) -> Option<&'s Server> {
+    let earlier = earlier?;
+    let before = earlier.config.backends.get(place)?.servers.get(at)?;
+    let goes_on = before.address == server.address && (before.retired.is_none() || server.retired.is_some());
+    goes_on.then(|| &earlier.servers[place][at])
+}
+
+/// Those that stay are who they were.
+fn follow_servers(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    found: &Answers,
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<Vec<Server>>> {
+    let mut all = Vec::new();
+    for (place, backend) in config.backends.iter().enumerate() {
+        let mut servers = Vec::new();
+        for (at, server) in backend.servers.iter().enumerate() {
+            let label = server_label(server);
+            if let Some(known) = known_server(earlier, (place, at), server) {
+                servers.push(Server { label, notice: Arc::clone(&known.notice) });
+                continue;
+            }
+            let addresses = match (&server.address, found.get(&server.address)) {
+                (ServerAddress::Ip(address), _) => Ok(vec![*address]),
+                (_, Some(Ok(found))) => Ok(found.addresses.clone()),
+                (_, Some(Err(error))) => Err(error.as_str()),
+                (_, None) => Err("the name has not been looked up"),
+            };
+            match addresses {
+                Ok(addresses) => servers.push(Server { label, notice: Arc::new(Notice::new(addresses)) }),
+                Err(error) => findings.push(not_found(&label, server.at, error)),
+            }
+        }
+        let known = earlier.and_then(|earlier| earlier.servers.get(place));
+        let same = |known: &&Arc<Vec<Server>>| **known.as_ref() == servers;
+        all.push(known.filter(same).cloned().unwrap_or_else(|| Arc::new(servers)));
+    }
+    all
+}
+
+/// A backend is what it was if it is written the same, with the same servers.
+fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snapshot>, generation: u64) -> Vec<u64> {
+    let version = |(place, backend): (usize, &Backend)| {
+        let known = earlier.and_then(|earlier| Some((earlier, earlier.config.backends.get(place)?)));
+        match known {
+            Some((earlier, known))
+                if known.name == backend.name
+                    && known.retired == backend.retired
+                    && Arc::ptr_eq(&earlier.servers[place], &servers[place])
+                    && known
+                        .live_servers()
+                        .map(|(place, _)| place)
+                        .eq(backend.live_servers().map(|(place, _)| place))
+                    && effective::backend(known) == effective::backend(backend) =>
+            {
+                earlier.versions[place]
+            }
+            _ => generation,
+        }
+    };
+    config.backends.iter().enumerate().map(version).collect()
+}
+
+fn terms(
+    listener: &Listener,
+    place: usize,
+    profiles: &[Arc<Profile>],
+    tickets: &TicketSets,
+    config: &Config,
+    earlier: Option<&Snapshot>,
+) -> Option<Arc<Terms>> {
+    let id = listener.tls?.0;
+    let terms = Terms {
+        profile: Arc::clone(&profiles[id]),
+        prefer: listener.prefer.clone(),
+        alpn: listener.protocol.is_relay().then(|| listener.alpn.clone()),
+        http2: listener.http2.enabled,
+        tickets: Arc::clone(tickets.of(id)),
+        parts: (0..worker_count(config)).map(|_| OnceLock::new()).collect(),
+    };
+    let known = earlier.and_then(|earlier| earlier.terms.get(place)?.as_ref());
+    Some(known.filter(|known| known.is_same(&terms)).cloned().unwrap_or_else(|| Arc::new(terms)))
 }
 
 /// Loads every certificate, and returns all findings at once: errors as `Err`, else the warnings.
@@ -256,51 +661,40 @@ pub fn load_upstream(backend: &Backend) -> Result<(Option<UpstreamProfile>, Vec<
     Ok((Some(upstream), findings))
 }
 
-/// Names are looked up now, and later again; whether anybody is there shows later.
-fn signer((config, link): (&Signer, LinkProfile)) -> Result<SignerProfile, CompileError> {
-    let labels: Vec<String> = config.servers.iter().map(|server| address_label(&server.address)).collect();
-    let servers: Vec<&ServerAddress> = config.servers.iter().map(|server| &server.address).collect();
-    let places = Places::find(&servers, config.resolve_interval).map_err(|(server, error)| CompileError::Lookup {
-        at: config.servers[server].at,
-        what: format!("{}: {error}", labels[server]),
-    })?;
-    let link = ArcSwap::from_pointee(link);
-    Ok(SignerProfile { config: config.clone(), link, places: Arc::new(places), labels })
-}
-
-fn share_balance(config: &Config, servers: &[Vec<Server>]) -> Result<Arc<[SharedBalance]>, Vec<Finding>> {
-    let (mut all, mut findings) = (Vec::new(), Vec::new());
-    for (backend, servers) in config.backends.iter().zip(servers) {
+/// What cores share to balance goes on where the backend is what it was.
+fn follow_balance(
+    config: &Config,
+    servers: &[Arc<Vec<Server>>],
+    earlier: Option<&Snapshot>,
+    versions: &[u64],
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<SharedBalance>> {
+    let mut all = Vec::new();
+    for (place, (backend, servers)) in config.backends.iter().zip(servers).enumerate() {
+        let known = earlier.filter(|earlier| earlier.versions.get(place) == Some(&versions[place]));
+        if let Some(known) = known {
+            all.push(Arc::clone(&known.balance[place]));
+            continue;
+        }
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
-            Ok(sticky) => all.push(SharedBalance::new(backend, labels(), sticky, worker_count(config))),
+            Ok(sticky) => {
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+            }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }
     }
-    if findings.is_empty() { Ok(all.into()) } else { Err(findings) }
+    all
 }
 
-/// By backend: its servers, with what their names stand for.
-fn look_up(config: &Config) -> Result<Vec<Vec<Server>>, CompileError> {
-    let all = config.backends.iter().flat_map(|backend| &backend.servers);
-    let (questions, places): (Vec<&ServerAddress>, Vec<At>) = all.map(|server| (&server.address, server.at)).unzip();
-    let fail = |at: At, question: &ServerAddress, error: String| CompileError::Lookup {
+fn not_found(label: &str, at: At, error: &str) -> Finding {
+    Finding {
+        severity: Severity::Error,
         at,
-        what: format!("{}: {error}", address_label(question)),
-    };
-    let found = Names::new(&config.process.resolver).look_up_all(questions.iter().copied().cloned().collect());
-    let found = found.map_err(|error| CompileError::Lookup {
-        at: places.first().copied().unwrap_or_default(),
-        what: format!("names cannot be looked up: {error}"),
-    })?;
-    let mut found = found.into_iter().zip(questions).zip(places);
-    let mut server = |server: &propylon_config::Server| {
-        let Some(((found, question), at)) = found.next() else { unreachable!("an answer for every question") };
-        let found = found.map_err(|error| fail(at, question, error))?;
-        let notice = Arc::new(Notice::new(found.addresses));
-        Ok(Server { label: address_label(&server.address), notice })
-    };
-    config.backends.iter().map(|backend| backend.servers.iter().map(&mut server).collect()).collect()
+        path: PathBuf::new(),
+        what: format!("{label}: {error}"),
+        fix: "check the name, or write the server's IP address".into(),
+    }
 }
 
 pub fn rule(route: &propylon_config::Route) -> Rule {
@@ -319,39 +713,31 @@ pub fn rule(route: &propylon_config::Route) -> Rule {
 }
 
 impl Publication {
-    pub fn new(snapshot: Arc<Snapshot>, workers: usize) -> Publication {
-        Publication { snapshot, parts: (0..workers).map(|_| OnceLock::new()).collect() }
+    pub fn new(snapshot: Arc<Snapshot>) -> Publication {
+        Publication { snapshot, adopted: AtomicUsize::new(0), adopting: Notify::new() }
+    }
+
+    /// A core goes by it from here on.
+    pub fn adopted(&self) {
+        self.adopted.fetch_add(1, Ordering::SeqCst);
+        self.adopting.notify_one();
+    }
+
+    /// Waits for so many. For one to wait.
+    pub async fn adopted_by(&self, cores: usize) {
+        while self.adopted.load(Ordering::SeqCst) < cores {
+            self.adopting.notified().await;
+        }
     }
 
     /// Makes what every core's acceptors consist of, here and now. Reading keys takes its time (an RSA key some 0.1 ms), which a worker that
     /// serves should not spend; one that only starts can make its own.
     pub fn prepare(&self) {
-        for worker in 0..self.parts.len() {
-            self.parts(worker);
+        for terms in self.snapshot.terms.iter().flatten() {
+            for worker in 0..terms.parts.len() {
+                terms.parts(worker);
+            }
         }
-    }
-
-    fn parts(&self, worker: usize) -> Parts {
-        Arc::clone(self.parts[worker].get_or_init(|| {
-            let shared = &self.snapshot;
-            shared.config.listeners.iter().map(|listener| shared.acceptor_parts(listener)).collect()
-        }))
-    }
-
-    /// By listener; none for plaintext. To be called on the worker's own core.
-    fn acceptors(&self, worker: usize, deferral: Deferral, parking: &Rc<Parking>) -> Vec<Option<Acceptor>> {
-        let acceptor = |parts: &Option<AcceptorParts>| Some(parts.as_ref()?.assemble().deferring(deferral, parking));
-        self.parts(worker).iter().map(acceptor).collect()
-    }
-}
-
-impl Snapshot {
-    fn acceptor_parts(&self, listener: &Listener) -> Option<AcceptorParts> {
-        let profile = listener.tls?.0;
-        let withheld: &[&[u8]] = if listener.http2.enabled { &[] } else { &[ALPN_HTTP2] };
-        let tickets = self.tickets.of(profile);
-        let parts = self.profiles[profile].acceptor_parts(listener.prefer.as_deref(), withheld, tickets);
-        Some(if listener.protocol.is_relay() { parts.with_alpn(&listener.alpn) } else { parts })
     }
 }
 
@@ -359,8 +745,8 @@ impl Snapshot {
 pub struct CoreSnapshot {
     pub shared: Arc<Snapshot>,
     /// By listener; none for plaintext.
-    pub acceptors: Vec<Option<Acceptor>>,
-    pub backends: Rc<[CoreBackend]>,
+    pub acceptors: Vec<Option<Rc<Acceptor>>>,
+    pub backends: Vec<Rc<CoreBackend>>,
     /// By backend; none for plaintext.
     pub connectors: Vec<Option<Rc<Connector>>>,
     /// Which work of handshakes is set aside, and where.
@@ -375,16 +761,19 @@ pub struct CoreBackend {
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
-    /// Requests at the backend, on this core.
-    pub in_progress: Cell<u32>,
+    /// Requests at the backend, on this core, by whatever configuration.
+    pub in_progress: Rc<Cell<u32>>,
     /// This core's share of what may be.
     pub in_progress_max: u32,
+    /// By server: whether it gets new requests.
+    takes: Box<[bool]>,
     /// By server: openings that this core has taken note of.
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
     /// Some server was not open then.
     any_closed: Cell<bool>,
+    version: u64,
 }
 
 impl CoreSnapshot {
@@ -394,46 +783,58 @@ impl CoreSnapshot {
         deferral: Deferral,
         parking: &Rc<Parking>,
     ) -> Rc<CoreSnapshot> {
+        CoreSnapshot::build(publication, worker, deferral, parking, None)
+    }
+
+    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay where these do.
+    /// `now` is in milliseconds on the core's clock.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize, now: u64) -> Rc<CoreSnapshot> {
+        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some((self, now)))
+    }
+
+    /// To be called on the worker's own core.
+    fn build(
+        publication: &Publication,
+        worker: usize,
+        deferral: Deferral,
+        parking: &Rc<Parking>,
+        earlier: Option<(&CoreSnapshot, u64)>,
+    ) -> Rc<CoreSnapshot> {
+        let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
-        let backends =
-            shared.config.backends.iter().zip(&*shared.turnstiles).zip(&*shared.balance).zip(&*shared.servers);
-        let backends = backends.map(|(((backend, turnstile), balance), servers)| {
-            let notices = servers.iter().map(|server| Arc::clone(&server.notice)).collect();
-            CoreBackend::new(backend, worker, worker_count(&shared.config), turnstile.clone(), balance, notices)
+        let backends = (0..shared.config.backends.len()).map(|place| {
+            let known = earlier.and_then(|earlier| Some((earlier, earlier.backends.get(place)?)));
+            match known {
+                Some((_, known)) if known.version == shared.versions[place] => Rc::clone(known),
+                Some((earlier, known)) if is_same_backend(&earlier.shared, &shared, place) => {
+                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place, now))
+                }
+                _ => Rc::new(CoreBackend::new(&shared, place, worker)),
+            }
         });
         let backends = backends.collect();
-        let acceptors = publication.acceptors(worker, deferral, parking);
-        let connector = |upstream: &Option<Arc<UpstreamProfile>>| Some(Rc::new(upstream.as_ref()?.connector()));
-        let connectors = shared.upstreams.iter().map(connector).collect();
-        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
-    }
-
-    /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay: so far only
-    /// certificates can differ.
-    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
-        debug_assert!(Arc::ptr_eq(&self.shared.config, &publication.snapshot.config));
-        Rc::new(CoreSnapshot {
-            shared: Arc::clone(&publication.snapshot),
-            acceptors: publication.acceptors(worker, self.deferral, &self.parking),
-            backends: Rc::clone(&self.backends),
-            connectors: self.connectors_for(&publication.snapshot),
-            deferral: self.deferral,
-            parking: Rc::clone(&self.parking),
-        })
-    }
-
-    /// With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates is
-    /// forgotten.
-    fn connectors_for(&self, next: &Snapshot) -> Vec<Option<Rc<Connector>>> {
-        let connector = |(backend, upstream): (usize, &Option<Arc<UpstreamProfile>>)| {
+        let acceptors = shared.terms.iter().enumerate().map(|(place, terms)| {
+            let terms = terms.as_ref()?;
+            let known = earlier.and_then(|earlier| {
+                let same = Arc::ptr_eq(earlier.shared.terms.get(place)?.as_ref()?, terms);
+                earlier.acceptors[place].as_ref().filter(|_| same)
+            });
+            let new = || Rc::new(terms.parts(worker).assemble().deferring(deferral, parking));
+            Some(known.cloned().unwrap_or_else(new))
+        });
+        let acceptors = acceptors.collect();
+        // With the sessions that servers have given, where nothing has changed; else what was learnt by other certificates
+        // is forgotten.
+        let connectors = shared.upstreams.iter().enumerate().map(|(place, upstream)| {
             let upstream = upstream.as_ref()?;
-            let same = self.shared.upstreams[backend].as_ref().is_some_and(|known| Arc::ptr_eq(known, upstream));
-            match same {
-                true => self.connectors[backend].clone(),
-                false => Some(Rc::new(upstream.connector())),
-            }
-        };
-        next.upstreams.iter().enumerate().map(connector).collect()
+            let known = earlier.and_then(|earlier| {
+                let same = Arc::ptr_eq(earlier.shared.upstreams.get(place)?.as_ref()?, upstream);
+                earlier.connectors[place].as_ref().filter(|_| same)
+            });
+            Some(known.cloned().unwrap_or_else(|| Rc::new(upstream.connector())))
+        });
+        let connectors = connectors.collect();
+        Rc::new(CoreSnapshot { shared, acceptors, backends, connectors, deferral, parking: Rc::clone(parking) })
     }
 
     /// Whether RSA operations wait for each other's company.
@@ -441,6 +842,7 @@ impl CoreSnapshot {
         self.deferral.rsa
     }
 
+    /// A listener by its place: one that is retired as well.
     pub fn listener(&self, index: usize) -> &Listener {
         &self.shared.config.listeners[index]
     }
@@ -458,10 +860,18 @@ impl CoreSnapshot {
     }
 }
 
+fn is_same_backend(earlier: &Snapshot, later: &Snapshot, place: usize) -> bool {
+    earlier.config.backends[place].name == later.config.backends[place].name
+}
+
+fn takes(server: &propylon_config::Server) -> bool {
+    server.retired.is_none() && server.drain.is_none()
+}
+
 impl CoreBackend {
     /// Whether requests may go to this server, as far as the whole engine knows. What this core knows beside is in `suspects`.
     pub fn is_open(&self, server: usize) -> bool {
-        self.pool.notices[server].is_open()
+        self.takes[server] && self.pool.notices[server].is_open()
     }
 
     /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
@@ -471,7 +881,9 @@ impl CoreBackend {
         if self.changes.replace(Some(changes)) == Some(changes) {
             return;
         }
-        self.any_closed.set(self.open() < self.pool.notices.len());
+        // What this configuration has get nothing is no part of any tier.
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();
             if seen.replace(reopened) != reopened {
@@ -483,12 +895,12 @@ impl CoreBackend {
 
     /// What is known of the servers, by this core and by the whole engine. `suspects` are this backend's.
     pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
-        Standing { suspects, notices: &self.pool.notices, any_closed: self.any_closed.get() }
+        Standing { suspects, notices: &self.pool.notices, takes: &self.takes, any_closed: self.any_closed.get() }
     }
 
     /// How many of its servers are open.
     pub fn open(&self) -> usize {
-        self.pool.notices.iter().filter(|notice| notice.is_open()).count()
+        (0..self.takes.len()).filter(|server| self.is_open(*server)).count()
     }
 
     /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
@@ -498,25 +910,69 @@ impl CoreBackend {
         }
     }
 
-    fn new(
-        backend: &Backend,
-        core: usize,
-        cores: usize,
-        turnstile: Option<Arc<ServerTurnstile>>,
-        balance: &SharedBalance,
-        notices: Box<[Arc<Notice>]>,
-    ) -> CoreBackend {
+    fn new(shared: &Snapshot, place: usize, core: usize) -> CoreBackend {
+        let backend = &shared.config.backends[place];
+        let pool = Pool::new(backend, core, shared.turnstiles[place].clone(), shared.notices(place));
         CoreBackend {
-            balancer: RefCell::new(balance.balancer(backend, core)),
-            tiers: balance::tiers(backend),
             suspects: RefCell::new(Suspects::new(backend.servers.len())),
             retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            reopened: pool.notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
+            ..CoreBackend::with(shared, place, pool)
+        }
+    }
+
+    /// With what is known of those servers that stay, and the connections to them. Those that are new start slowly.
+    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize, now: u64) -> CoreBackend {
+        let backend = &later.config.backends[place];
+        // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
+        let same_speech = speaks_the_same(&earlier.config.backends[place], backend);
+        let (before, after) = (&earlier.servers[place], &later.servers[place]);
+        let stays = |server: usize| before.get(server) == after.get(server);
+        let is_same = |server: usize| same_speech && stays(server);
+        let notices = later.notices(place);
+        let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), notices, is_same);
+        let seen = |(server, notice): (usize, &Arc<Notice>)| match stays(server) {
+            true => self.reopened[server].clone(),
+            false => Cell::new(notice.reopened()),
+        };
+        let next = CoreBackend::with(later, place, pool);
+        let mut balancer = next.balancer.into_inner().succeeding(&self.balancer.borrow(), stays);
+        for (server, _) in backend.live_servers().filter(|(server, _)| !stays(*server)) {
+            balancer.joined(server, now);
+        }
+        CoreBackend {
+            balancer: RefCell::new(balancer),
+            suspects: RefCell::new(self.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
+            retry_budget: RefCell::new(self.retry_budget.borrow().clone()),
+            in_progress: Rc::clone(&self.in_progress),
+            reopened: next.pool.notices.iter().enumerate().map(seen).collect(),
+            ..next
+        }
+    }
+
+    /// With nothing learnt yet.
+    fn with(shared: &Snapshot, place: usize, pool: Pool) -> CoreBackend {
+        let backend = &shared.config.backends[place];
+        let cores = worker_count(&shared.config) as u32;
+        CoreBackend {
+            balancer: RefCell::new(shared.balance[place].balancer(backend, pool.core())),
+            tiers: balance::tiers(backend),
+            suspects: RefCell::new(Suspects::new(0)),
+            retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores)),
+            takes: backend.servers.iter().map(takes).collect(),
+            reopened: Box::default(),
             changes: Cell::new(None),
             any_closed: Cell::new(false),
-            reopened: notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
-            pool: Pool::new(backend, core, turnstile, notices),
-            in_progress: Cell::new(0),
-            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores as u32)),
+            pool,
+            version: shared.versions[place],
         }
+    }
+
+    /// Whether it is another for having been changed.
+    pub fn is_newer(&self, earlier: &CoreBackend) -> bool {
+        self.version != earlier.version
     }
 }

@@ -1,12 +1,15 @@
 //! Every number that the engine keeps: names, labels, and the ids by which a core writes them.
 //!
-//! Families are registered once at start with all their label values, so that the request path only adds to a slot.
+//! Everything a configuration names is registered before that configuration is published, so that the request path only
+//! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
-use std::sync::Arc;
+mod ledger;
 
-use propylon_config::{Config, Listener};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use propylon_config::Config;
 use propylon_crypto::JobKind;
-use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use propylon_metrics::{Column, Counter, Gauge, Growing, Histogram, Registry, Store};
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
@@ -17,6 +20,7 @@ use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
+use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -75,16 +79,18 @@ impl ByReason {
 }
 
 pub struct Telemetry {
-    pub listeners: Vec<ListenerMetrics>,
-    pub backends: Vec<BackendMetrics>,
+    /// By place, as are the next.
+    pub listeners: Growing<ListenerMetrics>,
+    pub backends: Growing<BackendMetrics>,
     pub process: ProcessMetrics,
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
     pub batches: BatchMetrics,
-    pub signers: Vec<Arc<SignerMetrics>>,
+    pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
     pub acme: AcmeMetrics,
+    ledger: Mutex<Ledger>,
 }
 
 /// Pipes that relays splice through.
@@ -147,6 +153,74 @@ pub struct ProcessMetrics {
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
+    pub reloads: ReloadMetrics,
+}
+
+/// Configurations and what became of them.
+pub struct ReloadMetrics {
+    pub generation: Gauge,
+    pub applied: Counter,
+    pub unchanged: Counter,
+    pub failed: Counter,
+    /// Seconds since 1970.
+    pub last: Gauge,
+    pub last_failed: Gauge,
+    pub old: Gauge,
+    pub oldest_age: Gauge,
+    /// In the order of `ADMIN_REFUSALS`.
+    refused: Vec<Counter>,
+}
+
+/// Why the admin API would not change anything.
+pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
+
+impl ReloadMetrics {
+    fn new(r: &mut Registry) -> ReloadMetrics {
+        let mut result = |result: &str| {
+            let help = "Configurations that were to be applied, by what became of them.";
+            r.counter("propylon_config_reloads_total", help, &[("result", result)])
+        };
+        let (applied, unchanged, failed) = (result("applied"), result("unchanged"), result("failed"));
+        ReloadMetrics {
+            applied,
+            unchanged,
+            failed,
+            generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
+            last: r.gauge(
+                "propylon_config_last_reload_timestamp_seconds",
+                "When a configuration was last to be applied, in seconds since 1970.",
+                &[],
+            ),
+            last_failed: r.gauge(
+                "propylon_config_last_reload_failed",
+                "1 if the last configuration that was to be applied was refused.",
+                &[],
+            ),
+            old: r.gauge(
+                "propylon_config_old_snapshots",
+                "Earlier configurations that some request is still served by.",
+                &[],
+            ),
+            oldest_age: r.gauge(
+                "propylon_config_oldest_snapshot_age_seconds",
+                "Seconds since the oldest of those was succeeded.",
+                &[],
+            ),
+            refused: ADMIN_REFUSALS
+                .iter()
+                .map(|reason| {
+                    let help = "Changes by the admin API that were refused before they were looked at.";
+                    r.counter("propylon_admin_refused_total", help, &[("reason", reason)])
+                })
+                .collect(),
+        }
+    }
+
+    /// None for what is not in the list.
+    pub fn refused(&self, reason: &str) -> Option<Counter> {
+        let place = ADMIN_REFUSALS.iter().position(|known| *known == reason)?;
+        Some(self.refused[place])
+    }
 }
 
 /// Certificates and signing keys in the form in which handshakes use them.
@@ -212,9 +286,9 @@ pub struct ListenerMetrics {
     pub tunnels: Counter,
     pub http2: Http2Metrics,
     /// Where bytes are handed on.
-    pub relay: Option<RelayMetrics>,
+    pub relay: OnceLock<RelayMetrics>,
     /// Where the PROXY protocol is spoken.
-    pub proxy_refused: Option<ByReason>,
+    pub proxy_refused: OnceLock<ByReason>,
 }
 
 /// HTTP/2 with clients.
@@ -327,7 +401,8 @@ impl ResumptionMetrics {
 }
 
 pub struct BackendMetrics {
-    pub servers: Vec<ServerMetrics>,
+    /// By place.
+    pub servers: Growing<ServerMetrics>,
     pub retries: Counter,
     pub retries_refused: Counter,
     pub stale_retries: Counter,
@@ -340,11 +415,11 @@ pub struct BackendMetrics {
     /// Picks outside of the ordinary.
     pub unusual_picks: ByReason,
     /// What cookies were worth; none where the backend has none.
-    pub sticky: Option<ByReason>,
+    pub sticky: OnceLock<ByReason>,
     pub faults: ByReason,
     pub connect_duration: Histogram,
     /// None where servers are reached in plaintext.
-    pub tls: Option<ServerTlsMetrics>,
+    pub tls: OnceLock<ServerTlsMetrics>,
     pub first_byte_duration: Histogram,
 }
 
@@ -357,7 +432,7 @@ pub struct ServerTlsMetrics {
 }
 
 impl ServerTlsMetrics {
-    fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
+    pub fn new(r: &mut Registry, backend: &str) -> ServerTlsMetrics {
         let label = ("backend", backend);
         let mut slot = |resumed: &str| {
             let help = "TLS handshakes with servers finished, by whether a session was resumed.";
@@ -384,6 +459,7 @@ impl ServerTlsMetrics {
     }
 }
 
+#[derive(Clone)]
 pub struct ServerMetrics {
     pub requests: Counter,
     pub connections: Counter,
@@ -398,7 +474,7 @@ pub struct ServerMetrics {
     /// What servers have made of requests; what ejections go by.
     pub successes: Counter,
     pub failures: Counter,
-    pub health: ServerHealthMetrics,
+    pub health: Arc<ServerHealthMetrics>,
 }
 
 /// Written by the main thread.
@@ -408,8 +484,8 @@ pub struct ServerHealthMetrics {
     pub ejections: Counter,
     pub addresses: Gauge,
     pub lookup_failures: Counter,
-    /// None where there are no probes. In the order of `health::RESULTS`.
-    pub probes: Vec<Counter>,
+    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
+    pub probes: OnceLock<Vec<Counter>>,
 }
 
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
@@ -536,8 +612,25 @@ impl Telemetry {
         let r = &mut registry;
         let version = env!("CARGO_PKG_VERSION");
         let info = r.gauge("propylon_build_info", "Always 1; the version is the label.", &[("version", version)]);
-        let listeners = config.listeners.iter().map(|listener| listener_metrics(r, listener)).collect();
-        let backends = config.backends.iter().map(|backend| backend_metrics(r, backend)).collect();
+        let mut ledger = Ledger::default();
+        let listeners = config.listeners.iter().map(|listener| {
+            let (metrics, group) = r.group(|r| listener_metrics(r, &listener.name));
+            let mut entries = ListenerEntries { all: Entry::new(&listener.name, group), relay: None, proxied: None };
+            entries.register_more(r, listener, &metrics);
+            ledger.listeners.push(entries);
+            metrics
+        });
+        let listeners = listeners.collect();
+        let backends = config.backends.iter().map(|backend| {
+            let (metrics, group) = r.group(|r| backend_metrics(r, &backend.name));
+            let mut entries = Vec::new();
+            let servers = register_servers(r, backend, &metrics, &mut entries);
+            let mut all = BackendEntries { all: Entry::new(&backend.name, group), tls: None, sticky: None };
+            all.register_more(r, backend, &metrics);
+            ledger.backends.push((all, entries));
+            BackendMetrics { servers: servers.into_iter().collect(), ..metrics }
+        });
+        let backends = backends.collect();
         let process = process_metrics(r);
         let parking = parking_metrics(r);
         let relay = PipeMetrics {
@@ -549,13 +642,21 @@ impl Telemetry {
             ),
         };
         let batches = BatchMetrics::new(r);
-        let signers = config.signers.iter().map(|signer| Arc::new(signer_metrics(r, signer))).collect();
+        let signers = config.signers.iter().map(|signer| {
+            let (metrics, group) = r.group(|r| signer_metrics(r, signer));
+            ledger.signers.push(Entry::new(&signer.name, group));
+            Arc::new(metrics)
+        });
+        let signers = signers.collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
         let acme = AcmeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, acme }, store)
+        let ledger = Mutex::new(ledger);
+        let telemetry =
+            Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, acme, ledger };
+        (telemetry, store)
     }
 }
 
@@ -596,6 +697,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             &[],
         ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
+        reloads: ReloadMetrics::new(r),
     }
 }
 
@@ -672,8 +774,7 @@ fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {
     ByReason::new(r, "propylon_proxy_protocol_refused_total", help, ("listener", name), &reasons)
 }
 
-fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
-    let name = listener.name.as_str();
+fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
     let label = ("listener", name);
     let by = &[label];
     let class = |r: &mut Registry, class: &str| {
@@ -733,19 +834,16 @@ fn listener_metrics(r: &mut Registry, listener: &Listener) -> ListenerMetrics {
         resumption: ResumptionMetrics::new(r, name),
         tunnels: r.counter("propylon_tunnels_total", "Connections upgraded to a tunnel.", by),
         http2: Http2Metrics::new(r, name),
-        relay: listener.protocol.is_relay().then(|| relay_metrics(r, name)),
-        proxy_refused: listener.accept_proxy_protocol.then(|| proxy_refused(r, name)),
+        relay: OnceLock::new(),
+        proxy_refused: OnceLock::new(),
     }
 }
 
-fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> BackendMetrics {
-    let label = ("backend", backend.name.as_str());
+fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
+    let label = ("backend", name);
     let by = &[label];
-    let probed = backend.health.is_some();
-    let servers = backend.servers.iter().map(|server| server_metrics(r, &backend.name, &server_label(server), probed));
-    let servers = servers.collect();
     BackendMetrics {
-        servers,
+        servers: Growing::new([]),
         retries: r.counter("propylon_retries_total", "Requests tried again on another connection or server.", by),
         retries_refused: r.counter(
             "propylon_retries_refused_total",
@@ -789,10 +887,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             label,
             UNUSUAL_PICKS,
         ),
-        sticky: backend.sticky.is_some().then(|| {
-            let help = "Requests by what their cookie was worth: it was followed, or why not.";
-            ByReason::new(r, "propylon_sticky_requests_total", help, label, STICKY_OUTCOMES)
-        }),
+        sticky: OnceLock::new(),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -808,7 +903,7 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
             DURATION_BOUNDS,
             1e-6,
         ),
-        tls: backend.tls.as_ref().map(|_| ServerTlsMetrics::new(r, &backend.name)),
+        tls: OnceLock::new(),
         first_byte_duration: r.histogram(
             "propylon_server_first_byte_duration_seconds",
             "From a request sent to the head of its response.",
@@ -819,16 +914,14 @@ fn backend_metrics(r: &mut Registry, backend: &propylon_config::Backend) -> Back
     }
 }
 
-fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2], probed: bool) -> ServerHealthMetrics {
-    let [backend, server] = *by;
-    let mut probes = |result: &str| {
-        let help = "Health checks that have ended, by what they found.";
-        r.counter("propylon_health_checks_total", help, &[backend, server, ("result", result)])
-    };
-    let results: &[&str] = if probed { health::RESULTS } else { &[] };
-    let probes = results.iter().map(|result| probes(result)).collect();
+fn sticky_metrics(r: &mut Registry, backend: &str) -> ByReason {
+    let help = "Requests by what their cookie was worth: it was followed, or why not.";
+    ByReason::new(r, "propylon_sticky_requests_total", help, ("backend", backend), STICKY_OUTCOMES)
+}
+
+fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
     ServerHealthMetrics {
-        probes,
+        probes: OnceLock::new(),
         up: r.gauge(
             "propylon_server_up",
             "1 while requests may go to a server; 0 while it is down, ejected or drained.",
@@ -845,7 +938,16 @@ fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2], probed: bool)
     }
 }
 
-fn server_metrics(r: &mut Registry, backend: &str, server: &str, probed: bool) -> ServerMetrics {
+fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
+    let mut probes = |result: &str| {
+        let help = "Health checks that have ended, by what they found.";
+        let by = [("backend", backend), ("server", server), ("result", result)];
+        r.counter("propylon_health_checks_total", help, &by)
+    };
+    health::RESULTS.iter().map(|result| probes(result)).collect()
+}
+
+fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
     let outcome = |r: &mut Registry, outcome: &str| {
         let help = "What servers made of requests: success, or failure (5xx, no answer, or only a part of it).";
@@ -880,7 +982,7 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str, probed: bool) -
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
         successes: outcome(r, "success"),
         failures: outcome(r, "failure"),
-        health: server_health_metrics(r, by, probed),
+        health: Arc::new(server_health_metrics(r, by)),
     }
 }
 

@@ -554,7 +554,8 @@ impl<'a> Transfer<'a> {
         }
         // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
         let body_in_doubt = self.request.head.expect_continue && !self.sent;
-        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.core.draining.get();
+        let stays = !self.core.is_leaving(self.connection.listener);
+        let keep_alive = self.request.head.keep_alive && !body_in_doubt && stays;
         let first = match self.download {
             Download::Length(remaining) => {
                 let here = self.answer.len() - self.request.response.length;
@@ -835,7 +836,8 @@ impl<'a> Transfer<'a> {
             // the next request unless it is read, so this connection ends.
             return After::Linger;
         }
-        match self.request.head.keep_alive && self.framing != Framing::UntilClose && !self.core.draining.get() {
+        let stays = self.framing != Framing::UntilClose && !self.core.is_leaving(self.connection.listener);
+        match self.request.head.keep_alive && stays {
             true => After::Next,
             false => After::Close,
         }

@@ -1,8 +1,9 @@
 //! A worker: one thread on one core, with its own listeners, connections and pools.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use propylon_metrics::Column;
 use propylon_tls::{Parking, ParkingLimits};
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, LocalOptions};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -21,10 +22,9 @@ use crate::batches;
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
-use crate::seat;
 use crate::shortage::{Reason, Room, Shared};
-use crate::signer::Signer;
 use crate::snapshot::{CoreSnapshot, Publication};
+use crate::sockets::Bound;
 use crate::telemetry::Telemetry;
 use crate::warm::warm;
 
@@ -51,8 +51,6 @@ pub struct Assignment {
     pub index: usize,
     /// The core to stay on; none where pinning is not possible.
     pub pin: Option<usize>,
-    /// Each with the index of its listener in the configuration.
-    pub listeners: Vec<(usize, TcpListener)>,
     /// What to go by, now and later.
     pub published: watch::Receiver<Arc<Publication>>,
     pub column: Column,
@@ -86,17 +84,7 @@ fn run(assignment: Assignment) -> io::Result<()> {
 
 async fn work(assignment: Assignment) -> io::Result<()> {
     let Assignment {
-        index,
-        listeners,
-        mut published,
-        column,
-        telemetry,
-        log,
-        shared,
-        connections_max,
-        batching,
-        mut phase,
-        ..
+        index, mut published, column, telemetry, log, shared, connections_max, batching, mut phase, ..
     } = assignment;
     let seed = fastrand::u64(..);
     let first = Arc::clone(&published.borrow_and_update());
@@ -105,20 +93,16 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let parking = Parking::new(ParkingLimits { remote, ..ParkingLimits::default() });
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
-    drop(first);
     let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
-    for (listener, socket) in listeners {
-        let socket = watched(socket)?;
-        spawn_local(accept(Rc::clone(&core), listener, socket, connections_max, phase.clone()));
-    }
-    spawn_local(follow(Rc::clone(&core), index, published));
+    let mut doors =
+        Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
+    doors.open(&first.snapshot.sockets)?;
+    drop(first);
+    spawn_local(follow(doors, published));
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
-    core.signers.iter().for_each(Signer::start);
+    core.start();
     spawn_local(Rc::clone(&core.gate).keep());
-    for backend in 0..core.snapshot().backends.len() {
-        spawn_local(seat::steward(Rc::clone(&core), backend));
-    }
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
     core.draining.set(true);
@@ -150,10 +134,74 @@ fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
 }
 
 /// Goes by whatever the main thread publishes; of several in between only the last counts.
-async fn follow(core: Rc<Core>, index: usize, mut published: watch::Receiver<Arc<Publication>>) {
+async fn follow(mut doors: Doors, mut published: watch::Receiver<Arc<Publication>>) {
     while published.changed().await.is_ok() {
         let publication = Arc::clone(&published.borrow_and_update());
-        core.adopt(&publication, index);
+        let sockets = &publication.snapshot.sockets;
+        doors.close(sockets);
+        doors.core.adopt(&publication, doors.worker);
+        if let Err(error) = doors.open(sockets) {
+            log::error!("worker {}: a listening socket cannot be watched: {error}", doors.worker);
+        }
+        publication.adopted();
+    }
+}
+
+/// The listening sockets of one worker.
+struct Doors {
+    core: Rc<Core>,
+    worker: usize,
+    /// Client connections at once.
+    connections_max: usize,
+    phase: watch::Receiver<Phase>,
+    open: Vec<(Bound, Weak<Door>)>,
+}
+
+/// A listening socket. It is the accepting task's, and closed with that.
+struct Door {
+    /// The listener's place: an address may pass to another listener.
+    listener: Cell<usize>,
+    socket: AsyncFd<TcpListener>,
+    closing: Notify,
+}
+
+impl Doors {
+    /// Ends those that are not among these sockets. What the kernel has accepted for them has been promised to clients
+    /// already, and is served on the snapshot that has their listeners.
+    fn close(&mut self, sockets: &[Bound]) {
+        let core = &self.core;
+        self.open.retain(|(known, door)| {
+            let stays = sockets.iter().any(|bound| bound.is_same(known));
+            if !stays && let Some(door) = door.upgrade() {
+                door.take_all(core);
+                door.closing.notify_one();
+            }
+            stays
+        });
+    }
+
+    /// Begins to accept at those that are new; those that are there learn whose they are now.
+    fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
+        for bound in sockets {
+            if let Some((_, door)) = self.open.iter().find(|(known, _)| known.is_same(bound)) {
+                door.upgrade().iter().for_each(|door| door.listener.set(bound.listener));
+                continue;
+            }
+            let Some(socket) = bound.take(self.worker) else { continue };
+            let listener = Cell::new(bound.listener);
+            let door = Rc::new(Door { listener, socket: watched(socket)?, closing: Notify::new() });
+            self.open.push((bound.clone(), Rc::downgrade(&door)));
+            spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
+        }
+        Ok(())
+    }
+}
+
+impl Door {
+    fn take_all(&self, core: &Rc<Core>) {
+        while let Ok((stream, peer)) = propylon_sys::accept(self.socket.get_ref()) {
+            admit(core, self.listener.get(), stream, peer);
+        }
     }
 }
 
@@ -172,19 +220,14 @@ async fn tick(core: Rc<Core>) {
     }
 }
 
-async fn accept(
-    core: Rc<Core>,
-    listener: usize,
-    socket: AsyncFd<TcpListener>,
-    connections_max: usize,
-    mut phase: watch::Receiver<Phase>,
-) {
+async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phase: watch::Receiver<Phase>) {
     loop {
         let serving = *phase.borrow() == Phase::Serving;
         if serving && core.connections.get() >= connections_max {
             core.metrics.increment(core.telemetry.process.accept_pauses);
             tokio::select! {
                 () = core.ended.notified() => {}
+                () = door.closing.notified() => return,
                 _ = phase.changed() => {}
             }
             continue;
@@ -193,15 +236,14 @@ async fn accept(
             biased;
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
                 // What the kernel has accepted for us has been promised to clients already.
-                while let Ok((stream, peer)) = propylon_sys::accept(socket.get_ref()) {
-                    admit(&core, listener, stream, peer);
-                }
+                door.take_all(&core);
                 return;
             }
-            ready = socket.readable() => {
+            () = door.closing.notified() => return,
+            ready = door.socket.readable() => {
                 let Ok(mut guard) = ready else { return };
                 let room = connections_max.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
-                match accept_some(&core, listener, socket.get_ref(), room) {
+                match accept_some(&core, door.listener.get(), door.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => {}
                     // Those who were asked to end have their turn first.

@@ -18,6 +18,6 @@ pub use process::{
     process_cpu, raise_files_limit, resident_bytes, thread_cpu,
 };
 pub use socket::{
-    ListenOptions, accept, check_free, connect, connect_result, listen, local_address, peek_closed, peek_reset,
-    reset_on_close, send_more, set_nodelay,
+    ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
+    peek_reset, reset_on_close, send_more, set_nodelay,
 };

@@ -1,13 +1,21 @@
 //! TCP sockets as an event loop wants them: nonblocking and close-on-exec from their first moment.
 
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send, sockopt};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+/// Connections to a Unix socket that wait for their accept.
+const ADMIN_BACKLOG: i32 = 64;
 
 /// How to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +45,23 @@ pub fn listen(address: SocketAddr, options: ListenOptions) -> io::Result<TcpList
         set_defer_accept(&socket, wait)?;
     }
     socket.listen(options.backlog.min(i32::MAX as u32) as i32)?;
+    Ok(socket.into())
+}
+
+/// A Unix socket that the account of this process alone can connect to. One that was left behind by a process that is gone
+/// is replaced; `ErrorKind::AddrInUse` if somebody listens there, or if there is something else.
+pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    if let Ok(metadata) = fs::symlink_metadata(path) {
+        if !metadata.file_type().is_socket() || UnixStream::connect(path).is_ok() {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        fs::remove_file(path)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.cloexec().nonblocking(), None)?;
+    // Linux gives the file the socket's own mode at its bind (unix_bind): there is no moment with another one.
+    fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    socket.listen(ADMIN_BACKLOG)?;
     Ok(socket.into())
 }
 
@@ -224,6 +249,22 @@ mod tests {
         let client = connect(address).unwrap();
         wait(&client, PollFlags::OUT);
         assert_eq!(connect_result(&client).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_unix_socket_is_its_owners_alone_and_takes_the_place_of_one_left_behind() {
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("propylon-sys-{}.sock", std::process::id()));
+        let socket = listen_unix(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(is_nonblocking_and_cloexec(&socket));
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(socket);
+        drop(listen_unix(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "not a socket").unwrap();
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::backend_tls::backend_tls;
 use super::{Context, DAY, HOUR, balance, close, health, seconds, sticky, timeout, up_to};
 use crate::address;
-use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
+use crate::model::{Backend, Drain, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
@@ -63,6 +63,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         min_idle,
         max_requests,
         max_lifetime,
+        retired: None,
         health,
         outlier,
         circuit,
@@ -152,8 +153,8 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 }
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
-    let (address, weight, max_connections, backup) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, false),
+    let (address, weight, max_connections, drain, backup) = match &node.value {
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, None, false),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
@@ -164,7 +165,10 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
         None => address::server(address.value),
     };
     match parsed {
-        Ok(value) => Some(Server { address: value, weight, max_connections, backup, at: report.at(address.span) }),
+        Ok(value) => {
+            let at = report.at(address.span);
+            Some(Server { address: value, weight, max_connections, drain, backup, retired: None, at })
+        }
         Err((what, fix)) => {
             report.error(address.span, what, fix);
             None
@@ -172,7 +176,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, bool);
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, Option<Drain>, bool);
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
@@ -184,8 +188,9 @@ fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<Server
     let max_connections =
         section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
     let backup = section.boolean("backup").is_some_and(|found| found.value);
+    let drain = section.boolean("drain").filter(|found| found.value).map(|_| Drain::Written);
     section.close();
-    Some((address?, weight, max_connections, backup))
+    Some((address?, weight, max_connections, drain, backup))
 }
 
 fn weight(section: &mut Section<'_, '_>) -> Option<NonZeroU16> {

@@ -35,7 +35,7 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
         keys: keys_of(keys, base),
         tokens: pkcs11::tokens(report, &mut top, base),
         clients: clients(report, &mut top, base),
-        admin: process::admin(top.section("admin")),
+        admin: process::reading_admin(top.section("admin")),
         level: level(top.section("log")),
         precompute: switch(top.section("ecdsa"), "precompute"),
         batch: switch(top.section("rsa"), "batch"),
@@ -57,9 +57,9 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
     }
     if let Some(admin) = &config.admin
         && let Some((_, at)) =
-            config.server.bind.iter().find(|(address, _)| *address == admin.bind && address.port() != 0)
+            config.server.bind.iter().find(|(address, _)| *address == admin.address && address.port() != 0)
     {
-        let what = format!("{} is also in `bind` of [server], in line {}", admin.bind, at.line);
+        let what = format!("{} is also in `bind` of [server], in line {}", admin.address, at.line);
         report.error_at(admin.at, what, "write another port");
     }
     config

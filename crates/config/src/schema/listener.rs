@@ -60,6 +60,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         timeouts,
         limits,
         http2,
+        retired: None,
         at,
     }
 }

@@ -56,8 +56,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         _ => &[],
     };
     let mut top = Section::root(report, entries);
-    let process = process::process(top.section("process"));
-    let admin = process::admin(top.section("admin"));
+    let process = process::process(top.section("process"), base);
+    let admin = process::admin(top.section("admin"), base);
     let log = process::log(top.section("log"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");

@@ -1,5 +1,6 @@
 //! `[process]`, `[admin]` and `[log]`.
 
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -8,8 +9,11 @@ use std::time::Duration;
 use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
-use crate::model::{AccessLog, Admin, Batch, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Workers};
-use crate::report::shown;
+use crate::model::{
+    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, StateFolder,
+    Trust, Workers,
+};
+use crate::report::{Report, shown};
 use crate::tree::Value;
 use crate::walk::{Found, Section, integer, mismatch};
 
@@ -20,10 +24,12 @@ const HANDSHAKES: RangeInclusive<i128> = 1..=1_000_000;
 const MEMORY_BYTES: RangeInclusive<u64> = 32 << 20..=1 << 50;
 const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
+/// What Linux has room for in an address, without the zero at its end (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub(crate) const LEVELS: [(&str, Level); 4] =
     [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
-pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
+pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process {
     let mut process = Process {
         workers: Workers::Auto,
         user: None,
@@ -34,6 +40,9 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         share_address: false,
         batch: Batch::Auto,
         handshakes: HandshakeLimits::default(),
+        watch_config: false,
+        state: None,
+        immutable: false,
         resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
@@ -55,6 +64,18 @@ pub(crate) fn process(section: Option<Section<'_, '_>>) -> Process {
         process.batch = batch.value;
     }
     process.handshakes = handshakes(section.table("handshakes"));
+    process.watch_config = section.boolean("watch_config").is_some_and(|found| found.value);
+    process.immutable = section.boolean("immutable").is_some_and(|found| found.value);
+    process.state = section.string("state").and_then(|found| {
+        let (report, at) = (section.report, section.report.at(found.span));
+        file(report, "state", found, base).map(|path| StateFolder { path, at })
+    });
+    if process.immutable
+        && let Some(state) = &process.state
+    {
+        let what = "`state` has no use with immutable = true: nothing will be written to it";
+        section.report.warning_at(state.at, what, "remove one of the two");
+    }
     process.resolver = resolver(&mut section);
     section.close();
     process
@@ -123,31 +144,62 @@ pub(crate) fn user(section: &Section<'_, '_>, found: Found<&str>) -> Option<Stri
     Some(name.to_string())
 }
 
-pub(crate) fn admin(section: Option<Section<'_, '_>>) -> Option<Admin> {
+pub(crate) fn admin(section: Option<Section<'_, '_>>, base: &Path) -> Option<Admin> {
     let mut section = section?;
     let report = section.report;
-    let example = "add one, such as bind = \"127.0.0.1:9900\"";
-    let bind = match section.node("bind") {
+    let bind = admin_bind(&mut section);
+    let token_file = section.string("token_file").and_then(|found| {
+        let at = report.at(found.span);
+        file(report, "token_file", found, base).map(|path| Trust { path, at })
+    });
+    section.close();
+    let found = bind?;
+    let at = report.at(found.span);
+    let bind = match found.value.strip_prefix("unix:") {
+        Some(path) => unix(report, Found { value: path, span: found.span }, base)?,
+        None => AdminBind::Tcp(admin_address(report, found)?),
+    };
+    Some(Admin { bind, token_file, at })
+}
+
+/// Of a process whose admin API is read only, and so only ever listens on TCP.
+pub(crate) fn reading_admin(section: Option<Section<'_, '_>>) -> Option<Bind> {
+    let mut section = section?;
+    let report = section.report;
+    let bind = admin_bind(&mut section);
+    section.close();
+    let found = bind?;
+    Some(Bind { address: admin_address(report, found)?, at: report.at(found.span) })
+}
+
+fn admin_bind<'r>(section: &mut Section<'r, '_>) -> Option<Found<&'r str>> {
+    match section.node("bind") {
         None => {
-            section.missing("bind", example);
+            section.missing("bind", "add one, such as bind = \"127.0.0.1:9900\"");
             None
         }
         Some(node) if matches!(node.value, Value::Array(_)) => {
-            report.error(node.span, "the admin API listens on one address", "write it without brackets");
+            section.report.error(node.span, "the admin API listens on one address", "write it without brackets");
             None
         }
         Some(_) => section.string("bind"),
-    };
-    section.close();
-    // Absent where the address is wrong, so that nobody is told of a clash with a stand-in.
-    let (address, span) = bind.and_then(|found| match address::bind(found.value) {
-        Ok(address) => Some((address, found.span)),
-        Err((what, fix)) => {
-            report.error(found.span, what, fix);
-            None
-        }
-    })?;
-    Some(Admin { bind: address, at: report.at(span) })
+    }
+}
+
+/// Absent where the address is wrong, so that nobody is told of a clash with a stand-in.
+fn admin_address(report: &Report<'_>, found: Found<&str>) -> Option<SocketAddr> {
+    address::bind(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
+}
+
+fn unix(report: &Report<'_>, found: Found<&str>, base: &Path) -> Option<AdminBind> {
+    let span = found.span;
+    let path = file(report, "bind", found, base)?;
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        let what = format!("the path of a Unix socket has at most {SOCKET_PATH_BYTES_MAX} bytes");
+        report.error(span, what, "choose a shorter one, such as \"unix:/run/propylon.sock\"");
+        return None;
+    }
+    Some(AdminBind::Unix(path))
 }
 
 pub(crate) fn log(section: Option<Section<'_, '_>>, base: &Path) -> Log {

@@ -35,7 +35,20 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
     let watch = section.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     section.close();
     let (name, at) = (name.to_string(), report.at(span));
-    Signer { name, servers, identity, ca, timeout, connections, hedge, verify, resolve_interval, watch, at }
+    Signer {
+        name,
+        servers,
+        identity,
+        ca,
+        timeout,
+        connections,
+        hedge,
+        verify,
+        resolve_interval,
+        watch,
+        retired: None,
+        at,
+    }
 }
 
 fn servers(section: &mut Section<'_, '_>) -> Vec<SignerServer> {

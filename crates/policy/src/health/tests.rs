@@ -148,10 +148,12 @@ fn a_success_rate_far_below_its_peers_ejects() {
 fn draining_is_above_everything_and_ends_when_told() {
     let mut servers = probing(2);
     servers.probed(0, Ok(()), 0);
-    servers.set_drain(0, true, 1);
-    assert_eq!(state(&servers, 0), "draining");
+    servers.set_drain(0, Some("moving house".into()));
+    servers.review(1);
+    assert_eq!(servers.verdict(0), (&Verdict::Draining("moving house".into()), 1));
     assert!(servers.probed(0, bad(), 2).is_empty());
-    servers.set_drain(0, false, 3);
+    servers.set_drain(0, None);
+    servers.review(3);
     assert_eq!(state(&servers, 0), "up");
 }
 
@@ -160,16 +162,51 @@ fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
     let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 4, 0);
     before.probed(0, bad(), 1);
     before.probed(1, Ok(()), 1);
-    before.set_drain(1, true, 2);
+    before.set_drain(1, Some("moving house".into()));
+    before.review(2);
     before.counted(2, 0, 9);
     before.tick(3);
     let mut probed = probing(3);
     (0..3).for_each(|server| probed.adopt(server, &before, 2 - server));
+    let changes = probed.review(4);
+    assert_eq!(changes.iter().map(|change| (change.server, change.from.name())).collect::<Vec<_>>(), [(0, "ejected")]);
     assert_eq!([state(&probed, 0), state(&probed, 1), state(&probed, 2)], ["unknown", "draining", "down"]);
     assert_eq!(probed.verdict(2).1, 1, "since when it was");
     let mut unprobed = ejecting(3, OUTLIERS);
     (0..3).for_each(|server| unprobed.adopt(server, &before, server));
+    let changes = unprobed.review(4);
+    assert_eq!(changes.iter().map(|change| (change.server, change.from.name())).collect::<Vec<_>>(), [(0, "down")]);
     assert_eq!([state(&unprobed, 0), state(&unprobed, 1), state(&unprobed, 2)], ["unknown", "draining", "ejected"]);
+}
+
+#[test]
+fn a_place_whose_server_is_gone_counts_for_nothing() {
+    let mut servers = ejecting(4, Outliers { ejected_percent_max: 50, ..OUTLIERS });
+    servers.retire(2);
+    servers.retire(3);
+    assert_eq!(servers.open(), 2);
+    servers.counted(2, 0, 50);
+    servers.counted(0, 0, 50);
+    let changes = servers.tick(1);
+    assert_eq!(changes.iter().map(|change| change.server).collect::<Vec<_>>(), [0]);
+    servers.counted(1, 0, 50);
+    assert!(servers.tick(2).is_empty(), "the last server there is");
+}
+
+#[test]
+fn rules_that_change_all_the_time_keep_no_rates_from_being_compared() {
+    let mut servers = ejecting(6, Outliers { consecutive_failures: 0, ..OUTLIERS });
+    let mut ejected = 0;
+    for now in (1_000..15_000).step_by(1_000) {
+        (0..5).for_each(|server| servers.counted(server, 50, 0));
+        servers.counted(5, 25, 25);
+        ejected += servers.tick(now).len();
+        let mut next = Servers::new(servers.rules, 6, now);
+        (0..6).for_each(|server| next.adopt(server, &servers, server));
+        assert!(next.review(now).is_empty());
+        servers = next;
+    }
+    assert_eq!((ejected, state(&servers, 5)), (1, "ejected"));
 }
 
 #[test]

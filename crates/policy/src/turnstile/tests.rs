@@ -30,7 +30,11 @@ struct Request {
 /// permit, else wait; lay down or close when done; go away at any time.
 struct World {
     turnstile: Turnstile<Connection>,
+    /// Those that it succeeded. Whoever holds one of them still goes by it.
+    earlier: Vec<Turnstile<Connection>>,
     max: Vec<u32>,
+    /// By server: permits that were out when the limit was lowered, and count until they come back.
+    over: Vec<u32>,
     /// By core, then by server.
     idle: Vec<Vec<usize>>,
     /// Connections in use, by their servers.
@@ -47,6 +51,8 @@ impl World {
         let (cores, limit) = (random.usize(1..5), random.usize(0..12));
         World {
             turnstile: Turnstile::new(&max, cores, limit),
+            earlier: Vec::new(),
+            over: vec![0; max.len()],
             idle: vec![vec![0; max.len()]; cores],
             busy: Vec::new(),
             waiting: VecDeque::new(),
@@ -62,10 +68,11 @@ impl World {
             0..=3 => self.arrive(core, random),
             4..=6 if !self.busy.is_empty() => {
                 let server = self.busy.swap_remove(random.usize(..self.busy.len()));
-                if random.bool() { self.lay_down(core, server) } else { self.turnstile.release(server) }
+                if random.bool() { self.lay_down(core, server) } else { self.view(server).release(server) }
             }
             7 if !self.waiting.is_empty() => self.give_up(core, random),
             8 => self.close_idle(core, random),
+            9 if random.u8(..8) == 0 => self.change(random),
             _ => {}
         }
         self.stewards();
@@ -73,24 +80,48 @@ impl World {
         self.check();
     }
 
+    /// The limits change, and perhaps there is one server more.
+    fn change(&mut self, random: &mut fastrand::Rng) {
+        for max in &mut self.max {
+            *max = random.u32(1..5);
+        }
+        if self.max.len() < 6 && random.bool() {
+            self.max.push(random.u32(1..5));
+            self.over.push(0);
+            self.idle.iter_mut().for_each(|core| core.push(0));
+        }
+        self.limit = random.usize(self.waiting.len()..self.waiting.len() + 12);
+        let next = self.turnstile.succeeded_by(&self.max, self.limit);
+        self.earlier.push(std::mem::replace(&mut self.turnstile, next));
+        self.over = (0..self.max.len()).map(|server| self.turnstile.open(server)).collect();
+        self.turnstile.settle();
+    }
+
+    /// One of the turnstiles that know this server.
+    fn view(&self, server: usize) -> &Turnstile<Connection> {
+        let old = self.earlier.get(self.served % (self.earlier.len() + 1));
+        old.filter(|old| server < old.max.len()).unwrap_or(&self.turnstile)
+    }
+
     fn arrive(&mut self, core: usize, random: &mut fastrand::Rng) {
         let mut wants: Vec<usize> = (0..self.max.len()).filter(|_| random.bool()).collect();
         if wants.is_empty() {
             wants.push(random.usize(..self.max.len()));
         }
+        let most = wants.iter().max().copied().unwrap_or(0);
         for server in &wants {
             if !self.turnstile.is_wanted(*server) && self.idle[core][*server] > 0 {
                 self.set_idle(core, *server, self.idle[core][*server] - 1);
                 self.busy.push(*server);
                 return;
             }
-            if self.turnstile.try_take(*server) {
+            if self.view(*server).try_take(*server) {
                 self.busy.push(*server);
                 return;
             }
         }
         let waiting = self.turnstile.depth();
-        match self.turnstile.join(wants.clone()) {
+        match self.view(most).join(wants.clone()) {
             Err(Full) => assert!(waiting >= self.limit, "refused with {waiting} of {} in the line", self.limit),
             Ok(ticket) => {
                 let woken = Arc::new(Count(AtomicUsize::new(0)));
@@ -101,11 +132,13 @@ impl World {
 
     fn set_idle(&mut self, core: usize, server: usize, count: usize) {
         self.idle[core][server] = count;
-        self.turnstile.note_idle(core, server, count);
+        self.view(server).note_idle(core, server, count);
     }
 
     fn lay_down(&mut self, core: usize, server: usize) {
-        if self.turnstile.offer(server, server).is_err() {
+        if self.view(server).is_over(server) {
+            self.view(server).release(server);
+        } else if self.view(server).offer(server, server).is_err() {
             self.set_idle(core, server, self.idle[core][server] + 1);
         }
     }
@@ -172,14 +205,16 @@ impl World {
         self.waiting = still;
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
         for (server, max) in self.max.iter().enumerate() {
             let idle: usize = self.idle.iter().map(|core| core[server]).sum();
             let busy = self.busy.iter().filter(|busy| **busy == server).count();
-            assert!(self.turnstile.open(server) <= *max);
+            let open = self.turnstile.open(server);
+            assert!(open <= (*max).max(self.over[server]), "server {server}: {open} of {max}");
+            self.over[server] = self.over[server].min(open);
             assert_eq!(self.turnstile.open(server) as usize, idle + busy, "permits are connections");
             let wanted = self.waiting.iter().any(|request| request.wants.contains(&server));
-            assert!(!wanted || (self.turnstile.open(server) == *max && idle == 0), "somebody waits for nothing");
+            assert!(!wanted || (self.turnstile.open(server) >= *max && idle == 0), "somebody waits for nothing");
             assert_eq!(self.turnstile.is_wanted(server), wanted);
         }
         assert!(self.waiting.len() <= self.limit);
@@ -287,6 +322,27 @@ fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
     turnstile.release(0);
     assert!(!turnstile.try_take(0));
     assert_eq!(turnstile.leave(waits), Some(Grant::Permit(0)));
+}
+
+#[test]
+fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
+    let first: Turnstile<Connection> = Turnstile::new(&[2], 1, 8);
+    assert!(first.try_take(0) && first.try_take(0));
+    let second = first.succeeded_by(&[1, 1], 8);
+    assert!(second.is_kin(&first));
+    assert!(!first.is_over(0), "nothing is in force yet");
+    second.settle();
+    assert!(second.is_over(0));
+    first.release(0);
+    assert!(!second.try_take(0) && !first.try_take(0), "one is still out, and one there may be");
+    let waits = first.join([0]).unwrap();
+    let third = second.succeeded_by(&[2, 1], 8);
+    third.settle();
+    let grant = third.poll(waits, &Context::from_waker(Waker::noop()));
+    assert_eq!(grant, Poll::Ready(Grant::Permit(0)), "who waits by the first hears of the third's room");
+    third.release(0);
+    third.release(0);
+    assert_eq!(first.open(0), 0);
 }
 
 #[test]

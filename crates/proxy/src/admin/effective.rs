@@ -25,23 +25,28 @@ pub fn config(config: &Config) -> Value {
     let mut root = json!({
         "process": process(config),
         "log": { "access": access(&config.log.access), "level": level(config.log.level) },
-        "listener": named(config.listeners.iter().map(|each| (&each.name, listener(config, each))).collect()),
+        "listener": named(config.live_listeners().map(|(_, each)| (&each.name, listener(config, each))).collect()),
         "route": config.routes.iter().map(|each| route(config, each)).collect::<Vec<Value>>(),
     });
     if let Some(admin) = &config.admin {
-        root["admin"] = json!({ "bind": admin.bind });
+        root["admin"] = json!({ "bind": admin.bind.to_string() });
+        if let Some(file) = &admin.token_file {
+            root["admin"]["token_file"] = path(&file.path);
+        }
     }
     if !config.tls.is_empty() {
         root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
     }
-    if !config.signers.is_empty() {
-        root["signer"] = named(config.signers.iter().map(|each| (&each.name, signer(each))).collect());
+    let signers: Vec<_> = config.live_signers().map(|(_, each)| (&each.name, signer(each))).collect();
+    if !signers.is_empty() {
+        root["signer"] = named(signers);
     }
     if !config.acmes.is_empty() {
         root["acme"] = named(config.acmes.iter().map(|each| (&each.name, acme(each))).collect());
     }
-    if !config.backends.is_empty() {
-        root["backend"] = named(config.backends.iter().map(|each| (&each.name, backend(each))).collect());
+    let backends: Vec<_> = config.live_backends().map(|(_, each)| (&each.name, backend(each))).collect();
+    if !backends.is_empty() {
+        root["backend"] = named(backends);
     }
     root
 }
@@ -63,6 +68,11 @@ fn process(config: &Config) -> Value {
     }
     if let Some(connections) = config.process.max_connections {
         process["max_connections"] = json!(connections);
+    }
+    process["watch_config"] = json!(config.process.watch_config);
+    process["immutable"] = json!(config.process.immutable);
+    if let Some(state) = &config.process.state {
+        process["state"] = path(&state.path);
     }
     if let Some(connections) = config.process.connections_per_source {
         process["connections_per_source"] = json!(connections);
@@ -181,7 +191,7 @@ fn http2(http2: &Http2) -> Value {
     })
 }
 
-fn tls(config: &Config, profile: &TlsProfile) -> Value {
+pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
         "certificates": profile.certificates.iter().map(|each| certificate(config, each)).collect::<Vec<Value>>(),
         "policy": policy(&profile.policy),
@@ -343,12 +353,15 @@ fn template(pieces: &[Piece]) -> String {
     pieces.iter().map(text).collect()
 }
 
-fn backend(backend: &Backend) -> Value {
+pub fn backend(backend: &Backend) -> Value {
     let timeouts = &backend.timeouts;
     let server = |server: &propylon_config::Server| {
         let mut value = json!({ "address": server_label(server), "weight": server.weight });
         if let Some(connections) = server.max_connections {
             value["max_connections"] = json!(connections);
+        }
+        if server.drain.is_some() {
+            value["drain"] = json!(true);
         }
         if server.backup {
             value["backup"] = json!(true);
@@ -358,7 +371,7 @@ fn backend(backend: &Backend) -> Value {
     let mut value = json!({
         "balance": backend.balance.name(),
         "min_healthy": backend.min_healthy,
-        "servers": backend.servers.iter().map(server).collect::<Vec<Value>>(),
+        "servers": backend.live_servers().map(|(_, each)| server(each)).collect::<Vec<Value>>(),
         "protocol": match backend.protocol {
             ServerProtocol::Http1 => "http1",
             ServerProtocol::Http2 => "h2",
@@ -584,6 +597,7 @@ fn path(path: &Path) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
 
     use propylon_config::Source;
@@ -596,10 +610,15 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        connections_per_source = 90
+        memory_limit = "1GiB"
+        watch_config = true
+        state = "state"
         resolver = { servers = ["10.0.0.2"], ttl_min = "1s" }
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
+        token_file = "token"
         [log]
         access = "logs/access.log"
         level = "warn"
@@ -614,8 +633,16 @@ mod tests {
         [listener.plain]
         bind = "127.0.0.1:8080"
         forwarded = "remove"
+        accept_proxy_protocol = true
+        [listener.relay]
+        bind = "127.0.0.1:8444"
+        protocol = "tcp"
+        tls = "public"
+        alpn = ["imap"]
+        prefer = ["rsa"]
         [tls.public]
-        certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
+        certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }, { path = "d.pem", ocsp = "d.ocsp", default = true }]
+        watch = "3s"
         policy = "modern"
         prefer = ["rsa"]
         tickets = 1
@@ -633,6 +660,7 @@ mod tests {
         ca = "keys-ca.pem"
         timeout = "750ms"
         connections = 3
+        watch = "4s"
         hedge = "off"
         verify = "all"
         [signer.near]
@@ -642,7 +670,7 @@ mod tests {
         [backend.app]
         balance = "consistent-hash"
         hash = { key = { cookie = "user" }, bound = 1.1 }
-        servers = ["10.0.0.1:80", { address = "app.internal:81", weight = 4, max_connections = 7 }, { address = "[fd00::1]:80", backup = true }]
+        servers = [{ address = "10.0.0.1:80", drain = true }, { address = "app.internal:81", weight = 4, max_connections = 7 }, { address = "[fd00::1]:80", backup = true }]
         slow_start = "45s"
         min_healthy = 30
         sticky = { cookie = "seat", key_file = "sticky.key", ttl = "9h", secure = true, http_only = false, same_site = "none", path = "/a" }
@@ -664,6 +692,7 @@ mod tests {
         [backend.raw]
         servers = ["10.0.0.9:1"]
         health = {}
+        send_proxy_protocol = "v2"
         [[route]]
         listener = "web"
         host = "*.shop.example"
@@ -683,6 +712,9 @@ mod tests {
         redirect = { status = 301, scheme = "https", host = "www.shop.example", port = 444, path = "/y" }
         [[route]]
         respond = { status = 418, body = "tea\n", content_type = "text/x-tea" }
+        [[route]]
+        listener = "relay"
+        backend = "raw"
     "#;
 
     fn effective(name: &str, text: &str) -> Value {
@@ -702,10 +734,73 @@ mod tests {
         }
     }
 
+    /// The tables in a value, by their paths; of a list those of its entries.
+    fn tables(value: &Value, path: Vec<String>, found: &mut Vec<Vec<String>>) {
+        let inner: Vec<(String, &Value)> = match value {
+            Value::Object(entries) => entries.iter().map(|(key, value)| (key.clone(), value)).collect(),
+            Value::Array(entries) => entries.iter().enumerate().map(|(at, value)| (at.to_string(), value)).collect(),
+            _ => return,
+        };
+        for (key, value) in inner {
+            let mut path = path.clone();
+            path.push(key);
+            tables(value, path, found);
+        }
+        if value.is_object() {
+            found.push(path);
+        }
+    }
+
+    /// The keys that may stand in a table, by what is said of one that may not; none where any may, or it is no section.
+    fn known_keys(shown: &Value, pointer: &str) -> Option<Vec<String>> {
+        let mut asked = shown.clone();
+        asked.pointer_mut(pointer)?.as_object_mut()?.insert("zqxjzqxjzqxj".into(), json!("?"));
+        let source = Source { name: "a.json".into(), base: PathBuf::new(), text: asked.to_string() };
+        let problems = propylon_config::parse(&source).err()?;
+        let problem =
+            problems.iter().find(|problem| problem.what.contains("unknown") && problem.what.contains("zqxj"))?;
+        Some(problem.fix.split('`').skip(1).step_by(2).map(str::to_owned).collect())
+    }
+
+    /// What is not shown could not change: the difference between two configurations is one between what is shown of them.
+    #[test]
+    fn every_key_that_a_configuration_may_have_is_shown_somewhere() {
+        let shown = effective("a.toml", EVERYTHING);
+        let mut all = Vec::new();
+        tables(&shown, Vec::new(), &mut all);
+        let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut there: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for path in all {
+            let pointer: String = path.iter().map(|step| format!("/{step}")).collect();
+            let Some(keys) = known_keys(&shown, &pointer) else { continue };
+            let named = |place: &usize| ["listener", "tls", "signer", "backend"].contains(&path[*place].as_str());
+            let step = |(place, step): (usize, &String)| match place.checked_sub(1) {
+                Some(0) if named(&0) => "*".to_owned(),
+                _ if step.parse::<usize>().is_ok() => "*".to_owned(),
+                _ => step.clone(),
+            };
+            let kind = path.iter().enumerate().map(step).collect::<Vec<String>>().join(".");
+            known.entry(kind.clone()).or_default().extend(keys);
+            let table = shown.pointer(&pointer).and_then(Value::as_object).into_iter().flatten();
+            there.entry(kind).or_default().extend(table.map(|(key, _)| key.clone()));
+        }
+        assert!(known.len() > 20 && known["process"].contains("watch_config"), "{known:?}");
+        let mut missing = Vec::new();
+        for (kind, keys) in &known {
+            missing.extend(keys.difference(&there[kind]).map(|key| format!("{kind}.{key}")));
+        }
+        // One of several, and one that has one value only.
+        missing.retain(|key| !["backend.*.hash.key.header", "tls.*.early_data"].contains(&key.as_str()));
+        assert!(missing.is_empty(), "show these, and have EVERYTHING set them: {missing:?}");
+    }
+
     #[test]
     fn nothing_that_was_written_is_lost() {
         let shown = effective("a.toml", EVERYTHING);
         assert_eq!(shown["process"]["drain_timeout"], "1500ms");
+        assert_eq!((&shown["process"]["watch_config"], &shown["process"]["state"]), (&json!(true), &json!("state")));
+        assert_eq!(shown["admin"], json!({ "bind": "127.0.0.1:9900", "token_file": "token" }));
+        assert_eq!(shown["backend"]["app"]["servers"][0]["drain"], true);
         let handshakes = json!({ "in_progress": 500, "per_source": 20, "queue_wait": "750ms" });
         assert_eq!(shown["process"]["handshakes"], handshakes);
         assert_eq!(shown["listener"]["web"]["timeouts"]["tunnel_idle"], "3h");

@@ -1,10 +1,11 @@
 //! What the admin address shows, put together from the metrics and the configuration at the moment it is asked for.
 
-use std::net::SocketAddr;
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use propylon_acme::Keeper;
+use propylon_acme::Keeper as Orders;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
 use propylon_tls::{Profile, SHOWN_MAX, Served};
@@ -12,31 +13,33 @@ use serde_json::{Value, json};
 
 use super::effective;
 use crate::acme;
-use crate::certificates::{self, GLANCED_AT_MAX, Shown};
+use crate::certificates::{self, GLANCED_AT_MAX};
 use crate::health::{Health, State};
+use crate::reload::Shown;
 use crate::snapshot::Snapshot;
-use crate::telemetry::{BackendMetrics, ListenerMetrics, Telemetry};
+use crate::telemetry::{ListenerMetrics, Telemetry};
 
 /// What the admin address can show.
 pub struct View {
     pub store: Arc<Store>,
-    /// The one that was started with; its certificates may have been replaced.
-    pub snapshot: Arc<Snapshot>,
-    pub certificates: Shown,
-    pub keeper: Arc<Keeper>,
+    pub shown: Rc<RefCell<Shown>>,
+    pub orders: Arc<Orders>,
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
-    /// By listener: the addresses that were bound, with the ports that the kernel chose.
-    pub addresses: Vec<Vec<SocketAddr>>,
     pub started: Instant,
 }
 
 impl View {
+    /// The snapshot that was published last.
+    pub fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.borrow().snapshot)
+    }
+
     /// Prometheus text.
     pub fn metrics(&self) -> String {
         self.store.prometheus()
-            + &certificates::expiry(&self.certificates.borrow())
-            + &acme::metrics(&self.keeper.status())
+            + &certificates::expiry(&self.current().profiles)
+            + &acme::metrics(&self.orders.status())
     }
 
     pub fn is_draining(&self) -> bool {
@@ -45,7 +48,7 @@ impl View {
 
     /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
     pub fn config(&self) -> String {
-        pretty(&effective::config(&self.snapshot.config))
+        pretty(&effective::config(&self.current().config))
     }
 
     /// What is running, for people and scripts.
@@ -60,12 +63,11 @@ impl View {
 
     /// With so many of each profile's certificates, those that expire first.
     fn running(&self, certificates_max: usize) -> Value {
-        let config = &self.snapshot.config;
-        let listeners = config.listeners.iter().zip(&self.telemetry.listeners).zip(&self.addresses);
-        let listeners = listeners.map(|((listener, metrics), addresses)| self.listener(listener, metrics, addresses));
-        let backends = config.backends.iter().zip(&self.telemetry.backends).enumerate();
-        let backends = backends.map(|(index, (backend, metrics))| self.backend(index, backend, metrics));
-        let certificates = self.certificates.borrow();
+        let snapshot = &self.current();
+        let config = &snapshot.config;
+        let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
+        let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
+        let certificates = &snapshot.profiles;
         // The last column is the main thread's.
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
@@ -73,14 +75,27 @@ impl View {
             "pid": std::process::id(),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
             "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
-            "acme": acme::view(&self.keeper.status()),
+            "acme": acme::view(&self.orders.status()),
             "backends": backends.collect::<Vec<Value>>(),
+        })
+    }
+
+    fn configuration(&self) -> Value {
+        let shown = self.shown.borrow();
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        json!({
+            "generation": shown.snapshot.generation,
+            "origin": shown.origin,
+            "last_reload": shown.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
+            "old_snapshots": shown.older,
+            "oldest_snapshot_age_seconds": shown.oldest_age.as_secs(),
         })
     }
 
@@ -92,11 +107,12 @@ impl View {
         json!({ "connections": sum(|listener| listener.open), "requests_in_progress": sum(|listener| listener.in_progress) })
     }
 
-    fn listener(&self, listener: &Listener, metrics: &ListenerMetrics, addresses: &[SocketAddr]) -> Value {
+    fn listener(&self, snapshot: &Snapshot, place: usize, listener: &Listener) -> Value {
+        let metrics = &self.telemetry.listeners[place];
         json!({
             "name": listener.name,
-            "addresses": addresses,
-            "tls": listener.tls.map(|id| self.snapshot.config.tls[id.0].name.as_str()),
+            "addresses": snapshot.addresses(place),
+            "tls": listener.tls.map(|id| snapshot.config.tls[id.0].name.as_str()),
             "connections": self.store.level(metrics.open),
             "connections_total": self.store.count(metrics.accepted),
             "requests_in_progress": self.store.level(metrics.in_progress),
@@ -105,25 +121,27 @@ impl View {
     }
 
     /// By worker, what it takes the server's latency for; null where that is of no concern, or nothing is known.
-    fn latencies(&self, backend: usize, server: usize) -> Value {
-        if !matches!(self.snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
+    fn latencies(snapshot: &Snapshot, backend: usize, server: usize) -> Value {
+        if !matches!(snapshot.config.backends[backend].balance, Balance::P2cEwma { .. }) {
             return Value::Null;
         }
         let millis = |micros: u64| (micros > 0).then_some(micros as f64 / 1e3);
-        self.snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
+        snapshot.balance[backend].loads.latencies_us(server).map(millis).collect()
     }
 
-    fn backend(&self, index: usize, backend: &Backend, metrics: &BackendMetrics) -> Value {
-        let servers = backend.servers.iter().zip(&self.snapshot.servers[index]).zip(&metrics.servers);
-        let servers = servers.enumerate().map(|(place, ((configured, server), metrics))| {
+    fn backend(&self, snapshot: &Snapshot, place: usize, backend: &Backend) -> Value {
+        let metrics = &self.telemetry.backends[place];
+        let servers = backend.live_servers().map(|(at, configured)| {
+            let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
                 "resolved": *server.notice.addresses(),
-                "health": health(&self.health.state(index, place)),
+                "health": health(&self.health.state(place, at)),
                 "weight": configured.weight,
+                "draining": configured.drain.is_some(),
                 "backup": configured.backup,
                 "requests_in_flight": self.store.level(metrics.in_flight),
-                "latency_estimates_ms": self.latencies(index, place),
+                "latency_estimates_ms": View::latencies(snapshot, place, at),
                 "max_connections": configured.max_connections,
                 "connections": self.store.level(metrics.open),
                 "connections_idle": self.store.level(metrics.idle),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use propylon_config::Source;
+use propylon_config::{AdminBind, Source};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use sample::{Figures, Sample};
@@ -71,7 +71,10 @@ fn admin(arguments: &Arguments) -> Result<SocketAddr, String> {
     let (config, _) = propylon_config::parse(&source).map_err(told)?;
     let admin =
         config.admin.ok_or_else(|| format!("{} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there", path.display()));
-    admin.map(|admin| admin.bind)
+    let only_tcp = |bind: AdminBind| {
+        format!("[admin] is at {bind}, and this command connects by TCP only; use curl --unix-socket")
+    };
+    admin.and_then(|admin| admin.bind.address().ok_or_else(|| only_tcp(admin.bind)))
 }
 
 /// Draws until q, Esc or Ctrl-C. An engine that does not answer for a while is told of, and asked again.

@@ -56,7 +56,7 @@ impl House {
         let (telemetry, store) = Telemetry::new(&config, 1);
         let (snapshot, _) = Snapshot::compile(config, Arc::new(Tickets::new())).unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot), 1), 0, Deferral::ALL, &parking);
+        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, Deferral::ALL, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
         let column = Store::column(&store, 0);
         let core =

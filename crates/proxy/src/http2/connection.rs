@@ -336,7 +336,7 @@ impl Driver {
             self.say_goodbye(Reason::ENHANCE_YOUR_CALM, now);
             return Limit::SaysGoodbye;
         }
-        if core.draining.get() && self.draining.is_none() {
+        if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated()) {
             self.draining = Some(now);
             self.library.graceful_shutdown();
             return Limit::SaysGoodbye;
@@ -384,6 +384,13 @@ impl Driver {
         }
         link.connection.borrow().deadline.set(due, context.waker());
         Limit::Kept
+    }
+
+    /// Its listener has other terms by now, which were agreed on when the connection began: the client is to come again for
+    /// them.
+    fn is_outdated(&self) -> bool {
+        let link = &self.link;
+        link.core.snapshot().listener(link.listener).http2 != link.limits
     }
 
     /// When to look again.

@@ -10,13 +10,14 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
 use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::sleep;
 
 use super::wire::stage;
 use crate::attempt::{Attempt, Repeatable};
@@ -24,7 +25,7 @@ use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
 use crate::notice::{Notice, Way};
-use crate::pool::{Permit, PoolKey, Returned, ServerConnection};
+use crate::pool::{Permit, PoolKey, ServerConnection};
 use crate::seat;
 use crate::server::ServerStream;
 use crate::snapshot::CoreSnapshot;
@@ -43,6 +44,8 @@ const DATA_FRAME_CHARGE: usize = 256;
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of ours that a server may answer wrongly on one connection.
 const ERRORS_MAX: usize = 1000;
+/// How long a connection that was made for requests of an earlier configuration waits for them, in milliseconds.
+const LATECOMER_MILLIS: u64 = 1_000;
 /// Connections to one server that a core makes at the same time.
 const CONNECTING_MAX: usize = 4;
 
@@ -59,6 +62,10 @@ pub struct Lane {
     failure: Cell<Option<Attempt>>,
     /// The server has agreed on HTTP/1.1 the last time.
     speaks_http1: Cell<bool>,
+    /// Only requests of earlier configurations come here.
+    abandoned: Cell<bool>,
+    /// There are more connections than there may be, since the limit was lowered.
+    shedding: Cell<bool>,
 }
 
 /// A connection to a server.
@@ -69,7 +76,6 @@ pub struct ServerLink {
     seats: Cell<usize>,
     /// Streams begun on it.
     requests: Cell<u32>,
-    requests_max: u32,
     expires: Option<Instant>,
     /// Whether its server is open and still where the connection leads.
     notice: Arc<Notice>,
@@ -91,6 +97,9 @@ impl Drop for ServerSeat {
     fn drop(&mut self) {
         self.link.seats.set(self.link.seats.get() - 1);
         self.link.left.set(self.core.timers.now());
+        if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
+            self.link.close();
+        }
         self.lane.wake();
     }
 }
@@ -129,7 +138,7 @@ impl ServerLink {
         current
     }
 
-    fn has_room(&self, streams_max: usize) -> bool {
+    fn has_room(&self, streams_max: usize, requests_max: u32) -> bool {
         let mut send = self.send.borrow_mut();
         let Some(sender) = send.as_mut() else { return false };
         // Says so when the server has said GOAWAY or the connection is lost.
@@ -138,7 +147,7 @@ impl ServerLink {
             self.close();
             return false;
         }
-        let worn = self.requests.get() >= self.requests_max;
+        let worn = self.requests.get() >= requests_max;
         if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) || !self.is_current() {
             drop(send);
             self.close();
@@ -150,17 +159,57 @@ impl ServerLink {
 
 impl Lane {
     /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
-    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>, streams_max: usize) -> Option<ServerSeat> {
+    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>, streams_max: usize, requests_max: u32) -> Option<ServerSeat> {
         let links = self.links.borrow();
-        let with_room = links.iter().filter(|link| link.has_room(streams_max));
+        let with_room = links.iter().filter(|link| link.has_room(streams_max, requests_max));
         let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
         link.seats.set(link.seats.get() + 1);
         link.requests.set(link.requests.get().saturating_add(1));
         Some(ServerSeat { link, lane: Rc::clone(self), core: Rc::clone(core) })
     }
 
-    pub fn has_room(&self, streams_max: usize) -> bool {
-        self.links.borrow().iter().any(|link| link.has_room(streams_max))
+    pub fn has_room(&self, streams_max: usize, requests_max: u32) -> bool {
+        self.links.borrow().iter().any(|link| link.has_room(streams_max, requests_max))
+    }
+
+    /// The configuration that is in force has no use for these connections: each ends with its last stream. Requests that
+    /// began before find them, and get others, for as long as they last.
+    pub fn abandon(&self) {
+        self.abandoned.set(true);
+        self.close_unused();
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.get()
+    }
+
+    /// There are more connections than there may be now, over all cores: those that nobody uses end, the others one by one.
+    pub fn shed_from_here_on(&self) {
+        self.shedding.set(true);
+        self.close_unused();
+    }
+
+    pub fn is_shedding(&self) -> bool {
+        self.shedding.get()
+    }
+
+    /// Has the emptiest connection end with its streams, if there is another and none is ending already.
+    pub fn shed(&self, is_over: bool) {
+        if !is_over {
+            return self.shedding.set(false);
+        }
+        let links = self.links.borrow();
+        let is_ending = |link: &Rc<ServerLink>| link.send.borrow().is_none();
+        if links.len() > 1
+            && !links.iter().any(is_ending)
+            && let Some(emptiest) = links.iter().min_by_key(|link| link.seats.get())
+        {
+            emptiest.close();
+        }
+    }
+
+    fn close_unused(&self) {
+        self.links.borrow().iter().filter(|link| link.seats.get() == 0).for_each(|link| link.close());
     }
 
     pub fn is_connecting(&self) -> bool {
@@ -187,16 +236,21 @@ impl Lane {
     }
 
     /// Takes in a connection whose server wants to be spoken to in HTTP/1.1: whoever waits finds it in the pool.
-    fn keep(&self, core: &Core, snapshot: &CoreSnapshot, backend: BackendId, made: Box<ServerConnection>) {
+    async fn keep(&self, core: &Core, snapshot: &CoreSnapshot, backend: BackendId, made: Box<ServerConnection>) {
         let (pool, server) = (&snapshot.backends[backend.0].pool, made.key.server);
         self.speaks_http1.set(true);
-        if pool.check_in(made, core.timers.now()) == Returned::Closed {
-            core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
-            return self.failed(Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent });
-        }
+        // Where idle ones are not kept it is for whoever waits all the same.
+        pool.lend(made, core.timers.now());
         core.report_idle(backend.0, pool, server);
         self.connecting.set(self.connecting.get() - 1);
         self.wake();
+        if !pool.keeps(server) {
+            sleep(Duration::from_millis(LATECOMER_MILLIS)).await;
+            for _ in 0..pool.take_back(server) {
+                core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+            }
+            core.report_idle(backend.0, pool, server);
+        }
     }
 
     pub fn failures(&self) -> u64 {
@@ -266,7 +320,7 @@ async fn live(
     // Over TLS a server says by ALPN that it speaks HTTP/2 (RFC 9113 §3.2), which is what was offered first.
     let agreed = !is_tls || made.stream.facts().is_some_and(|facts| facts.alpn == Some(0));
     if config.protocol == ServerProtocol::Auto && !agreed {
-        return lane.keep(&core, &snapshot, backend, made);
+        return lane.keep(&core, &snapshot, backend, made).await;
     }
     let ServerConnection { stream, permit, expires, way, .. } = *made;
     let wire = Rc::new(Wired::new(&core, stream));
@@ -283,7 +337,6 @@ async fn live(
         is_tls,
         seats: Cell::new(0),
         requests: Cell::new(0),
-        requests_max: config.max_requests.map_or(u32::MAX, u32::from),
         expires,
         notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
         way: Cell::new(way),
@@ -294,18 +347,16 @@ async fn live(
     lane.connecting.set(lane.connecting.get() - 1);
     lane.links.borrow_mut().push(Rc::clone(&link));
     lane.wake();
-    let idle = config.timeouts.idle.as_millis() as u64;
-    let ping = config.http2.ping.as_millis() as u64;
     drop(snapshot);
     let mut driver = Driver {
         core: Rc::clone(&core),
         link: Rc::clone(&link),
+        lane: Rc::clone(&lane),
+        backend,
         connection,
         wire,
         pings: None,
         pinged: None,
-        idle,
-        ping,
     };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
@@ -376,13 +427,13 @@ async fn greet(
 struct Driver {
     core: Rc<Core>,
     link: Rc<ServerLink>,
+    lane: Rc<Lane>,
+    backend: BackendId,
     connection: Connection<ServerWire, Bytes>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
     pinged: Option<u64>,
-    idle: u64,
-    ping: u64,
 }
 
 impl Driver {
@@ -401,16 +452,23 @@ impl Driver {
         }
         let now = self.core.timers.now();
         let mut due = u64::MAX;
+        // The place is this backend's for as long as the connection is counted as open.
+        let (idle, ping) = {
+            let snapshot = self.core.snapshot();
+            let config = &snapshot.shared.config.backends[self.backend.0];
+            (config.timeouts.idle.as_millis() as u64, config.http2.ping.as_millis() as u64)
+        };
         if self.link.seats.get() == 0 {
-            let quiet = self.link.left.get() + self.idle;
+            let patience = if self.lane.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
+            let quiet = self.link.left.get() + patience;
             if now >= quiet || self.core.draining.get() {
                 self.link.close();
             }
             due = quiet.max(now + 1);
         } else {
             // Seats that are left wake nobody here.
-            due = due.min(now + self.idle);
-            if self.poll_ping(context, now, &mut due) {
+            due = due.min(now + idle);
+            if self.poll_ping(context, now, ping, &mut due) {
                 return Poll::Ready(());
             }
         }
@@ -419,23 +477,23 @@ impl Driver {
     }
 
     /// A server that says nothing for a while, with streams open, is asked whether it is there. True when it is not.
-    fn poll_ping(&mut self, context: &mut Context<'_>, now: u64, due: &mut u64) -> bool {
+    fn poll_ping(&mut self, context: &mut Context<'_>, now: u64, ping: u64, due: &mut u64) -> bool {
         let Some(pings) = &mut self.pings else { return false };
         if let Some(since) = self.pinged {
             match pings.poll_pong(context) {
                 Poll::Ready(_) => self.pinged = None,
-                Poll::Pending if now >= since + self.ping => return true,
-                Poll::Pending => *due = (*due).min(since + self.ping),
+                Poll::Pending if now >= since + ping => return true,
+                Poll::Pending => *due = (*due).min(since + ping),
             }
         }
         if self.pinged.is_none() {
-            let quiet_due = self.wire.heard_at.get() + self.ping;
+            let quiet_due = self.wire.heard_at.get() + ping;
             if now >= quiet_due && pings.send_ping(Ping::opaque()).is_ok() {
                 self.pinged = Some(now);
                 // The library sends it when it is polled next.
                 context.waker().wake_by_ref();
             }
-            *due = (*due).min(quiet_due.max(now + self.ping));
+            *due = (*due).min(quiet_due.max(now + ping));
         }
         false
     }

@@ -53,7 +53,7 @@ pub async fn dial(
         let Found::Permit(permit) = found else { unreachable!("an idle connection is not new") };
         note.server = Some(server as u32);
         note.attempts += 1;
-        let turn = Turn::begin(&core, &snapshot.backends, backend.0, server);
+        let turn = Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server);
         let began = Instant::now();
         let opened = open(connection, snapshot, backend, server, &header).await;
         let micros = began.elapsed().as_micros() as u64;

@@ -22,13 +22,22 @@ const READ_BYTES: usize = 16 * 1024;
 /// Reads in a row before others get their turn.
 const READS_MAX: usize = 16;
 
-/// Keeps one of a signer's connections up, for as long as the core lives.
+/// Keeps one of a signer's connections up, for as long as the signer is there.
 pub async fn keep(signer: Rc<Signer>, at: usize) {
+    tokio::select! {
+        () = keep_up(&signer, at) => {}
+        () = signer.ended() => {
+            signer.with(|dispatch, now| dispatch.closed(at, "the signer is out of the configuration", now));
+        }
+    }
+}
+
+async fn keep_up(signer: &Rc<Signer>, at: usize) {
     let mut failures = 0;
     loop {
         signer.with(|dispatch, now| dispatch.begin(at, now));
-        let why = match Connection::open(&signer, at, failures) {
-            Ok(mut connection) => poll_fn(|context| connection.poll(context, &signer)).await,
+        let why = match Connection::open(signer, at, failures) {
+            Ok(mut connection) => poll_fn(|context| connection.poll(context, signer)).await,
             Err(error) => error.to_string(),
         };
         let was_up = signer.with(|dispatch, now| {

@@ -158,7 +158,7 @@ pub fn start(signers: Vec<(String, Arc<Places>)>) -> io::Result<()> {
     Ok(())
 }
 
-/// As long as the process lives.
+/// As long as anybody else has the signers.
 fn keep_looking(signers: &[(String, Arc<Places>)]) {
     let started = Instant::now();
     for (_, places) in signers {
@@ -166,7 +166,7 @@ fn keep_looking(signers: &[(String, Arc<Places>)]) {
     }
     let schedule = |places: &Places| places.places.iter().map(|_| Schedule::new(places.interval)).collect::<Vec<_>>();
     let mut schedules: Vec<Vec<Schedule>> = signers.iter().map(|(_, places)| schedule(places)).collect();
-    loop {
+    while signers.iter().any(|(_, places)| Arc::strong_count(places) > 1) {
         for ((signer, places), schedules) in signers.iter().zip(&mut schedules) {
             for (server, schedule) in schedules.iter_mut().enumerate() {
                 let place = &places.places[server];

@@ -1,0 +1,302 @@
+//! One configuration after another: what stays keeps its place.
+//!
+//! Inside, things are known by their places in the lists of [`Config`], and connections and requests outlive the
+//! configuration that they began with. So a place means the same for as long as anybody may speak of it: what is in both
+//! configurations is found by its name and keeps its place, what is gone holds it (marked as retired) until nobody uses
+//! it any more, and only then is it given to something new.
+
+use crate::model::{Action, Backend, BackendId, Config, Listener, ListenerId, Server, Signer, SignerId, SignerServer};
+
+/// Retired places that nobody uses any more. What lies beyond a list's end is not free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FreePlaces {
+    /// By place of the listener.
+    pub listeners: Vec<bool>,
+    /// By place of the backend.
+    pub backends: Vec<bool>,
+    /// By place of the backend, then of the server.
+    pub servers: Vec<Vec<bool>>,
+}
+
+impl Config {
+    /// The same configuration with its lists ordered so that what `earlier` has as well stands where it stands there.
+    /// What only `earlier` has is kept, retired in `generation`.
+    #[must_use]
+    pub fn succeeding(self, earlier: &Config, generation: u64, free: &FreePlaces) -> Config {
+        let Config { process, admin, log, listeners, mut tls, signers, acmes, backends, mut routes } = self;
+        let is_free = |places: &[bool], place: usize| places.get(place).is_some_and(|free| *free);
+        let (listeners, listener_places) =
+            arrange(listeners, &earlier.listeners, generation, |place| is_free(&free.listeners, place));
+        let (mut backends, backend_places) =
+            arrange(backends, &earlier.backends, generation, |place| is_free(&free.backends, place));
+        for (place, backend) in backends.iter_mut().enumerate() {
+            let Some(before) = earlier.backends.get(place) else { continue };
+            let mine = free.servers.get(place).map_or(&[][..], Vec::as_slice);
+            let servers = std::mem::take(&mut backend.servers);
+            let servers = if backend.retired.is_some() { Vec::new() } else { servers };
+            (backend.servers, _) = arrange(servers, &before.servers, generation, |place| is_free(mine, place));
+        }
+        // A remote key knows its signer by place for as long as it is in use anywhere: these are never given to others.
+        let (signers, signer_places) = arrange(signers, &earlier.signers, generation, |_| false);
+        for profile in &mut tls {
+            profile.signer = profile.signer.map(|id| SignerId(signer_places[id.0]));
+        }
+        for route in &mut routes {
+            route.listener = route.listener.map(|id| ListenerId(listener_places[id.0]));
+            if let Action::Backend(id) = &mut route.action {
+                *id = BackendId(backend_places[id.0]);
+            }
+        }
+        Config { process, admin, log, listeners, tls, signers, acmes, backends, routes }
+    }
+
+    /// The listeners that are not retired, with their places.
+    pub fn live_listeners(&self) -> impl Iterator<Item = (usize, &Listener)> {
+        self.listeners.iter().enumerate().filter(|(_, listener)| listener.retired.is_none())
+    }
+
+    /// The backends that are not retired, with their places.
+    pub fn live_backends(&self) -> impl Iterator<Item = (usize, &Backend)> {
+        self.backends.iter().enumerate().filter(|(_, backend)| backend.retired.is_none())
+    }
+
+    /// The signers that are not retired, with their places.
+    pub fn live_signers(&self) -> impl Iterator<Item = (usize, &Signer)> {
+        self.signers.iter().enumerate().filter(|(_, signer)| signer.retired.is_none())
+    }
+}
+
+impl Backend {
+    /// The servers that are not retired, with their places.
+    pub fn live_servers(&self) -> impl Iterator<Item = (usize, &Server)> {
+        self.servers.iter().enumerate().filter(|(_, server)| server.retired.is_none())
+    }
+}
+
+/// What has a place.
+trait Placed: Clone {
+    /// Whether the later one goes on where the earlier one was.
+    fn continues(&self, earlier: &Self) -> bool;
+    fn retired(&mut self) -> &mut Option<u64>;
+    /// Gives up what it refers to by places that will mean something else.
+    fn retire(&mut self, generation: u64) {
+        self.retired().get_or_insert(generation);
+    }
+}
+
+impl Placed for Listener {
+    fn continues(&self, earlier: &Listener) -> bool {
+        self.name == earlier.name
+    }
+
+    fn retired(&mut self) -> &mut Option<u64> {
+        &mut self.retired
+    }
+
+    fn retire(&mut self, generation: u64) {
+        self.retired.get_or_insert(generation);
+        self.tls = None;
+    }
+}
+
+impl Placed for Backend {
+    fn continues(&self, earlier: &Backend) -> bool {
+        self.name == earlier.name
+    }
+
+    fn retired(&mut self) -> &mut Option<u64> {
+        &mut self.retired
+    }
+}
+
+impl Placed for Server {
+    fn continues(&self, earlier: &Server) -> bool {
+        self.address == earlier.address
+    }
+
+    fn retired(&mut self) -> &mut Option<u64> {
+        &mut self.retired
+    }
+}
+
+impl Placed for Signer {
+    /// A signer is one whole: with anything else about it, it is another.
+    fn continues(&self, earlier: &Signer) -> bool {
+        // All of its fields: one that is new has to be compared as well.
+        let Signer {
+            name,
+            servers,
+            identity,
+            ca,
+            timeout,
+            connections,
+            hedge,
+            verify,
+            resolve_interval,
+            watch,
+            retired,
+            at: _,
+        } = earlier;
+        let same_servers = |one: &[SignerServer], two: &[SignerServer]| {
+            let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
+            one.iter().map(of).eq(two.iter().map(of))
+        };
+        // Its connections have ended.
+        retired.is_none()
+            && (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
+            && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
+            && (self.timeout, self.connections, self.hedge, self.verify) == (*timeout, *connections, *hedge, *verify)
+            && same_servers(&self.servers, servers)
+    }
+
+    fn retired(&mut self) -> &mut Option<u64> {
+        &mut self.retired
+    }
+}
+
+/// The later ones, each in its place, and by their order before, where that is.
+fn arrange<T: Placed>(
+    later: Vec<T>,
+    earlier: &[T],
+    generation: u64,
+    is_free: impl Fn(usize) -> bool,
+) -> (Vec<T>, Vec<usize>) {
+    let mut arranged: Vec<Option<T>> = vec![None; earlier.len()];
+    let mut places = vec![usize::MAX; later.len()];
+    let mut newcomers = Vec::new();
+    for (index, entry) in later.into_iter().enumerate() {
+        let same = |place: &usize| arranged[*place].is_none() && entry.continues(&earlier[*place]);
+        match (0..earlier.len()).find(same) {
+            Some(place) => {
+                arranged[place] = Some(entry);
+                places[index] = place;
+            }
+            None => newcomers.push((index, entry)),
+        }
+    }
+    for (index, entry) in newcomers {
+        let vacant = (0..earlier.len()).find(|place| arranged[*place].is_none() && is_free(*place));
+        places[index] = match vacant {
+            Some(place) => {
+                arranged[place] = Some(entry);
+                place
+            }
+            None => {
+                arranged.push(Some(entry));
+                arranged.len() - 1
+            }
+        };
+    }
+    let keep = |(place, entry): (usize, Option<T>)| {
+        entry.unwrap_or_else(|| {
+            let mut gone = earlier[place].clone();
+            gone.retire(generation);
+            gone
+        })
+    };
+    (arranged.into_iter().enumerate().map(keep).collect(), places)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Source, parse};
+
+    use super::*;
+
+    fn config(listeners: &[&str], backends: &[(&str, &[u16])]) -> Config {
+        let mut text = String::new();
+        for (port, name) in (8000..).zip(listeners) {
+            text += &format!("[listener.{name}]\nbind = \"127.0.0.1:{port}\"\n");
+        }
+        for (name, ports) in backends {
+            let servers: Vec<String> = ports.iter().map(|port| format!("\"10.0.0.1:{port}\"")).collect();
+            text += &format!("[backend.{name}]\nservers = [{}]\n", servers.join(", "));
+        }
+        for name in listeners {
+            for (backend, _) in backends {
+                text += &format!("[[route]]\nlistener = \"{name}\"\nhost = \"{backend}\"\nbackend = \"{backend}\"\n");
+            }
+        }
+        parse(&Source { name: "a.toml".into(), base: "".into(), text }).expect("a good configuration").0
+    }
+
+    /// Names and ports, with a `-` before what is retired.
+    fn places(config: &Config) -> String {
+        let mark = |retired: Option<u64>| if retired.is_some() { "-" } else { "" };
+        let listeners = config.listeners.iter().map(|each| format!("{}{}", mark(each.retired), each.name));
+        let servers = |backend: &Backend| {
+            let server = |server: &Server| match &server.address {
+                crate::ServerAddress::Ip(address) => format!("{}{}", mark(server.retired), address.port()),
+                crate::ServerAddress::Name { host, .. } => host.clone(),
+                crate::ServerAddress::Srv { name } => name.clone(),
+            };
+            backend.servers.iter().map(server).collect::<Vec<_>>().join(",")
+        };
+        let backends = config.backends.iter();
+        let backends = backends.map(|each| format!("{}{}({})", mark(each.retired), each.name, servers(each)));
+        listeners.chain(backends).collect::<Vec<_>>().join(" ")
+    }
+
+    fn free(config: &Config) -> FreePlaces {
+        FreePlaces {
+            listeners: config.listeners.iter().map(|each| each.retired.is_some()).collect(),
+            backends: config.backends.iter().map(|each| each.retired.is_some()).collect(),
+            servers: config
+                .backends
+                .iter()
+                .map(|each| each.servers.iter().map(|server| server.retired.is_some()).collect())
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn what_stays_keeps_its_place_and_what_goes_holds_it() {
+        let first = config(&["web", "api"], &[("app", &[1, 2, 3]), ("old", &[9])]);
+        let second = config(&["api", "new"], &[("fresh", &[7]), ("app", &[3, 4, 1])]);
+        let second = second.succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(places(&second), "-web api new app(1,-2,3,4) -old(-9) fresh(7)");
+        // Routes lead where they led.
+        for route in &second.routes {
+            let Action::Backend(id) = route.action else { panic!("a route to a backend") };
+            let host = crate::HostPattern::Exact(second.backends[id.0].name.clone());
+            assert_eq!(route.host, host);
+            assert!(second.listeners[route.listener.expect("a listener").0].retired.is_none());
+        }
+        assert_eq!(second.live_backends().map(|(_, each)| each.name.as_str()).collect::<Vec<_>>(), ["app", "fresh"]);
+        assert_eq!(second.backends[0].live_servers().map(|(place, _)| place).collect::<Vec<_>>(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_retired_place_goes_to_another_only_when_nobody_uses_it() {
+        let first = config(&["web"], &[("app", &[1, 2])]);
+        let second = config(&["web"], &[("app", &[1])]).succeeding(&first, 2, &FreePlaces::default());
+        let third = || config(&["web"], &[("app", &[1, 3])]);
+        assert_eq!(places(&third().succeeding(&second, 3, &FreePlaces::default())), "web app(1,-2,3)");
+        assert_eq!(places(&third().succeeding(&second, 3, &free(&second))), "web app(1,3)");
+        // One that comes back is itself again, free or not.
+        let back = config(&["web"], &[("app", &[2, 1])]).succeeding(&second, 3, &free(&second));
+        assert_eq!(places(&back), "web app(1,2)");
+        // The first retirement is the one that counts.
+        let still = config(&["web"], &[("app", &[1])]).succeeding(&second, 3, &FreePlaces::default());
+        assert_eq!(still.backends[0].servers[1].retired, Some(2));
+    }
+
+    #[test]
+    fn a_retired_backend_retires_its_servers_and_comes_back_with_them() {
+        let first = config(&["web"], &[("app", &[1, 2]), ("more", &[5])]);
+        let second = config(&["web"], &[("app", &[1])]).succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(places(&second), "web app(1,-2) -more(-5)");
+        let third = config(&["web"], &[("more", &[6, 5]), ("app", &[1])]).succeeding(&second, 3, &free(&second));
+        assert_eq!(places(&third), "web app(1,-2) more(5,6)");
+    }
+
+    #[test]
+    fn any_number_of_changes_takes_no_more_places_than_were_ever_in_use_at_once() {
+        let mut current = config(&["web"], &[("app", &[1, 2])]);
+        for generation in 2_u16..500 {
+            let next = config(&["web"], &[("app", &[generation * 2, generation * 2 + 1])]);
+            current = next.succeeding(&current, generation.into(), &free(&current));
+            assert!(current.backends[0].servers.len() <= 4, "{}", places(&current));
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! What the admin address changes: who may, what was asked for, and what is answered.
+//!
+//! Whoever can connect to a Unix socket may; by TCP a token is asked for, and without a token file there are no changes at
+//! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
+//! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
+
+use std::num::{NonZeroU16, NonZeroU32};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, WWW_AUTHENTICATE};
+use hyper::{Method, Request, Response, StatusCode};
+use propylon_config::{Problem, SOURCE_BYTES_MAX};
+use propylon_metrics::Store;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::{Office, only_looking, typed};
+use crate::reload::{Change, Done, Refused, Settings};
+
+/// From the end of the head to the end of the body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A chain with its key, and a description of a server.
+const PEM_BYTES_MAX: usize = 256 * 1024;
+const SERVER_BYTES_MAX: usize = 4 * 1024;
+/// A wrong token is answered after this: there are few connections, so it slows guessing down.
+const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
+/// A token that is shorter could be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+/// A change that the keeper of the configuration is asked for.
+pub struct Ask {
+    pub change: Change,
+    pub dry_run: bool,
+    /// Only if this is the one in effect.
+    pub generation: Option<u64>,
+    pub reply: oneshot::Sender<Result<Done, NotDone>>,
+}
+
+/// Why a change was not made.
+pub enum NotDone {
+    /// This one is in effect.
+    OtherGeneration(u64),
+    Refused(Refused),
+}
+
+/// An answer that says what is wrong.
+struct Wrong {
+    status: StatusCode,
+    what: String,
+    fix: &'static str,
+    /// One of `telemetry::ADMIN_REFUSALS`, where it is counted.
+    counted: Option<&'static str>,
+}
+
+impl Wrong {
+    fn new(status: StatusCode, what: impl Into<String>, fix: &'static str) -> Wrong {
+        Wrong { status, what: what.into(), fix, counted: None }
+    }
+
+    fn counted(self, reason: &'static str) -> Wrong {
+        Wrong { counted: Some(reason), ..self }
+    }
+}
+
+/// What a path and a method ask for, before the body is read.
+enum Errand {
+    Config,
+    Reload,
+    AddServer(String),
+    ChangeServer(String, String),
+    RemoveServer(String, String),
+    PutCertificate(String, String),
+    RemoveCertificate(String, String),
+}
+
+/// Answers whatever is not just looking.
+pub(super) async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+    match proceed(request, office).await {
+        Ok(response) => response,
+        Err(wrong) => {
+            let metrics = &office.view.telemetry.process.reloads;
+            if let Some(counter) = wrong.counted.and_then(|reason| metrics.refused(reason)) {
+                let store = &office.view.store;
+                Store::column(store, store.columns() - 1).increment(counter);
+            }
+            if wrong.counted == Some("wrong-token") {
+                sleep(WRONG_TOKEN_WAIT).await;
+            }
+            let problem = Problem::error("request", None, wrong.what, wrong.fix);
+            let mut response = refused(wrong.status, &[problem]);
+            if wrong.status == StatusCode::UNAUTHORIZED {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            response
+        }
+    }
+}
+
+async fn proceed(request: Request<Incoming>, office: &Office) -> Result<Response<Full<Bytes>>, Wrong> {
+    let Some(errand) = errand(request.method(), request.uri().path())? else { return Ok(only_looking()) };
+    authorize(request.headers(), office)?;
+    let dry_run = is_dry_run(request.uri().query())?;
+    let generation = if_match(request.headers())?;
+    let change = errand.with_body(request).await?;
+    let (reply, outcome) = oneshot::channel();
+    let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
+    let ask = Ask { change, dry_run, generation, reply };
+    // Waits while others' changes are made; the connection's own time is its limit.
+    office.asks.send(ask).await.map_err(|_| gone(()))?;
+    let outcome = outcome.await.map_err(|_| gone(()))?;
+    Ok(match outcome {
+        Ok(done) => told(&done, dry_run),
+        Err(NotDone::OtherGeneration(current)) => {
+            let what = format!("generation {current} is in effect");
+            let problem = Problem::error("If-Match", None, what, "read /v1/config again, and decide anew");
+            refused(StatusCode::PRECONDITION_FAILED, &[problem])
+        }
+        Err(NotDone::Refused(why)) => {
+            let one = |what: String, fix: &str| vec![Problem::error("request", None, what, fix)];
+            match why {
+                Refused::Problems(problems) => refused(StatusCode::UNPROCESSABLE_ENTITY, &problems),
+                Refused::Forbidden(what, fix) => refused(StatusCode::CONFLICT, &one(what, fix)),
+                Refused::Unknown(what) => refused(StatusCode::NOT_FOUND, &one(what, "see /v1/snapshot")),
+                Refused::Taken(what) => refused(StatusCode::CONFLICT, &one(what, "use PATCH to change it")),
+                Refused::State(what) => refused(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    &one(
+                        format!("the state cannot be written: {what}"),
+                        "check process.state, its rights and the disk",
+                    ),
+                ),
+            }
+        }
+    })
+}
+
+/// None where nothing can be changed, whoever asks.
+fn errand(method: &Method, path: &str) -> Result<Option<Errand>, Wrong> {
+    let segments: Option<Vec<String>> = path.trim_start_matches('/').split('/').map(decoded).collect();
+    let wrong = || Wrong::new(StatusCode::BAD_REQUEST, "the path cannot be decoded", "encode it as UTF-8");
+    let segments = segments.ok_or_else(wrong)?;
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let own = |text: &str| text.to_owned();
+    Ok(match (method, segments.as_slice()) {
+        (&Method::PUT, ["v1", "config"] | ["config"]) => Some(Errand::Config),
+        (&Method::POST, ["v1", "reload"]) => Some(Errand::Reload),
+        (&Method::POST, ["v1", "backends", name, "servers"]) => Some(Errand::AddServer(own(name))),
+        (&Method::PATCH, ["v1", "backends", name, "servers", address]) => {
+            Some(Errand::ChangeServer(own(name), own(address)))
+        }
+        (&Method::DELETE, ["v1", "backends", name, "servers", address]) => {
+            Some(Errand::RemoveServer(own(name), own(address)))
+        }
+        (&Method::PUT, ["v1", "certificates", profile, name]) => Some(Errand::PutCertificate(own(profile), own(name))),
+        (&Method::DELETE, ["v1", "certificates", profile, name]) => {
+            Some(Errand::RemoveCertificate(own(profile), own(name)))
+        }
+        _ => None,
+    })
+}
+
+impl Errand {
+    async fn with_body(self, request: Request<Incoming>) -> Result<Change, Wrong> {
+        Ok(match self {
+            Errand::Reload => Change::ReadAgain,
+            Errand::RemoveServer(backend, address) => Change::RemoveServer { backend, address },
+            Errand::RemoveCertificate(profile, name) => Change::RemoveCertificate { profile, name },
+            Errand::Config => {
+                let kind = media_type(&request, &["application/json", "application/toml"])?;
+                let text = body(request, SOURCE_BYTES_MAX).await?;
+                Change::Push { text, is_json: kind == "application/json" }
+            }
+            Errand::AddServer(backend) => {
+                media_type(&request, &["application/json"])?;
+                let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
+                let address = value["address"].as_str().ok_or_else(|| bad("`address` is missing"))?.to_owned();
+                Change::AddServer { backend, address, settings: settings(&value, true)? }
+            }
+            Errand::ChangeServer(backend, address) => {
+                media_type(&request, &["application/json"])?;
+                let value = parse(&body(request, SERVER_BYTES_MAX).await?)?;
+                Change::ChangeServer { backend, address, settings: settings(&value, false)? }
+            }
+            Errand::PutCertificate(profile, name) => {
+                media_type(&request, &["application/x-pem-file", "application/pem-certificate-chain"])?;
+                Change::PutCertificate { profile, name, pem: body(request, PEM_BYTES_MAX).await? }
+            }
+        })
+    }
+}
+
+fn authorize(headers: &HeaderMap, office: &Office) -> Result<(), Wrong> {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"same-origin" && site != b"none") {
+        let wrong = Wrong::new(StatusCode::FORBIDDEN, "browsers change nothing here", "use curl, or a program");
+        return Err(wrong.counted("cross-site"));
+    }
+    let Some(file) = &office.token_file else {
+        if office.is_unix {
+            return Ok(());
+        }
+        let fix = "set admin.token_file, or bind the admin API to a Unix socket";
+        return Err(Wrong::new(StatusCode::FORBIDDEN, "this address is read only", fix).counted("read-only"));
+    };
+    let fix = "send `Authorization: Bearer TOKEN`, with what is in admin.token_file";
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let Some(given) = given else {
+        return Err(Wrong::new(StatusCode::UNAUTHORIZED, "a token is needed", fix).counted("no-token"));
+    };
+    let token = token(file).map_err(|what| {
+        log::error!("admin.token_file {}: {what}", file.display());
+        Wrong::new(StatusCode::INTERNAL_SERVER_ERROR, "the token file cannot be used", "the log says why")
+    })?;
+    if !is_equal(given, token.as_bytes()) {
+        return Err(Wrong::new(StatusCode::UNAUTHORIZED, "this is not the token", fix).counted("wrong-token"));
+    }
+    Ok(())
+}
+
+/// Read each time, so that it can be replaced.
+fn token(file: &Path) -> Result<String, String> {
+    let metadata = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    if metadata.permissions().mode() & 0o007 != 0 {
+        return Err("anybody may read it; chmod o-rwx it".into());
+    }
+    if metadata.len() > TOKEN_FILE_BYTES_MAX {
+        return Err(format!("it has more than {TOKEN_FILE_BYTES_MAX} bytes"));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let token = text.trim();
+    if token.len() < TOKEN_BYTES_MIN {
+        return Err(format!("a token has at least {TOKEN_BYTES_MIN} characters; openssl rand -hex 32 makes one"));
+    }
+    Ok(token.to_owned())
+}
+
+/// In a time that tells nothing but the lengths.
+fn is_equal(one: &[u8], two: &[u8]) -> bool {
+    let differences = one.iter().zip(two).fold(0, |differences, (one, two)| differences | (one ^ two));
+    one.len() == two.len() && std::hint::black_box(differences) == 0
+}
+
+fn is_dry_run(query: Option<&str>) -> Result<bool, Wrong> {
+    match query {
+        None | Some("" | "dry_run=0" | "dry_run=false") => Ok(false),
+        Some("dry_run=1" | "dry_run=true" | "dry_run") => Ok(true),
+        // A slip here must not change what was only to be tried.
+        Some(_) => Err(Wrong::new(StatusCode::BAD_REQUEST, "this query is not known", "use ?dry_run=1, or none")),
+    }
+}
+
+/// A generation, as an entity tag (RFC 9110 §13.1.1).
+fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Wrong> {
+    let Some(value) = headers.get(IF_MATCH) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let generation = text.trim_matches('"').parse();
+    let fix = "send the ETag of /v1/config, such as \"7\"";
+    generation.map(Some).map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "If-Match is not a generation", fix))
+}
+
+fn media_type(request: &Request<Incoming>, known: &[&'static str]) -> Result<&'static str, Wrong> {
+    let value = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = value.split(';').next().unwrap_or_default().trim();
+    known.iter().find(|known| known.eq_ignore_ascii_case(kind)).copied().ok_or_else(|| {
+        let what = format!("Content-Type has to be {}", known.join(" or "));
+        Wrong::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what, "say what the body is")
+    })
+}
+
+async fn body(request: Request<Incoming>, bytes_max: usize) -> Result<String, Wrong> {
+    let body = Limited::new(request.into_body(), bytes_max).collect();
+    let late = |_| Wrong::new(StatusCode::REQUEST_TIMEOUT, "the body took too long", "send it faster");
+    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            let what = format!("the body has more than {bytes_max} bytes");
+            return Wrong::new(StatusCode::PAYLOAD_TOO_LARGE, what, "check what was sent");
+        }
+        Wrong::new(StatusCode::BAD_REQUEST, "the body did not come whole", "send it again")
+    };
+    let collected = timeout(BODY_TIMEOUT, body).await.map_err(late)?.map_err(failed)?;
+    let text = String::from_utf8(collected.to_bytes().to_vec());
+    text.map_err(|_| Wrong::new(StatusCode::BAD_REQUEST, "the body is not UTF-8", "save it as UTF-8"))
+}
+
+fn parse(text: &str) -> Result<Value, Wrong> {
+    let value: Value = serde_json::from_str(text).map_err(|error| bad(format!("the body is not JSON: {error}")))?;
+    if value.is_object() { Ok(value) } else { Err(bad("the body is not an object")) }
+}
+
+fn bad(what: impl Into<String>) -> Wrong {
+    Wrong::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        what,
+        "send an object with `weight` (1 to 256), `max_connections` or `drain` (true or false)",
+    )
+}
+
+fn settings(value: &Value, is_new: bool) -> Result<Settings, Wrong> {
+    let mut settings = Settings::default();
+    for (key, value) in value.as_object().into_iter().flatten() {
+        match key.as_str() {
+            "address" if is_new => {}
+            "weight" => {
+                let weight = value.as_u64().filter(|weight| (1..=256).contains(weight));
+                let weight = weight.ok_or_else(|| bad("`weight` has to be a number from 1 to 256"))?;
+                settings.weight = NonZeroU16::new(weight as u16);
+            }
+            "max_connections" => {
+                let connections = value.as_u64().filter(|count| (1..=10_000_000).contains(count));
+                let connections = connections.ok_or_else(|| bad("`max_connections` has to be from 1 to 10000000"))?;
+                settings.max_connections = NonZeroU32::new(connections as u32);
+            }
+            "drain" => {
+                settings.drain = Some(value.as_bool().ok_or_else(|| bad("`drain` has to be true or false"))?);
+            }
+            key => return Err(bad(format!("`{key}` is not known here"))),
+        }
+    }
+    if !is_new && settings == Settings::default() {
+        return Err(bad("nothing is to be changed"));
+    }
+    Ok(settings)
+}
+
+/// A segment of a path, decoded (RFC 3986 §2.1).
+fn decoded(segment: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        rest = more;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let (digits, more) = rest.split_at_checked(2)?;
+        let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = more;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn told(done: &Done, dry_run: bool) -> Response<Full<Bytes>> {
+    let result = match (dry_run, done.changes.is_empty()) {
+        (true, _) => "dry-run",
+        (false, true) => "unchanged",
+        (false, false) => "applied",
+    };
+    let body = json!({
+        "result": result,
+        "generation": done.generation,
+        "changes": done.changes,
+        "warnings": problems(&done.warnings),
+    });
+    typed("application/json", format!("{body:#}\n"))
+}
+
+fn refused(status: StatusCode, all: &[Problem]) -> Response<Full<Bytes>> {
+    let mut response =
+        typed("application/json", format!("{:#}\n", json!({ "result": "refused", "problems": problems(all) })));
+    *response.status_mut() = status;
+    response
+}
+
+fn problems(problems: &[Problem]) -> Value {
+    serde_json::from_str(&propylon_config::to_json(problems)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_name_what_is_to_be_changed_and_anything_else_is_only_looked_at() {
+        let found = |method, path| errand(&method, path).ok().flatten();
+        assert!(matches!(found(Method::PUT, "/v1/config"), Some(Errand::Config)));
+        assert!(matches!(found(Method::POST, "/v1/reload"), Some(Errand::Reload)));
+        let server = found(Method::DELETE, "/v1/backends/my%20app/servers/%5B::1%5D:80");
+        assert!(matches!(server, Some(Errand::RemoveServer(app, at)) if app == "my app" && at == "[::1]:80"));
+        for (method, path) in [
+            (Method::POST, "/v1/config"),
+            (Method::PUT, "/"),
+            (Method::POST, "/metrics"),
+            (Method::POST, "/backends/app/servers"),
+            (Method::DELETE, "/v1/backends/app/servers"),
+            (Method::PATCH, "/v1/backends/app/servers/a:1/more"),
+        ] {
+            assert!(found(method, path).is_none(), "{path}");
+        }
+        for bad in ["/v1/%zz", "/v1/%", "/v1/%f", "/v1/%ff", "/v1/%+1"] {
+            assert!(errand(&Method::PUT, bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_equal_when_every_byte_is() {
+        assert!(is_equal(b"0123456789abcdef", b"0123456789abcdef"));
+        for other in [&b"0123456789abcdeg"[..], b"0123456789abcde", b"0123456789abcdef0", b""] {
+            assert!(!is_equal(other, b"0123456789abcdef"));
+        }
+    }
+
+    #[test]
+    fn settings_are_whole_and_known() {
+        let of = |text: &str, is_new| parse(text).and_then(|value| settings(&value, is_new)).ok();
+        let full = of(r#"{"weight": 3, "max_connections": 9, "drain": true}"#, false).unwrap();
+        assert_eq!((full.weight, full.drain), (NonZeroU16::new(3), Some(true)));
+        assert!(of(r#"{"address": "a:1"}"#, true).is_some());
+        for wrong in [
+            "{}",
+            "[]",
+            "1",
+            "{",
+            r#"{"weight":0}"#,
+            r#"{"weight":257}"#,
+            r#"{"weight":"3"}"#,
+            r#"{"x":1}"#,
+            r#"{"drain":1}"#,
+            r#"{"max_connections":0}"#,
+            r#"{"address":"a:1"}"#,
+        ] {
+            assert!(of(wrong, false).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_slip_in_a_query_changes_nothing() {
+        assert!(is_dry_run(Some("dry_run=1")).is_ok_and(|dry| dry));
+        assert!(is_dry_run(None).is_ok_and(|dry| !dry));
+        assert!(is_dry_run(Some("dryrun=1")).is_err() && is_dry_run(Some("dry_run=yes")).is_err());
+    }
+}

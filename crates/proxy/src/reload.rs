@@ -1,0 +1,796 @@
+//! The configuration in use, and its changes: asked for by a signal, the file or the admin API, made whole or not at all.
+//!
+//! A change is worked out beside what is in use: text to configuration, configuration to snapshot, with its certificates
+//! read and its addresses bound. Whatever stands in the way is collected, and nothing has happened. Then the state is
+//! written, and from there on nothing can fail: the snapshot is published, and every core goes by it.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU16, NonZeroU32};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use propylon_acme::Keeper as Orders;
+use propylon_config::{FreePlaces, Problem, Source};
+use propylon_metrics::{Column, Store};
+use propylon_tls::Finding;
+use serde_json::{Value, json};
+use tokio::signal::unix::Signal;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::acme;
+use crate::admin::{Ask, NotDone, effective};
+use crate::certificates::{Certificates, Reloaded, Which};
+use crate::command::problem;
+use crate::diff::diff;
+use crate::health::Health;
+use crate::logger;
+use crate::names::Names;
+use crate::origin::{self, Meant, Wrong, has_error};
+use crate::signer;
+use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
+use crate::sockets;
+use crate::state::{self, Pushed, ServerChange, State};
+use crate::telemetry::{Telemetry, server_label};
+
+/// How long a change waits until every core goes by it, before it is answered all the same.
+const ADOPTION_WAIT: Duration = Duration::from_secs(2);
+/// What a process is for its whole life, by its path in the configuration in effect.
+const FOR_LIFE: &[&str] = &[
+    "process.workers",
+    "process.user",
+    "process.max_connections",
+    "process.connections_per_source",
+    "process.memory_limit",
+    "process.share_address",
+    "process.batch",
+    "process.handshakes",
+    "process.state",
+    "process.immutable",
+    "admin",
+    "log.access",
+];
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// The file, and all that it names.
+    ReadAgain,
+    /// The file, which has changed.
+    FileChanged(Source),
+    /// This in place of the file.
+    Push {
+        text: String,
+        is_json: bool,
+    },
+    AddServer {
+        backend: String,
+        address: String,
+        settings: Settings,
+    },
+    ChangeServer {
+        backend: String,
+        address: String,
+        settings: Settings,
+    },
+    RemoveServer {
+        backend: String,
+        address: String,
+    },
+    PutCertificate {
+        profile: String,
+        name: String,
+        pem: String,
+    },
+    RemoveCertificate {
+        profile: String,
+        name: String,
+    },
+}
+
+/// Of a server; none: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    pub weight: Option<NonZeroU16>,
+    pub max_connections: Option<NonZeroU32>,
+    pub drain: Option<bool>,
+}
+
+impl Change {
+    fn is_by_admin(&self) -> bool {
+        !matches!(self, Change::ReadAgain | Change::FileChanged(_))
+    }
+}
+
+/// What has come of a change.
+pub struct Done {
+    pub generation: u64,
+    /// As `diff` tells them; empty: everything is what it was.
+    pub changes: Vec<Value>,
+    pub warnings: Vec<Problem>,
+    /// Files that could not be read again, and are among the warnings: what was there before stays in use.
+    kept: usize,
+}
+
+/// Why nothing has changed.
+pub enum Refused {
+    /// By the rules of this process: the reason, and what to do.
+    Forbidden(String, &'static str),
+    /// There is no such thing.
+    Unknown(String),
+    /// It is there already.
+    Taken(String),
+    /// Everything that stands in the way.
+    Problems(Vec<Problem>),
+    /// The state could not be written.
+    State(String),
+}
+
+/// What others on this thread see of the configuration in use.
+pub struct Shown {
+    pub snapshot: Arc<Snapshot>,
+    /// Earlier snapshots that are still in use, and for how long the oldest of them has been succeeded.
+    pub older: usize,
+    pub oldest_age: Duration,
+    /// When something was last to be applied, and what came of it.
+    pub last: Option<(SystemTime, &'static str)>,
+    /// Where the configuration came from.
+    pub origin: Value,
+}
+
+pub struct Keeper {
+    path: PathBuf,
+    /// What is in use was made of it.
+    meant: Meant,
+    /// The text of the file when it was last looked at, and what it looked like then.
+    seen: (String, Option<Look>),
+    shown: Rc<RefCell<Shown>>,
+    older: Vec<Older>,
+    certificates: Certificates,
+    /// Orders certificates, on a thread of its own.
+    orders: Arc<Orders>,
+    publish: watch::Sender<Arc<Publication>>,
+    health: Health,
+    telemetry: Arc<Telemetry>,
+    store: Arc<Store>,
+}
+
+/// A snapshot that has been succeeded.
+struct Older {
+    snapshot: Weak<Snapshot>,
+    generation: u64,
+    since: Instant,
+}
+
+/// A snapshot that could be published, and what it was made of.
+struct Draft {
+    meant: Meant,
+    snapshot: Snapshot,
+    changes: Vec<Value>,
+    warnings: Vec<Problem>,
+    kept: usize,
+}
+
+/// Of a file: its inode, its length, and when it was changed.
+type Look = (u64, u64, i64, i64);
+
+impl Keeper {
+    pub fn new(
+        path: PathBuf,
+        meant: Meant,
+        snapshot: Arc<Snapshot>,
+        orders: Arc<Orders>,
+        publish: watch::Sender<Arc<Publication>>,
+        health: Health,
+        telemetry: Arc<Telemetry>,
+        store: Arc<Store>,
+    ) -> Keeper {
+        let certificates = Certificates::new(&snapshot, Instant::now());
+        let origin = told_origin(&meant);
+        let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
+        let seen = (meant.file.text.clone(), None);
+        let shown = Rc::new(RefCell::new(shown));
+        let older = Vec::new();
+        let keeper =
+            Keeper { path, meant, seen, shown, older, certificates, orders, publish, health, telemetry, store };
+        keeper.column().set(keeper.telemetry.process.reloads.generation, 1);
+        keeper
+    }
+
+    /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
+    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it.
+    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>) {
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // Without a handler it would end the process.
+                _ = hangup.recv() => self.read_again().await,
+                Some(ask) = asked.recv() => self.answer(ask).await,
+                _ = seconds.tick() => {
+                    self.watch_certificates().await;
+                    self.watch_file().await;
+                    self.look_after();
+                    let snapshot = self.snapshot();
+                    self.certificates.remind(&snapshot.profiles, Instant::now());
+                }
+            }
+        }
+    }
+
+    /// A change that the admin address was asked for.
+    async fn answer(&mut self, ask: Ask) {
+        let Ask { change, dry_run, generation, reply } = ask;
+        let current = self.snapshot().generation;
+        let outcome = match generation {
+            Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
+            _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
+        };
+        // Whoever asked may have gone.
+        let _ = reply.send(outcome);
+    }
+
+    pub fn shown(&self) -> Rc<RefCell<Shown>> {
+        Rc::clone(&self.shown)
+    }
+
+    fn snapshot(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.shown.borrow().snapshot)
+    }
+
+    /// Makes a change, or only finds out what would come of it.
+    async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
+        let by_admin = change.is_by_admin();
+        let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
+        if by_admin && !dry_run {
+            self.may_admin()?;
+        }
+        let upload = Upload::of(&change, &self.meant)?;
+        let draft = match self.intend(change, upload.as_ref()) {
+            Ok(meant) => self.draft(meant, files).await,
+            Err(refused) => Err(refused),
+        };
+        let mut draft = match draft {
+            Ok(draft) => draft,
+            Err(refused) => {
+                // What was asked for in vain says nothing of the configuration.
+                if !dry_run && matches!(refused, Refused::Problems(_)) {
+                    self.conclude("failed");
+                }
+                return Err(refused);
+            }
+        };
+        let generation = self.snapshot().generation;
+        let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
+        let kept = draft.kept;
+        if dry_run {
+            return Ok(Done { generation, changes, warnings, kept });
+        }
+        if let Err(error) = self.write_state(&draft.meant.state) {
+            self.conclude("failed");
+            return Err(Refused::State(error));
+        }
+        upload.into_iter().for_each(Upload::keep);
+        draft.snapshot.renew_links();
+        let changed = !changes.is_empty();
+        self.meant = draft.meant;
+        self.shown.borrow_mut().origin = told_origin(&self.meant);
+        if changed {
+            self.publish(draft.snapshot).await;
+        }
+        self.remove_unused_certificates();
+        self.conclude(if changed { "applied" } else { "unchanged" });
+        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept })
+    }
+
+    /// What is forbidden to the admin API, whatever it asks for.
+    fn may_admin(&self) -> Result<(), Refused> {
+        let process = &self.meant.config.process;
+        if process.immutable {
+            let what = "the configuration is declared immutable".to_owned();
+            return Err(Refused::Forbidden(what, "change the file and send SIGHUP, or remove process.immutable"));
+        }
+        if process.state.is_none() {
+            let what = "there is nowhere to keep what the admin API changes".to_owned();
+            return Err(Refused::Forbidden(what, "set process.state to a folder, or change the file and send SIGHUP"));
+        }
+        Ok(())
+    }
+
+    /// From what is asked for to what is meant by it.
+    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<Meant, Refused> {
+        let mut state = self.meant.state.clone();
+        let mut file = self.meant.file.clone();
+        match change {
+            Change::ReadAgain => {
+                file = Source::read(&self.path).map_err(|problem| Refused::Problems(vec![problem]))?;
+                self.seen.0.clone_from(&file.text);
+            }
+            Change::FileChanged(changed) => file = changed,
+            Change::Push { text, is_json } => {
+                state.servers.clear();
+                state.pushed = Some(Pushed { text, is_json, over: file.text.clone() });
+            }
+            Change::AddServer { backend, address, settings } => {
+                let address = self.address(&backend, &address)?;
+                if self.server(&backend, &address) {
+                    return Err(Refused::Taken(format!("[backend.{backend}] has the server {address} already")));
+                }
+                let entry = entry(&mut state, &backend, &address);
+                *entry = ServerChange { added: true, ..ServerChange::default() };
+                settings.lay_over(entry);
+            }
+            Change::ChangeServer { backend, address, settings } => {
+                let address = self.known(&backend, &address)?;
+                settings.lay_over(entry(&mut state, &backend, &address));
+            }
+            Change::RemoveServer { backend, address } => {
+                let address = self.known(&backend, &address)?;
+                let left = self.meant.config.backends.iter().find(|known| known.name == backend);
+                if left.is_some_and(|left| left.servers.len() == 1) {
+                    let what = format!("{address} is the only server of [backend.{backend}]");
+                    return Err(Refused::Forbidden(what, "add another one first"));
+                }
+                let entry = entry(&mut state, &backend, &address);
+                *entry = ServerChange { removed: true, ..ServerChange::default() };
+            }
+            Change::PutCertificate { profile, name, .. } => {
+                let file = upload.map(|upload| upload.file.clone()).unwrap_or_default();
+                state.certificates.entry(profile).or_default().insert(name, file);
+            }
+            Change::RemoveCertificate { profile, name } => {
+                let known = state.certificates.get_mut(&profile).and_then(|files| files.remove(&name));
+                known
+                    .ok_or_else(|| Refused::Unknown(format!("no certificate \"{name}\" was put to [tls.{profile}]")))?;
+            }
+        }
+        tidy(&mut state);
+        origin::mean(file, state).map_err(|Wrong { problems, .. }| Refused::Problems(problems))
+    }
+
+    /// The address as the configuration would have it.
+    fn address(&self, backend: &str, address: &str) -> Result<String, Refused> {
+        if !self.meant.config.backends.iter().any(|known| known.name == backend) {
+            return Err(Refused::Unknown(format!("there is no [backend.{backend}]")));
+        }
+        match propylon_config::server_address(address) {
+            Ok(address) => Ok(crate::telemetry::address_label(&address)),
+            Err((what, fix)) => Err(Refused::Problems(vec![Problem::error("address", None, what, fix)])),
+        }
+    }
+
+    fn server(&self, backend: &str, address: &str) -> bool {
+        let backends = self.meant.config.backends.iter().filter(|known| known.name == backend);
+        backends.flat_map(|backend| &backend.servers).any(|server| server_label(server) == address)
+    }
+
+    fn known(&self, backend: &str, address: &str) -> Result<String, Refused> {
+        let address = self.address(backend, address)?;
+        match self.server(backend, &address) {
+            true => Ok(address),
+            false => Err(Refused::Unknown(format!("[backend.{backend}] has no server {address}"))),
+        }
+    }
+
+    /// From what is meant to a snapshot that could be published.
+    async fn draft(&mut self, meant: Meant, files: Files) -> Result<Draft, Refused> {
+        let earlier = self.snapshot();
+        let (before, after) = (effective::config(&earlier.config), effective::config(&meant.config));
+        let mut problems = meant.warnings.clone();
+        problems.extend(for_life(&meant, &before, &after));
+        let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());
+        let found = look_up(earlier.unknown_names(&config), &config).await;
+        let built = earlier.succeeded_by(config, files, &found);
+        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
+        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
+        problems.extend(findings.iter().map(told));
+        if let Ok(Compiled { kept, .. }) = &built {
+            problems.extend(kept.iter().map(told).map(|problem| Problem {
+                severity: propylon_config::Severity::Warning,
+                what: format!("{}; what was there before stays in use", problem.what),
+                ..problem
+            }));
+        }
+        problems.sort_by_key(|problem| problem.at);
+        match built {
+            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
+                let mut changes = diff(&before, &after);
+                changes.extend(unseen_changes(&earlier, &snapshot));
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept: kept.len() })
+            }
+            _ => Err(Refused::Problems(problems)),
+        }
+    }
+
+    fn write_state(&self, state: &State) -> Result<(), String> {
+        let Some(folder) = &self.meant.config.process.state else { return Ok(()) };
+        if *state == self.meant.state {
+            return Ok(());
+        }
+        state.save(&folder.path).map_err(|error| format!("{}: {error}", folder.path.display()))
+    }
+
+    /// Gives the snapshot to every core, and waits until each goes by it.
+    async fn publish(&mut self, snapshot: Snapshot) {
+        let earlier = self.snapshot();
+        self.telemetry.follow(&self.store, &snapshot.config);
+        sockets::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
+        logger::start(snapshot.config.log.level);
+        self.certificates.follow(&snapshot, Instant::now());
+        let snapshot = Arc::new(snapshot);
+        self.health.follow(&snapshot);
+        let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+        publication.prepare();
+        start_resolver(&snapshot, earlier.signers.len());
+        if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
+            log::error!("certificates cannot be ordered: {error}");
+        }
+        self.publish.send_replace(Arc::clone(&publication));
+        snapshot.settle(&earlier);
+        let workers = self.store.columns() - 1;
+        if timeout(ADOPTION_WAIT, publication.adopted_by(workers)).await.is_err() {
+            log::warn!("not every worker goes by generation {} yet", snapshot.generation);
+        }
+        let older = Older { generation: earlier.generation, since: Instant::now(), snapshot: Arc::downgrade(&earlier) };
+        self.older.push(older);
+        self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
+        self.shown.borrow_mut().snapshot = snapshot;
+        drop(earlier);
+        // What compiling took: else it would stay until this thread needs memory again.
+        propylon_sys::give_memory_back();
+        self.look_after();
+    }
+
+    /// Counts and tells what came of something.
+    fn conclude(&mut self, result: &'static str) {
+        let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
+        column.increment(match result {
+            "applied" => metrics.applied,
+            "unchanged" => metrics.unchanged,
+            _ => metrics.failed,
+        });
+        let now = SystemTime::now();
+        let seconds = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        column.set(metrics.last, seconds as i64);
+        column.set(metrics.last_failed, i64::from(result == "failed"));
+        self.shown.borrow_mut().last = Some((now, result));
+    }
+
+    /// Once a second, and after every change: what has become of earlier snapshots, and of what only they had.
+    fn look_after(&mut self) {
+        self.older.retain(|older| older.snapshot.strong_count() > 0);
+        let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
+        let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
+        column.set(metrics.old, self.older.len() as i64);
+        column.set(metrics.oldest_age, age.as_secs() as i64);
+        let mut shown = self.shown.borrow_mut();
+        (shown.older, shown.oldest_age) = (self.older.len(), age);
+        drop(shown);
+        self.telemetry.withdraw(&self.store, &self.free_places());
+    }
+
+    /// Retired places that nobody can speak of any more: all snapshots that had them in use are gone, and what they counted
+    /// has ended.
+    fn free_places(&self) -> FreePlaces {
+        let snapshot = self.snapshot();
+        let alive = self.older.iter().filter(|older| older.snapshot.strong_count() > 0);
+        let oldest = alive.map(|older| older.generation).min().unwrap_or(snapshot.generation);
+        let is_past = |retired: Option<u64>| retired.is_some_and(|retired| retired <= oldest);
+        let is_still = |gauge| self.store.level(gauge) == 0;
+        let mut free = FreePlaces::default();
+        for (listener, metrics) in snapshot.config.listeners.iter().zip(self.telemetry.listeners.iter()) {
+            free.listeners.push(
+                is_past(listener.retired)
+                    && is_still(metrics.open)
+                    && is_still(metrics.in_progress)
+                    && is_still(metrics.http2.open)
+                    && is_still(metrics.http2.streams),
+            );
+        }
+        for (backend, metrics) in snapshot.config.backends.iter().zip(self.telemetry.backends.iter()) {
+            let servers = backend.servers.iter().zip(metrics.servers.iter());
+            let servers: Vec<bool> = servers
+                .map(|(server, metrics)| {
+                    is_past(server.retired)
+                        && is_still(metrics.open)
+                        && is_still(metrics.idle)
+                        && is_still(metrics.in_flight)
+                })
+                .collect();
+            let all =
+                servers.iter().all(|free| *free) && is_still(metrics.clients_open) && is_still(metrics.queue_depth);
+            free.backends.push(is_past(backend.retired) && all);
+            free.servers.push(servers);
+        }
+        free
+    }
+
+    /// SIGHUP.
+    async fn read_again(&mut self) {
+        log::info!("SIGHUP: reading the configuration and the certificates again");
+        let before = self.snapshot();
+        let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
+        match self.change(Change::ReadAgain, false).await {
+            Ok(done) => {
+                let refused = self.tell_kept(done.kept);
+                if !refused {
+                    self.column().increment(counters.success);
+                }
+                let after = self.snapshot();
+                let same =
+                    |name: &Arc<propylon_tls::Profile>| before.profiles.iter().any(|known| Arc::ptr_eq(known, name));
+                match after.profiles.iter().all(same) {
+                    true if !refused => log::info!("the certificates are what they were"),
+                    true => {}
+                    false => self.tell_certificates(),
+                }
+                tell(&done);
+            }
+            Err(refused) => {
+                self.column().increment(counters.failure);
+                log::error!("certificates could not be read again; those from before stay in use");
+                tell_refused(&refused);
+            }
+        }
+    }
+
+    /// The file, if it is to be watched and has changed.
+    async fn watch_file(&mut self) {
+        if !self.meant.config.process.watch_config {
+            return;
+        }
+        let look = look(&self.path);
+        if look.is_some() && look == self.seen.1 && !is_fresh(look) {
+            return;
+        }
+        self.seen.1 = look;
+        // A file that is away for a moment is being replaced.
+        let Ok(file) = Source::read(&self.path) else { return };
+        if file.text == self.seen.0 {
+            return;
+        }
+        self.seen.0.clone_from(&file.text);
+        log::info!("{} has changed", self.path.display());
+        match self.change(Change::FileChanged(file), false).await {
+            Ok(done) => tell(&done),
+            Err(refused) => tell_refused(&refused),
+        }
+    }
+
+    /// Certificates whose files have changed. What was merely touched is nobody's news.
+    async fn watch_certificates(&mut self) {
+        let snapshot = self.snapshot();
+        let mut changed = self.certificates.changed(&snapshot.config, Instant::now());
+        changed.profiles.extend(acme::profiles_with(&snapshot.config, &self.orders.take_changed()));
+        changed.profiles.sort_unstable();
+        changed.profiles.dedup();
+        if changed == Which::default() {
+            return;
+        }
+        let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
+        let reloaded = self.certificates.reload(&snapshot, &changed);
+        let kept = self.certificates.take_refused();
+        let refused = self.tell_kept(kept);
+        match reloaded {
+            Reloaded::New(next) => {
+                if !refused {
+                    self.column().increment(counters.success);
+                }
+                drop(snapshot);
+                self.publish(*next).await;
+                self.tell_certificates();
+            }
+            Reloaded::Links if refused => {}
+            Reloaded::Links => self.column().increment(counters.success),
+            Reloaded::Same => {}
+            Reloaded::Failed => {
+                if !refused {
+                    self.column().increment(counters.failure);
+                }
+                log::error!("certificates could not be read again; those from before stay in use");
+            }
+        }
+    }
+
+    /// Some files of certificates could not be used, and this has been told and counted.
+    fn tell_kept(&self, files: usize) -> bool {
+        if files > 0 {
+            let process = &self.telemetry.process;
+            self.column().add(process.certificate_reload_errors, files as u64);
+            self.column().increment(process.certificate_reloads.failure);
+            log::error!("certificates could not all be read again; where one could not, that from before stays in use");
+        }
+        files > 0
+    }
+
+    fn tell_certificates(&self) {
+        let count: usize = self.snapshot().profiles.iter().map(|profile| profile.count()).sum();
+        log::info!("certificates were read again: {count} in use");
+    }
+
+    /// Files of certificates that were replaced or taken away.
+    fn remove_unused_certificates(&self) {
+        let Some(folder) = &self.meant.config.process.state else { return };
+        for profile in self.meant.config.tls.iter().filter(|profile| state::is_plain_name(&profile.name)) {
+            let folder = state::certificates_folder(&folder.path, &profile.name);
+            let used: Vec<&String> =
+                self.meant.state.certificates.get(&profile.name).into_iter().flat_map(BTreeMap::values).collect();
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                if !used.iter().any(|used| **used == entry.file_name().to_string_lossy()) {
+                    let _ = std::fs::remove_file(entry.path());
+                }
+            }
+        }
+    }
+
+    /// This thread's own: the last.
+    fn column(&self) -> Column {
+        Store::column(&self.store, self.store.columns() - 1)
+    }
+}
+
+impl Settings {
+    fn lay_over(&self, change: &mut ServerChange) {
+        change.weight = self.weight.or(change.weight);
+        change.max_connections = self.max_connections.or(change.max_connections);
+        change.drain = self.drain.or(change.drain);
+    }
+}
+
+/// A certificate's file, written before anybody knows whether it is good; removed again unless it is kept.
+struct Upload {
+    folder: PathBuf,
+    file: String,
+    kept: bool,
+}
+
+impl Upload {
+    fn of(change: &Change, meant: &Meant) -> Result<Option<Upload>, Refused> {
+        let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
+        if !meant.config.tls.iter().any(|known| known.name == *profile) {
+            return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
+        }
+        let Some(state) = &meant.config.process.state else {
+            let what = "there is nowhere to keep certificates".to_owned();
+            return Err(Refused::Forbidden(what, "set process.state to a folder"));
+        };
+        if !state::is_plain_name(profile) || !state::is_plain_name(name) {
+            let what = "the names of profile and certificate have to be names of files as well".to_owned();
+            return Err(Refused::Forbidden(what, "use letters, digits, `-`, `_` and `.`"));
+        }
+        let folder = state::certificates_folder(&state.path, profile);
+        // Another name than the one that is served now: it may have to come back.
+        let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
+        let written = state::create_folder(&folder).and_then(|()| state::write_whole(&folder, &file, pem.as_bytes()));
+        match written {
+            Ok(()) => Ok(Some(Upload { folder, file, kept: false })),
+            Err(error) => Err(Refused::State(format!("{}: {error}", folder.display()))),
+        }
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = std::fs::remove_file(self.folder.join(&self.file));
+        }
+    }
+}
+
+fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut ServerChange {
+    state.servers.entry(backend.to_owned()).or_default().entry(address.to_owned()).or_default()
+}
+
+/// Drops what changes nothing.
+fn tidy(state: &mut State) {
+    for changes in state.servers.values_mut() {
+        changes.retain(|_, change| !change.is_nothing());
+    }
+    state.servers.retain(|_, changes| !changes.is_empty());
+    state.certificates.retain(|_, files| !files.is_empty());
+}
+
+/// What would need another process.
+fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
+    let of = |root: &Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
+    let changed = FOR_LIFE.iter().filter(|path| of(before, path) != of(after, path));
+    let problem = |path: &&str| {
+        let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
+        let at = if *path == "admin" { meant.config.admin.as_ref().map(|admin| admin.at) } else { None };
+        Problem::error(&meant.source.name, at, what, "put it back, or restart: this needs a restart")
+    };
+    changed.map(problem).collect()
+}
+
+/// What has changed although it is written the same.
+fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
+    let mut changes = Vec::new();
+    for (tls, profile) in later.config.tls.iter().zip(&later.profiles) {
+        let known = earlier.profiles.iter().any(|known| Arc::ptr_eq(known, profile));
+        if !known && earlier.config.tls.iter().any(|known| known.name == tls.name) {
+            changes.push(json!({ "path": format!("tls.{}", tls.name), "certificates": "read again" }));
+        }
+    }
+    for (place, backend) in later.config.live_backends() {
+        let Some(known) = earlier.config.backends.get(place).filter(|known| known.name == backend.name) else {
+            continue;
+        };
+        let same = match (&earlier.upstreams[place], &later.upstreams[place]) {
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+            (before, after) => before.is_none() == after.is_none(),
+        };
+        // A change that is written is told of by itself.
+        if !same && known.tls.is_some() && backend.tls.is_some() {
+            changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
+        }
+    }
+    changes
+}
+
+/// Asks for all of them at once.
+async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propylon_config::Config) -> Answers {
+    let names = Names::new(&config.process.resolver);
+    let found = names.look_up_beside(questions.clone()).await;
+    questions.into_iter().zip(found).collect()
+}
+
+/// The log shows no line of the configuration beside it, so the file that is meant is named.
+fn with_path(problem: Problem, finding: &Finding) -> Problem {
+    let path = finding.path.display().to_string();
+    if path.is_empty() || problem.what.contains(&path) {
+        return problem;
+    }
+    Problem { what: format!("{path}: {}", problem.what), ..problem }
+}
+
+fn told_origin(meant: &Meant) -> Value {
+    json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
+}
+
+/// Has the names of key servers looked up that the first so many signers had not.
+pub fn start_resolver(snapshot: &Snapshot, known: usize) {
+    let new = snapshot.signers.iter().skip(known);
+    let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
+    if let Err(error) = signer::start_resolver(places.collect()) {
+        log::error!("key servers' names cannot be looked up again: {error}");
+    }
+}
+
+fn tell(done: &Done) {
+    done.warnings.iter().for_each(|problem| log::warn!("{problem}"));
+    match done.changes.len() {
+        0 => log::info!("the configuration is what it was: generation {}", done.generation),
+        1 => log::info!("the configuration is in effect, with 1 change: generation {}", done.generation),
+        count => log::info!("the configuration is in effect, with {count} changes: generation {}", done.generation),
+    }
+}
+
+fn tell_refused(refused: &Refused) {
+    match refused {
+        Refused::Problems(problems) => {
+            problems.iter().for_each(|problem| log::error!("{problem}"));
+        }
+        Refused::Forbidden(what, fix) => log::error!("{what}; {fix}"),
+        Refused::Unknown(what) | Refused::Taken(what) | Refused::State(what) => log::error!("{what}"),
+    }
+    log::error!("the configuration was refused; the one from before stays in effect");
+}
+
+fn look(path: &std::path::Path) -> Option<Look> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// So new that it may yet change without looking any different: file systems note times in steps.
+fn is_fresh(look: Option<Look>) -> bool {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+    look.is_some_and(|(_, _, modified, _)| now - modified < 2)
+}

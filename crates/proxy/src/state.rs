@@ -1,0 +1,367 @@
+//! What the admin API has changed, kept in a file beside the configuration so that nothing is lost at a restart.
+//!
+//! It is laid over the configuration whenever that is read: a configuration that was pushed takes the place of the file's
+//! for as long as the file is what it was then, servers are added, taken away and weighted, and certificates come on top.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::num::{NonZeroU16, NonZeroU32};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
+use serde_json::{Map, Value, json};
+
+use crate::telemetry::server_label;
+
+/// In the state folder.
+const FILE: &str = "state.json";
+const CERTIFICATES: &str = "certificates";
+/// Pushed text and the file's text it stands for, escaped, and the rest.
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Of the file's format.
+const VERSION: u64 = 1;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    pub pushed: Option<Pushed>,
+    /// By backend, then by server as it is written.
+    pub servers: BTreeMap<String, BTreeMap<String, ServerChange>>,
+    /// By TLS profile, then by name: the file in the folder of certificates.
+    pub certificates: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A configuration that came by the admin API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    pub text: String,
+    pub is_json: bool,
+    /// The text of the file whose place it took.
+    pub over: String,
+}
+
+/// What is different about a server from what the configuration says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerChange {
+    pub removed: bool,
+    pub weight: Option<NonZeroU16>,
+    pub max_connections: Option<NonZeroU32>,
+    pub drain: Option<bool>,
+    /// It is there although the configuration does not have it.
+    pub added: bool,
+}
+
+impl State {
+    /// Nothing yet where there is no file.
+    pub fn load(folder: &Path) -> Result<State, Problem> {
+        let path = folder.join(FILE);
+        let wrong = |what: String| {
+            let fix = "put the file back as it was, or remove it and with it what the admin API has changed";
+            Problem::error(&path.display().to_string(), None, what, fix)
+        };
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) => return Err(wrong(format!("the file cannot be read: {error}"))),
+        };
+        let value: Value = serde_json::from_str(&text).map_err(|error| wrong(format!("this is not JSON: {error}")))?;
+        State::from_json(&value).ok_or_else(|| wrong("this is not a state that this version has written".into()))
+    }
+
+    /// All or nothing: whoever reads the file sees the one or the other.
+    pub fn save(&self, folder: &Path) -> io::Result<()> {
+        create_folder(folder)?;
+        write_whole(folder, FILE, format!("{:#}\n", self.to_json()).as_bytes())
+    }
+
+    /// Lays the changes over a configuration. What they are about and is no longer there is left alone.
+    pub fn lay_over(&self, config: &mut Config, folder: &Path, problems: &mut Vec<Problem>) {
+        for backend in &mut config.backends {
+            let Some(changes) = self.servers.get(&backend.name) else { continue };
+            let before = backend.servers.clone();
+            for (address, change) in changes {
+                lay_over_one(&mut backend.servers, address, change, backend.at);
+            }
+            if backend.servers.is_empty() {
+                let what = format!("the state's changes leave [backend.{}] without a server", backend.name);
+                let fix = "they are passed over; undo them by the admin API";
+                problems.push(Problem::warning(FILE, None, what, fix));
+                backend.servers = before;
+            }
+        }
+        for profile in &mut config.tls {
+            let Some(files) = self.certificates.get(&profile.name) else { continue };
+            // Served in place of others by the same name; the one for clients that name nothing stays.
+            if !profile.certificates.iter().any(|certificate| certificate.default)
+                && let Some(first) = profile.certificates.first_mut()
+                && !matches!(&first.source, CertificateSource::Path(path) if path.is_dir())
+            {
+                first.default = true;
+            }
+            let uploaded = files.values().map(|file| Certificate {
+                source: CertificateSource::Path(certificates_folder(folder, &profile.name).join(file)),
+                ocsp: None,
+                default: false,
+                at: profile.at,
+            });
+            profile.certificates = uploaded.chain(std::mem::take(&mut profile.certificates)).collect();
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut root = json!({ "version": VERSION });
+        if let Some(Pushed { text, is_json, over }) = &self.pushed {
+            root["pushed"] = json!({ "text": text, "json": is_json, "over": over });
+        }
+        let servers = |changes: &BTreeMap<String, ServerChange>| -> Value {
+            changes.iter().map(|(address, change)| (address.clone(), change.to_json())).collect::<Map<_, _>>().into()
+        };
+        root["servers"] =
+            self.servers.iter().map(|(name, changes)| (name.clone(), servers(changes))).collect::<Map<_, _>>().into();
+        root["certificates"] = json!(self.certificates);
+        root
+    }
+
+    fn from_json(value: &Value) -> Option<State> {
+        if value["version"].as_u64()? != VERSION {
+            return None;
+        }
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let pushed = match &value["pushed"] {
+            Value::Null => None,
+            pushed => Some(Pushed {
+                text: text(&pushed["text"])?,
+                is_json: pushed["json"].as_bool()?,
+                over: text(&pushed["over"])?,
+            }),
+        };
+        let mut state = State { pushed, ..State::default() };
+        for (backend, changes) in value["servers"].as_object()? {
+            let changes = changes.as_object()?.iter();
+            let changes = changes.map(|(address, change)| Some((address.clone(), ServerChange::from_json(change)?)));
+            state.servers.insert(backend.clone(), changes.collect::<Option<_>>()?);
+        }
+        for (profile, files) in value["certificates"].as_object()? {
+            let files = files.as_object()?.iter();
+            // A name with a slash in it would lead out of the folder.
+            let files = files.map(|(name, file)| Some((name.clone(), text(file).filter(|file| is_plain_name(file))?)));
+            state.certificates.insert(profile.clone(), files.collect::<Option<_>>()?);
+        }
+        Some(state)
+    }
+
+    /// What is changed, for people: no texts.
+    pub fn summary(&self) -> Value {
+        let mut value = self.to_json();
+        value["pushed"] = json!(self.pushed.is_some());
+        value
+    }
+}
+
+impl ServerChange {
+    fn to_json(&self) -> Value {
+        let mut value = Map::new();
+        if self.removed {
+            value.insert("removed".into(), json!(true));
+        }
+        if self.added {
+            value.insert("added".into(), json!(true));
+        }
+        if let Some(weight) = self.weight {
+            value.insert("weight".into(), json!(weight));
+        }
+        if let Some(connections) = self.max_connections {
+            value.insert("max_connections".into(), json!(connections));
+        }
+        if let Some(drain) = self.drain {
+            value.insert("drain".into(), json!(drain));
+        }
+        value.into()
+    }
+
+    fn from_json(value: &Value) -> Option<ServerChange> {
+        let flag = |key: &str| value.get(key).map_or(Some(false), Value::as_bool);
+        let number = |key: &str| value.get(key).map(|number| number.as_u64().and_then(|n| u32::try_from(n).ok()));
+        let weight = match number("weight") {
+            None => None,
+            Some(weight) => Some(NonZeroU16::new(u16::try_from(weight?).ok().filter(|weight| *weight <= 256)?)?),
+        };
+        let max_connections = match number("max_connections") {
+            None => None,
+            Some(connections) => Some(NonZeroU32::new(connections?)?),
+        };
+        let drain = match value.get("drain") {
+            None => None,
+            Some(drain) => Some(drain.as_bool()?),
+        };
+        value.is_object().then_some(())?;
+        Some(ServerChange { removed: flag("removed")?, added: flag("added")?, weight, max_connections, drain })
+    }
+
+    /// Whether it changes anything.
+    pub fn is_nothing(&self) -> bool {
+        *self == ServerChange::default()
+    }
+}
+
+fn lay_over_one(servers: &mut Vec<Server>, address: &str, change: &ServerChange, at: propylon_config::At) {
+    if change.removed {
+        servers.retain(|server| server_label(server) != address);
+        return;
+    }
+    if change.added && !servers.iter().any(|server| server_label(server) == address) {
+        let Ok(address) = propylon_config::server_address(address) else { return };
+        let weight = NonZeroU16::MIN;
+        servers.push(Server { address, weight, max_connections: None, drain: None, backup: false, retired: None, at });
+    }
+    for server in servers.iter_mut().filter(|server| server_label(server) == address) {
+        server.weight = change.weight.unwrap_or(server.weight);
+        server.max_connections = change.max_connections.or(server.max_connections);
+        server.drain = match change.drain {
+            None => server.drain,
+            Some(drain) => drain.then_some(Drain::AskedFor),
+        };
+    }
+}
+
+/// Where a profile's certificates are kept that came by the admin API.
+pub fn certificates_folder(folder: &Path, profile: &str) -> PathBuf {
+    folder.join(CERTIFICATES).join(profile)
+}
+
+/// Whether a name can be a file's, and leads nowhere else.
+pub fn is_plain_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(fits)
+}
+
+/// For us alone: keys lie in there.
+pub fn create_folder(folder: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Writes a file for us alone, whole or not at all.
+pub fn write_whole(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = folder.join(format!("{name}.new"));
+    // A draft that was left behind may have another mode.
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, folder.join(name))?;
+    File::open(folder)?.sync_all()
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let file = File::open(path)?;
+    if file.metadata()?.len() > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is far too large"));
+    }
+    io::read_to_string(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn change(weight: u16) -> ServerChange {
+        ServerChange { weight: NonZeroU16::new(weight), ..ServerChange::default() }
+    }
+
+    fn config(text: &str) -> Config {
+        let source = propylon_config::Source { name: "a.toml".into(), base: "".into(), text: text.into() };
+        propylon_config::parse(&source).expect("a good configuration").0
+    }
+
+    fn servers(config: &Config) -> Vec<String> {
+        let show = |server: &Server| {
+            format!(
+                "{}*{}{}",
+                server_label(server),
+                server.weight,
+                if server.drain.is_some() { " drained" } else { "" }
+            )
+        };
+        config.backends[0].servers.iter().map(show).collect()
+    }
+
+    const TEXT: &str = "[listener.web]\nbind = '127.0.0.1:80'\n[backend.app]\nservers = ['a:1', 'b:2', 'c:3']\n\
+        [[route]]\nbackend = 'app'\n";
+
+    #[test]
+    fn what_is_saved_is_what_is_loaded_and_nobody_else_can_read_it() {
+        let folder = std::env::temp_dir().join(format!("propylon-state-{}-{}", std::process::id(), fastrand::u64(..)));
+        assert_eq!(State::load(&folder).unwrap(), State::default());
+        let mut state = State::default();
+        let full = ServerChange {
+            removed: false,
+            added: true,
+            weight: NonZeroU16::new(7),
+            max_connections: NonZeroU32::new(9),
+            drain: Some(false),
+        };
+        let removed = ServerChange { removed: true, ..ServerChange::default() };
+        state.servers.insert("app".into(), [("a:1".into(), full), ("b:1".into(), removed)].into());
+        state.certificates.insert("public".into(), [("shop".into(), "shop.1.pem".into())].into());
+        state.pushed = Some(Pushed { text: "x = \"é\"\n".into(), is_json: false, over: "old".into() });
+        state.save(&folder).unwrap();
+        state.save(&folder).unwrap();
+        assert_eq!(State::load(&folder).unwrap(), state);
+        let mode = fs::metadata(folder.join(FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        for wrong in [
+            "",
+            "{",
+            "[]",
+            "{\"version\": 2}",
+            "{\"version\": 1, \"servers\": {\"app\": {\"a:1\": 7}}}",
+            "{\"version\":1,\"servers\":{},\"certificates\":{\"p\":{\"n\":\"../../x\"}}}",
+        ] {
+            fs::write(folder.join(FILE), wrong).unwrap();
+            let problem = State::load(&folder).unwrap_err();
+            assert!(problem.file.ends_with(FILE), "{problem}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn servers_are_added_taken_away_and_changed_and_what_is_gone_is_left_alone() {
+        let mut state = State::default();
+        let mut changes = BTreeMap::new();
+        changes.insert("a:1".to_owned(), ServerChange { removed: true, ..ServerChange::default() });
+        changes.insert("b:2".to_owned(), ServerChange { drain: Some(true), ..change(5) });
+        changes.insert("d:4".to_owned(), ServerChange { added: true, ..change(3) });
+        changes.insert("e:5".to_owned(), change(9));
+        state.servers.insert("app".into(), changes);
+        state.servers.insert("gone".into(), [("x:1".into(), change(2))].into());
+        let (mut config, mut problems) = (config(TEXT), Vec::new());
+        state.lay_over(&mut config, Path::new("state"), &mut problems);
+        assert_eq!(servers(&config), ["b:2*5 drained", "c:3*1", "d:4*3"]);
+        assert!(problems.is_empty());
+    }
+
+    #[test]
+    fn changes_that_would_leave_a_backend_empty_are_passed_over() {
+        let removed = ServerChange { removed: true, ..ServerChange::default() };
+        let mut state = State::default();
+        let all = ["a:1", "b:2", "c:3"].map(|address| (address.to_owned(), removed.clone()));
+        state.servers.insert("app".into(), all.into());
+        let (mut config, mut problems) = (config(TEXT), Vec::new());
+        state.lay_over(&mut config, Path::new("state"), &mut problems);
+        assert_eq!((config.backends[0].servers.len(), problems.len()), (3, 1));
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_is_none() {
+        assert!(["shop", "shop.example", "a-b_c.1.pem"].iter().all(|name| is_plain_name(name)));
+        for name in ["", ".", "..", ".hidden", "a/b", "a\\b", "a b", "é", "a\0", &"x".repeat(129)] {
+            assert!(!is_plain_name(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Whose series are in which places, while configurations come and go: for the main thread.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use propylon_config::{Backend, Config, FreePlaces, Listener};
+use propylon_metrics::{Group, Registry, Store};
+
+use super::{
+    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
+    probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
+};
+
+/// Whose series are registered in which places: for the main thread, when configurations change.
+#[derive(Default)]
+pub struct Ledger {
+    pub listeners: Vec<ListenerEntries>,
+    pub backends: Vec<(BackendEntries, Vec<ServerEntries>)>,
+    pub signers: Vec<Entry>,
+}
+
+/// Series of a listener: those of every one, and those that only some have.
+pub struct ListenerEntries {
+    pub all: Entry,
+    pub relay: Option<Entry>,
+    pub proxied: Option<Entry>,
+}
+
+impl ListenerEntries {
+    /// Registers what this listener has for the first time.
+    pub fn register_more(&mut self, r: &mut Registry, listener: &Listener, metrics: &ListenerMetrics) {
+        let name = &listener.name;
+        if listener.protocol.is_relay() && self.relay.is_none() {
+            let (relay, group) = r.group(|r| relay_metrics(r, name));
+            self.relay = metrics.relay.set(relay).ok().map(|()| Entry::new(name, group));
+        }
+        if listener.accept_proxy_protocol && self.proxied.is_none() {
+            let (refused, group) = r.group(|r| proxy_refused(r, name));
+            self.proxied = metrics.proxy_refused.set(refused).ok().map(|()| Entry::new(name, group));
+        }
+    }
+
+    /// Shows what this listener has, and only that.
+    fn follow(&mut self, store: &Store, listener: &Listener, metrics: &ListenerMetrics) {
+        let name = &listener.name;
+        self.all.show(store, name, |r| _ = listener_metrics(r, name));
+        match &mut self.relay {
+            Some(entry) if listener.protocol.is_relay() => entry.show(store, name, |r| _ = relay_metrics(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        match &mut self.proxied {
+            Some(entry) if listener.accept_proxy_protocol => entry.show(store, name, |r| _ = proxy_refused(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, listener, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.withdraw(store));
+    }
+}
+
+/// Series of a backend without its servers: those of every one, and those of one that is reached by TLS.
+pub struct BackendEntries {
+    pub all: Entry,
+    pub tls: Option<Entry>,
+    pub sticky: Option<Entry>,
+}
+
+impl BackendEntries {
+    /// Registers what this backend has for the first time.
+    pub fn register_more(&mut self, r: &mut Registry, backend: &Backend, metrics: &BackendMetrics) {
+        if backend.tls.is_some() && self.tls.is_none() {
+            let (tls, group) = r.group(|r| ServerTlsMetrics::new(r, &backend.name));
+            self.tls = metrics.tls.set(tls).ok().map(|()| Entry::new(&backend.name, group));
+        }
+        if backend.sticky.is_some() && self.sticky.is_none() {
+            let (sticky, group) = r.group(|r| sticky_metrics(r, &backend.name));
+            self.sticky = metrics.sticky.set(sticky).ok().map(|()| Entry::new(&backend.name, group));
+        }
+    }
+
+    /// Shows what this backend has, and only that.
+    fn follow(&mut self, store: &Store, backend: &Backend, metrics: &BackendMetrics) {
+        let name = &backend.name;
+        self.all.show(store, name, |r| _ = backend_metrics(r, name));
+        match &mut self.tls {
+            Some(entry) if backend.tls.is_some() => entry.show(store, name, |r| _ = ServerTlsMetrics::new(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        match &mut self.sticky {
+            Some(entry) if backend.sticky.is_some() => entry.show(store, name, |r| _ = sticky_metrics(r, name)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, backend, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.tls.iter_mut().chain(&mut self.sticky).for_each(|entry| entry.withdraw(store));
+    }
+}
+
+/// Series of a server: those of every one, and those of one that is probed.
+pub struct ServerEntries {
+    pub all: Entry,
+    pub probes: Option<Entry>,
+}
+
+impl ServerEntries {
+    /// Registers what this server has for the first time.
+    fn register_more(&mut self, r: &mut Registry, backend: &Backend, metrics: &ServerMetrics) {
+        // Where the series are another's, that one has registered them.
+        if backend.health.is_some() && self.probes.is_none() && metrics.health.probes.get().is_none() {
+            let (probes, group) = r.group(|r| probe_metrics(r, &backend.name, &self.all.label));
+            self.probes = metrics.health.probes.set(probes).ok().map(|()| Entry::new(&self.all.label, group));
+        }
+    }
+
+    /// Shows what this server has, and only that.
+    fn follow(&mut self, store: &Store, backend: &Backend, label: &str, metrics: &ServerMetrics) {
+        let name = &backend.name;
+        self.all.show(store, label, |r| _ = server_metrics(r, name, label));
+        match &mut self.probes {
+            Some(entry) if backend.health.is_some() => entry.show(store, label, |r| _ = probe_metrics(r, name, label)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, backend, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.probes.iter_mut().for_each(|entry| entry.withdraw(store));
+    }
+}
+
+/// Series of a listener, of a backend without its servers, of a server or of a signer.
+pub struct Entry {
+    label: String,
+    /// None where the series are another's, by the same label.
+    group: Option<Group>,
+    shown: bool,
+}
+
+impl Entry {
+    pub fn new(label: &str, group: Group) -> Entry {
+        Entry { label: label.to_owned(), group: Some(group), shown: true }
+    }
+
+    /// Has the series shown under this label, from 0 on if they were not.
+    fn show(&mut self, store: &Store, label: &str, describe: impl FnOnce(&mut Registry)) {
+        if self.shown && self.label == label {
+            return;
+        }
+        if let Some(group) = &self.group {
+            store.register_again(group, describe);
+        }
+        self.label = label.to_owned();
+        self.shown = true;
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        if std::mem::take(&mut self.shown)
+            && let Some(group) = &self.group
+        {
+            store.withdraw(group);
+        }
+    }
+}
+
+impl Telemetry {
+    /// Registers what this configuration has and the earlier ones had not. To be done before it is published.
+    pub fn follow(&self, store: &Store, config: &Config) {
+        let ledger = &mut *self.ledger();
+        for (place, listener) in config.live_listeners() {
+            let name = &listener.name;
+            match ledger.listeners.get_mut(place) {
+                Some(entries) => entries.follow(store, listener, &self.listeners[place]),
+                None => {
+                    let (metrics, group) = store.register(|r| listener_metrics(r, name));
+                    let mut entries = ListenerEntries { all: Entry::new(name, group), relay: None, proxied: None };
+                    store.register(|r| entries.register_more(r, listener, &metrics));
+                    self.listeners.push(metrics);
+                    ledger.listeners.push(entries);
+                }
+            }
+        }
+        for (place, backend) in config.live_backends() {
+            let name = &backend.name;
+            match ledger.backends.get_mut(place) {
+                Some((entries, _)) => entries.follow(store, backend, &self.backends[place]),
+                None => {
+                    let (metrics, group) = store.register(|r| backend_metrics(r, name));
+                    let mut entries = BackendEntries { all: Entry::new(name, group), tls: None, sticky: None };
+                    store.register(|r| entries.register_more(r, backend, &metrics));
+                    self.backends.push(metrics);
+                    ledger.backends.push((entries, Vec::new()));
+                }
+            }
+            self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
+        }
+        self.follow_signers(store, config, &mut ledger.signers);
+    }
+
+    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
+        let metrics = &self.backends[place];
+        // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
+        for (entry, server) in entries.iter_mut().zip(&backend.servers) {
+            if server.retired.is_none() && entry.all.label != server_label(server) {
+                entry.withdraw(store);
+            }
+        }
+        for (place, server) in backend.live_servers() {
+            if let Some(entry) = entries.get_mut(place) {
+                entry.follow(store, backend, &server_label(server), &metrics.servers[place]);
+            }
+        }
+        let mut later = Vec::new();
+        if entries.len() < backend.servers.len() {
+            later = store.register(|r| register_servers(r, backend, metrics, entries)).0;
+        }
+        for server in later {
+            metrics.servers.push(server);
+        }
+    }
+
+    /// A signer that is another by the same name takes the name over.
+    fn follow_signers(&self, store: &Store, config: &Config, entries: &mut Vec<Entry>) {
+        let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
+        for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
+            entry.withdraw(store);
+        }
+        for signer in &config.signers[entries.len()..] {
+            let (metrics, group) = store.register(|r| signer_metrics(r, signer));
+            self.signers.push(Arc::new(metrics));
+            entries.push(Entry::new(&signer.name, group));
+        }
+    }
+
+    /// Series of places that nobody uses any more are no longer shown.
+    pub fn withdraw(&self, store: &Store, free: &FreePlaces) {
+        let ledger = &mut *self.ledger();
+        let free_of = |free: &[bool], place: usize| free.get(place).is_some_and(|free| *free);
+        for (place, entry) in ledger.listeners.iter_mut().enumerate() {
+            if free_of(&free.listeners, place) {
+                entry.withdraw(store);
+            }
+        }
+        for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
+            if free_of(&free.backends, place) {
+                entry.withdraw(store);
+            }
+            let free = free.servers.get(place).map_or(&[][..], Vec::as_slice);
+            for (place, entry) in servers.iter_mut().enumerate() {
+                if free_of(free, place) {
+                    entry.withdraw(store);
+                }
+            }
+        }
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those that are not registered yet. A server that is listed twice is counted once.
+pub fn register_servers(
+    r: &mut Registry,
+    backend: &Backend,
+    metrics: &BackendMetrics,
+    entries: &mut Vec<ServerEntries>,
+) -> Vec<ServerMetrics> {
+    let (known, mut later) = (entries.len(), Vec::new());
+    for server in &backend.servers[known..] {
+        let label = server_label(server);
+        match entries.iter().position(|entry| entry.all.label == label && entry.all.shown) {
+            Some(place) if place < known => later.push(metrics.servers[place].clone()),
+            Some(place) => later.push(later[place - known].clone()),
+            None => {
+                let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
+                let mut entry = ServerEntries { all: Entry::new(&label, group), probes: None };
+                entry.register_more(r, backend, &metrics);
+                entries.push(entry);
+                later.push(metrics);
+                continue;
+            }
+        }
+        entries.push(ServerEntries { all: Entry { label, group: None, shown: true }, probes: None });
+    }
+    later
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::{Source, parse};
+
+    use super::*;
+
+    fn config(protocol: &str, backends: &[(&str, &[u16])]) -> Config {
+        let mut text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:80\"\nprotocol = \"{protocol}\"\n[listener.other]\n\
+             bind = \"127.0.0.1:81\"\n[[route]]\nlistener = \"web\"\nbackend = \"app\"\n"
+        );
+        for (name, ports) in backends {
+            let servers: Vec<String> = ports.iter().map(|port| format!("\"10.0.0.1:{port}\"")).collect();
+            text += &format!("[backend.{name}]\nservers = [{}]\n", servers.join(", "));
+            text += &format!("[[route]]\nlistener = \"other\"\nhost = \"{name}\"\nbackend = \"{name}\"\n");
+        }
+        let source = Source { name: "a.toml".into(), base: "".into(), text };
+        parse(&source).unwrap_or_else(|problems| panic!("{}", propylon_config::render(&problems, &source.text))).0
+    }
+
+    #[test]
+    fn series_follow_the_configuration_and_go_on_counting_for_what_stays() {
+        let first = config("http", &[("app", &[1, 2]), ("old", &[9])]);
+        let (telemetry, store) = Telemetry::new(&first, 1);
+        let column = Store::column(&store, 0);
+        let has = |part: &str| store.prometheus().contains(part);
+        column.increment(telemetry.backends[0].servers[0].requests);
+        let second = config("tcp", &[("app", &[3, 1]), ("new", &[7])]);
+        let second = second.succeeding(&first, 2, &FreePlaces::default());
+        telemetry.follow(&store, &second);
+        assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:1\"} 1\n"));
+        assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:3\"} 0\n"));
+        assert!(has("{backend=\"new\",server=\"10.0.0.1:7\"}") && has("backend=\"old\""));
+        assert!(has("propylon_relays_total{listener=\"web\""), "a listener that is a relay by now");
+        let free = FreePlaces {
+            listeners: vec![false; 2],
+            backends: vec![false, true, false],
+            servers: vec![vec![false, true, false], vec![true], vec![false]],
+        };
+        telemetry.withdraw(&store, &free);
+        assert!(!has("backend=\"old\"") && !has("server=\"10.0.0.1:2\""));
+        // Their places go to others, who begin at 0, and one comes back.
+        column.increment(telemetry.backends[0].servers[1].requests);
+        let third = config("http", &[("app", &[1, 3, 4]), ("other", &[9])]).succeeding(&second, 3, &free);
+        telemetry.follow(&store, &third);
+        assert!(has("propylon_server_requests_total{backend=\"app\",server=\"10.0.0.1:4\"} 0\n"));
+        assert!(has("{backend=\"other\",server=\"10.0.0.1:9\"}"), "{}", store.prometheus());
+        assert!(!has("propylon_relays_total{listener=\"web\""));
+        assert_eq!(telemetry.backends.len(), 3);
+    }
+}
