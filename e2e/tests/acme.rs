@@ -470,3 +470,46 @@ fn a_stored_file_that_is_broken_is_set_aside_and_ordered_anew() {
     assert_eq!(fs::read(aside.expect("it is kept")).expect("a file"), &whole[..whole.len() / 2]);
     assert!(engine.stderr().iter().any(|line| line.contains("cannot be used") && line.contains(".broken-")));
 }
+
+/// The TOML of an engine, changed and read again.
+fn change(engine: &Engine, config: &str) {
+    let path = engine.folder().join("propylon.toml");
+    let whole = fs::read_to_string(&path).expect("a configuration");
+    // What the harness has put in front of it stays.
+    let start = whole.find("[process]").expect("the beginning of ours");
+    fs::write(&path, whole[..start].to_owned() + config).expect("a configuration");
+    engine.signal(rustix::process::Signal::HUP);
+}
+
+#[test]
+fn a_change_of_the_configuration_orders_what_is_new_and_forgets_what_is_gone() {
+    let place = Place::new();
+    let pebble = Pebble::start(place.options());
+    let other = Certificates::shared().ec();
+    let plain = format!("certificates = [{other:?}]");
+    // The account is there, and nothing is ordered by it.
+    let engine = Engine::start(&place.config(&pebble.directory(), "", &plain));
+    assert_eq!(status(&engine), Value::Null);
+    change(&engine, &place.config(&pebble.directory(), "", &ordered(&["a.test"])));
+    await_orders(&engine, 1);
+    let client = Arc::new(trusting(&pebble.root()));
+    holds("it is served", || leaf(place.tls, "a.test", &client).is_ok());
+    // Another name makes it another certificate; until that is there the first is not missed for a moment.
+    change(&engine, &place.config(&pebble.directory(), "", &ordered(&["a.test", "b.test"])));
+    eventually(ORDER, "the second is ordered", || {
+        leaf(place.tls, "a.test", &client).expect("a certificate for a.test all the while");
+        (succeeded(&engine) == 2).then_some(())
+    });
+    holds("the second is served", || leaf(place.tls, "b.test", &client).is_ok());
+    assert_eq!(status(&engine)["certificates"].as_array().map(Vec::len), Some(1));
+    change(&engine, &place.config(&pebble.directory(), "", &plain));
+    holds("nothing is ordered any more", || status(&engine) == Value::Null);
+    assert_eq!(engine.client("web").get("/").text(), "routed");
+    // What was kept is found again, and nobody is asked for it.
+    let directory = pebble.directory();
+    drop(pebble);
+    change(&engine, &place.config(&directory, "", &ordered(&["a.test", "b.test"])));
+    holds("it is served again", || leaf(place.tls, "b.test", &client).is_ok());
+    holds("it is good", || status(&engine)["certificates"][0]["state"] == "good");
+    assert_eq!(succeeded(&engine), 0);
+}
