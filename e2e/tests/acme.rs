@@ -341,7 +341,7 @@ fn an_account_is_bound_to_one_that_the_authority_has_otherwise() {
     let place = Place::new();
     let pebble = Pebble::start(Options { external: Some(KEY), ..place.options() });
     let key = place.state.write("key", format!("{KEY}\n"));
-    let external = format!("external_account = {{ key_id = \"kid-1\", key = {key:?} }}");
+    let external = format!("external_account = {{ id = \"kid-1\", key = {key:?} }}");
     let engine = Engine::start(&place.config(&pebble.directory(), &external, &ordered(&["shop.test"])));
     await_orders(&engine, 1);
     let mut shown = Client::plain(engine.admin());

@@ -103,7 +103,7 @@ fn external_key(external: &ExternalAccount) -> Result<ExternalAccountKey, Refusa
     let text = text.trim().trim_end_matches('=');
     let decoded = Base64UrlUnpadded::decode_vec(text).or_else(|_| Base64Unpadded::decode_vec(text));
     let key = Zeroizing::new(decoded.map_err(|_| fail("it is no base64url".into()))?);
-    Ok(ExternalAccountKey::new(external.key_id.clone(), &key))
+    Ok(ExternalAccountKey::new(external.id.clone(), &key))
 }
 
 /// Shows the authority that every name leads here.

@@ -64,7 +64,7 @@ impl AcmeChallenge {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalAccount {
     /// By what the authority knows the key.
-    pub key_id: String,
+    pub id: String,
     /// The file with the key, in base64url.
     pub key: Trust,
 }

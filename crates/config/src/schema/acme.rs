@@ -110,17 +110,17 @@ fn trust(context: &Context<'_, '_>, section: &mut Section<'_, '_>, key: &'static
 fn external_account(context: &Context<'_, '_>, table: Option<Section<'_, '_>>) -> Option<ExternalAccount> {
     let mut table = table?;
     for (key, fix) in [
-        ("key_id", "add the name that the authority has given to the key"),
+        ("id", "add the name that the authority has given to the key"),
         ("key", "add the path of the file with the key, in base64url"),
     ] {
         if table.node(key).is_none() {
             table.missing(key, fix);
         }
     }
-    let key_id = table.string("key_id").and_then(|found| text(context.report, "key_id", found));
+    let id = table.string("id").and_then(|found| text(context.report, "id", found));
     let key = trust(context, &mut table, "key");
     table.close();
-    Some(ExternalAccount { key_id: key_id?, key: key? })
+    Some(ExternalAccount { id: id?, key: key? })
 }
 
 fn text(report: &Report<'_>, key: &str, found: Found<&str>) -> Option<String> {
@@ -152,9 +152,10 @@ pub(super) fn ordered(
         report.error(entry.key_span, what, "put it into a [tls.NAME] of its own, without `signer`");
     }
     let acme = section.string("acme").and_then(|found| context.acmes.resolve(report, found));
-    let names = names(section);
+    // What is wrong with them has been said, and the account is not to be called unused for it.
+    let names = names(section).unwrap_or_default();
     let types = key_types(section);
-    Some(acme.zip(names).map(|(id, names)| {
+    Some(acme.map(|id| {
         let acme = AcmeId(id);
         // The folder is known once the whole file is; see `locate`.
         let files = types.into_iter().map(|key_type| (key_type, Path::new("").to_path_buf())).collect();

@@ -269,7 +269,7 @@ fn acme(acme: &Acme) -> Value {
         value["ca"] = path(&ca.path);
     }
     if let Some(external) = &acme.external_account {
-        value["external_account"] = json!({ "key_id": external.key_id, "key": path(&external.key.path) });
+        value["external_account"] = json!({ "id": external.id, "key": path(&external.key.path) });
     }
     if let Some(renew_before) = acme.renew_before {
         value["renew_before"] = json!(duration(renew_before));
