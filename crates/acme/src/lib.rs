@@ -20,4 +20,5 @@ mod status;
 
 pub use answer::Answer;
 pub use keeper::{Issuer, Keeper, Publish, Wanted, issuers};
+pub use order::{Complaint, check};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

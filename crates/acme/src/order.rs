@@ -1,6 +1,6 @@
 //! One order from its beginning to its end: account, challenges, key, chain.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64ct::{Base64Unpadded, Base64UrlUnpadded, Encoding};
@@ -8,7 +8,7 @@ use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, ExternalAccountKey, Identifier,
     NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use propylon_config::{Acme, AcmeChallenge, ExternalAccount, KeyType};
+use propylon_config::{Acme, AcmeChallenge, At, ExternalAccount, KeyType, Trust};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 use rustls_pki_types::CertificateDer;
 use zeroize::Zeroizing;
@@ -29,6 +29,26 @@ const ANSWER_SECONDS: i64 = 1800;
 const SETTLING: Duration = Duration::from_millis(1500);
 /// The longest key of an external account that is read.
 const EXTERNAL_KEY_BYTES_MAX: u64 = 4096;
+
+/// What is wrong with a file that an account names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// Where the configuration names it.
+    pub at: At,
+    /// Which it is.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+/// Everything that is wrong with the files that an account is made with. Asks nobody, and writes nothing.
+pub fn check(acme: &Acme) -> Vec<Complaint> {
+    let complaint = |trust: &Trust, what: String| Complaint { at: trust.at, path: trust.path.clone(), what };
+    let ca = acme.ca.as_ref().and_then(|ca| Some(complaint(ca, Http::new(Some(&ca.path)).err()?)));
+    let external = acme.external_account.as_ref();
+    let key = external.and_then(|external| Some(complaint(&external.key, external_key(external).err()?.why)));
+    ca.into_iter().chain(key).collect()
+}
 
 /// What an order is made with.
 pub(crate) struct Errand<'a> {

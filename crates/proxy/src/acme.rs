@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwap;
-use propylon_acme::{Answer, CertificateStatus, IssuerStatus, Keeper};
-use propylon_config::{AcmeChallenge, CertificateSource, Config};
+use propylon_acme::{Answer, CertificateStatus, Complaint, IssuerStatus, Keeper};
+use propylon_config::{Acme, AcmeChallenge, CertificateSource, Config, Listener, Protocol};
 use propylon_metrics::{Counter, Registry, counter_text, gauge_text};
-use propylon_tls::{ChallengeCertificate, publish_challenges};
+use propylon_tls::{ChallengeCertificate, Finding, Severity, publish_challenges};
 use serde_json::{Value, json};
 
 /// What is asked for by http-01 (RFC 8555 §8.3), before the token.
@@ -66,6 +66,30 @@ fn publish(answers: &[Answer]) {
         Some(ChallengeCertificate { name: answer.name.clone(), certificate, key })
     };
     publish_challenges(tls.into_iter().filter_map(certificate).collect());
+}
+
+/// What is wrong with the files that accounts name.
+pub fn check(acmes: &[Acme]) -> Vec<Finding> {
+    let finding = |Complaint { at, path, what }| {
+        let fix = "put the file there, in the form that the manual has under \"Ordered certificates\"".to_string();
+        Finding { severity: Severity::Error, at, path, what, fix }
+    };
+    acmes.iter().flat_map(propylon_acme::check).map(finding).collect()
+}
+
+/// Accounts whose authority asks at a port where no listener of the configuration answers, with the port.
+pub fn unasked(config: &Config) -> Vec<(String, u16)> {
+    let answers = |listener: &Listener, port: u16| {
+        let fits = match port {
+            80 => listener.protocol == Protocol::Http && listener.tls.is_none(),
+            _ => listener.tls.is_some(),
+        };
+        fits && listener.bind.iter().any(|bind| bind.address.port() == port)
+    };
+    let port = |acme: &Acme| if acme.challenge == AcmeChallenge::Http { 80 } else { 443 };
+    let accounts = propylon_acme::issuers(config).into_iter().map(|issuer| (port(&issuer.acme), issuer.acme.name));
+    let unanswered = accounts.filter(|(port, _)| !config.listeners.iter().any(|listener| answers(listener, *port)));
+    unanswered.map(|(port, name)| (name, port)).collect()
 }
 
 /// The profiles that have one of these files.

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_acme::Keeper as Orders;
 use propylon_config::{AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
@@ -26,7 +25,7 @@ use crate::admin::{self, AdminSocket};
 use crate::batches;
 use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::origin::Meant;
-use crate::reload::{self, Keeper};
+use crate::reload::{self, Beginning, Keeper};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::sockets::{self, BindError, bind_advice};
@@ -174,27 +173,16 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
-    let start = Start { path, meant, snapshot, orders, publish: publish.clone(), admin };
+    let beginning = Beginning { path, meant, snapshot, orders, publish: publish.clone() };
     let log_failures = log.failures();
     let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures };
-    let outcome = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
+    let outcome = runtime.block_on(main.watch(beginning, admin, threads)).map_err(StartError::Threads)?;
     if let Some(AdminBind::Unix(path)) = admin_bind {
         // A successor would remove it as well.
         let _ = std::fs::remove_file(path);
     }
     log.finish(LOG_PATIENCE);
     Ok(outcome)
-}
-
-/// What the keeper of the configuration begins with, and where it is asked for changes.
-struct Start {
-    path: PathBuf,
-    meant: Meant,
-    snapshot: Arc<Snapshot>,
-    /// Certificates are ordered there.
-    orders: Arc<Orders>,
-    publish: watch::Sender<Arc<Publication>>,
-    admin: Option<AdminSocket>,
 }
 
 /// The main thread's own work.
@@ -211,20 +199,25 @@ struct Main {
 }
 
 impl Main {
-    async fn watch(mut self, start: Start, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
+    async fn watch(
+        mut self,
+        beginning: Beginning,
+        admin: Option<AdminSocket>,
+        threads: Vec<JoinHandle<io::Result<()>>>,
+    ) -> io::Result<Outcome> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let Start { path, meant, snapshot, orders, publish, admin } = start;
-        let health = Health::start(&snapshot, &self.store, &self.telemetry);
+        let orders = Arc::clone(&beginning.orders);
+        let health = Health::start(&beginning.snapshot, &self.store, &self.telemetry);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
-        let keeper = Keeper::new(path, meant, snapshot, Arc::clone(&orders), publish, health.clone(), telemetry, store);
+        let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
         let shown = keeper.shown();
         let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 shown: Rc::clone(&shown),
-                orders: Arc::clone(&orders),
+                orders,
                 health,
                 telemetry: Arc::clone(&self.telemetry),
                 started: Instant::now(),

@@ -158,6 +158,16 @@ pub struct Keeper {
     store: Arc<Store>,
 }
 
+/// What the process has started with.
+pub struct Beginning {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Arc<Snapshot>,
+    /// Certificates are ordered there.
+    pub orders: Arc<Orders>,
+    pub publish: watch::Sender<Arc<Publication>>,
+}
+
 /// A snapshot that has been succeeded.
 struct Older {
     snapshot: Weak<Snapshot>,
@@ -178,16 +188,8 @@ struct Draft {
 type Look = (u64, u64, i64, i64);
 
 impl Keeper {
-    pub fn new(
-        path: PathBuf,
-        meant: Meant,
-        snapshot: Arc<Snapshot>,
-        orders: Arc<Orders>,
-        publish: watch::Sender<Arc<Publication>>,
-        health: Health,
-        telemetry: Arc<Telemetry>,
-        store: Arc<Store>,
-    ) -> Keeper {
+    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
+        let Beginning { path, meant, snapshot, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         let origin = told_origin(&meant);
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
