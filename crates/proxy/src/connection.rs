@@ -222,7 +222,7 @@ impl Connection {
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
             return false;
         }
-        if self.facts.is_some_and(|facts| facts.challenge) {
+        if self.stream.tls.as_ref().is_some_and(|session| session.was_challenge()) {
             self.core.metrics.increment(self.core.telemetry.acme.tls_alpn);
             Box::pin(self.farewell(After::Close)).await;
             return false;

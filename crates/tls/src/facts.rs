@@ -20,8 +20,6 @@ pub struct Facts {
     /// Position of the agreed protocol in the list that was given to `Profile::load`.
     pub alpn: Option<u8>,
     pub resumption: Resumption,
-    /// An authority has asked whether a name leads here, and has its answer: nothing is to follow.
-    pub challenge: bool,
 }
 
 /// What tickets and session IDs had to do with a handshake.

@@ -43,7 +43,7 @@ pub(crate) struct Handshake {
     /// The first record has come.
     begun: bool,
     /// It is an authority's question; see `challenge`.
-    challenge: bool,
+    pub challenge: bool,
 }
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
@@ -381,7 +381,6 @@ impl Handshake {
             signature: if resumed { None } else { self.heard.signature },
             resumed,
             alpn,
-            challenge: self.challenge,
         }
     }
 }

@@ -55,6 +55,7 @@ enum State {
 struct Established {
     records: Records,
     facts: Facts,
+    challenge: bool,
 }
 
 impl Session {
@@ -199,11 +200,11 @@ impl Session {
             return Ok(());
         };
         self.introduce(handshake.introduction());
-        let facts = handshake.facts();
+        let (facts, challenge) = (handshake.facts(), handshake.challenge);
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let keys = std::mem::take(&mut handshake.heard.keys);
         let records = Records::new(secrets, keys, &facts)?;
-        self.state = State::Established(Box::new(Established { records, facts }));
+        self.state = State::Established(Box::new(Established { records, facts, challenge }));
         Ok(())
     }
 
@@ -266,6 +267,11 @@ impl Session {
             State::Established(established) => established.facts,
             _ => panic!("facts of a session that is not established"),
         }
+    }
+
+    /// An authority has asked whether a name leads here, and has its answer: nothing is to follow.
+    pub fn was_challenge(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.challenge)
     }
 
     /// What the client has said of itself, once the handshake is over or has failed.

@@ -46,9 +46,10 @@ fn shown(acceptor: &Acceptor, name: &'static str, alpn: &[&[u8]]) -> Option<(Vec
     let mut dialogue = Dialogue::new(acceptor, &client.config(), name);
     dialogue.shake().ok()?;
     let facts = dialogue.session.facts();
-    assert_eq!(facts.challenge, dialogue.client.alpn_protocol() == Some(b"acme-tls/1"));
-    assert!(!facts.challenge || facts.alpn.is_none());
-    Some((dialogue.client.peer_certificates()?[0].to_vec(), facts.challenge))
+    let challenge = dialogue.session.was_challenge();
+    assert_eq!(challenge, dialogue.client.alpn_protocol() == Some(b"acme-tls/1"));
+    assert!(!challenge || facts.alpn.is_none());
+    Some((dialogue.client.peer_certificates()?[0].to_vec(), challenge))
 }
 
 fn ordered(directory: &Directory, file: &str, names: &[&str]) -> Certificate {

@@ -652,7 +652,7 @@ mod tests {
         signer = "vault"
         client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
         [tls.spare]
-        certificates = ["b.pem"]
+        certificates = ["b.pem", { acme = "own", names = ["b.example", "a.example"], key_types = ["rsa", "ecdsa"], default = true }]
         ticket_keys = "keys"
         [signer.vault]
         servers = ["10.0.0.7:2407", { address = "keys.internal:2408", server_name = "keys" }]
@@ -667,6 +667,18 @@ mod tests {
         servers = ["127.0.0.1:2407"]
         identity = "engine.pem"
         ca = "keys-ca.pem"
+        [acme.own]
+        directory = "https://ca.internal/dir"
+        terms_agreed = true
+        contact = "mailto:ops@a.example"
+        state = "acme"
+        challenge = "http-01"
+        ca = "acme-ca.pem"
+        external_account = { id = "kid", key = "eab.key" }
+        renew_before = "720h"
+        profile = "shortlived"
+        orders_per_hour = 7
+        retry = "90s"
         [backend.app]
         balance = "consistent-hash"
         hash = { key = { cookie = "user" }, bound = 1.1 }
@@ -773,7 +785,8 @@ mod tests {
         for path in all {
             let pointer: String = path.iter().map(|step| format!("/{step}")).collect();
             let Some(keys) = known_keys(&shown, &pointer) else { continue };
-            let named = |place: &usize| ["listener", "tls", "signer", "backend"].contains(&path[*place].as_str());
+            let named =
+                |place: &usize| ["listener", "tls", "signer", "acme", "backend"].contains(&path[*place].as_str());
             let step = |(place, step): (usize, &String)| match place.checked_sub(1) {
                 Some(0) if named(&0) => "*".to_owned(),
                 _ if step.parse::<usize>().is_ok() => "*".to_owned(),
