@@ -6,6 +6,7 @@
 
 mod grpc;
 mod http;
+mod http2;
 mod line;
 pub mod probe;
 
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress};
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
@@ -26,6 +27,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::admin::effective;
 use crate::names::Names;
+use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
@@ -91,7 +93,7 @@ struct Watched {
 #[derive(Default)]
 struct Known {
     /// All its addresses.
-    addresses: Vec<SocketAddr>,
+    targets: Vec<Target>,
     /// Those of them that did not answer their last probe.
     silent: Vec<SocketAddr>,
     /// Outcomes that have been looked at.
@@ -104,6 +106,8 @@ struct Known {
 /// A server's state for people.
 pub struct State {
     pub verdict: Verdict,
+    /// Requests may go there.
+    pub admitted: bool,
     pub since: SystemTime,
     /// The end of an ejection.
     pub until: Option<SystemTime>,
@@ -182,7 +186,13 @@ impl Health {
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
-        State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
+        let admitted = backends[backend].servers.admits(server);
+        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+    }
+
+    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
+    pub fn is_panic(&self, backend: usize) -> bool {
+        self.board().backends.borrow()[backend].servers.is_panic()
     }
 
     /// Probes a server for as long as it is there and probed like this.
@@ -192,9 +202,9 @@ impl Health {
             let Some(check) = &board.snapshot.config.backends[backend].health else { return };
             let every = check.interval.as_millis() as u64;
             let began = tokio::time::Instant::now();
-            let addresses = board.backends.borrow()[backend].known[server].addresses.clone();
+            let targets = board.backends.borrow()[backend].known[server].targets.clone();
             let mut probes = JoinSet::new();
-            for address in addresses {
+            for Target { address, .. } in targets {
                 let (health, board) = (self.clone(), Rc::clone(&board));
                 probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
             }
@@ -213,7 +223,7 @@ impl Health {
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
-        let found = probe(check, address, &host, secure).await;
+        let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         let place = RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
@@ -247,7 +257,7 @@ impl Health {
             let found = names.look_up(&question).await;
             wait = match found {
                 Ok(found) => {
-                    self.board().found(backend, server, found.addresses);
+                    self.board().found(backend, server, found.targets);
                     found.valid
                 }
                 Err(error) => {
@@ -263,16 +273,19 @@ impl Known {
     /// What went before is nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
-        Known { addresses: server.notice.addresses().to_vec(), successes, failures, ..Known::default() }
+        Known { targets: server.notice.targets(), successes, failures, ..Known::default() }
     }
 }
 
 fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
-    let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
+    let check = backend.health.as_ref()?;
+    let alpn: &[&[u8]] = match &check.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
-        // Probes are HTTP/1.1, whatever requests are.
-        ProbeKind::Http(_) => &[b"http/1.1"],
-        ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
+        // A port of its own may be another server's.
+        ProbeKind::Http(_) if backend.protocol == ServerProtocol::Http2 && check.port.is_some() => {
+            &[b"h2", b"http/1.1"]
+        }
+        ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
     Some(upstream.as_ref()?.connector_for(alpn))
 }
@@ -291,7 +304,11 @@ fn rules(backend: &Backend) -> Rules {
         ejection_max: outlier.ejection_max.as_millis() as u64,
         ejected_percent_max: outlier.ejected_percent_max,
     };
-    Rules { probes: backend.health.as_ref().map(probes), outliers: backend.outlier.as_ref().map(outliers) }
+    Rules {
+        probes: backend.health.as_ref().map(probes),
+        outliers: backend.outlier.as_ref().map(outliers),
+        min_healthy_percent: backend.min_healthy,
+    }
 }
 
 impl Board {
@@ -380,6 +397,7 @@ impl Board {
         self.change(backend, |servers, now| {
             for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
                 servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
+                servers.set_backup(server, configured.backup);
             }
             servers.review(now)
         });
@@ -388,7 +406,7 @@ impl Board {
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
         let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
-        self.snapshot.servers[backend][server].notice.set_open(open);
+        self.set_door(backend, server);
         self.column().set(self.metrics(backend, server).up, i64::from(open));
         self.publish_addresses(backend, server);
     }
@@ -430,16 +448,16 @@ impl Board {
         self.change(backend, Servers::tick);
     }
 
-    fn found(&self, backend: usize, server: usize, addresses: Vec<SocketAddr>) {
+    fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
         let place = self.place(backend, server);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.take().is_some() {
             log::info!("{place}: its name is found again");
         }
-        if known.addresses != addresses {
-            log::info!("{place} is now at {}", listed(&addresses));
-            known.addresses = addresses;
+        if known.targets != targets {
+            log::info!("{place} is now at {}", listed(&targets));
+            known.targets = targets;
             drop(backends);
             self.publish_addresses(backend, server);
         }
@@ -450,21 +468,29 @@ impl Board {
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.is_none() {
-            let kept = listed(&known.addresses);
+            let kept = listed(&known.targets);
             log::warn!("{}: its name cannot be looked up: {error}; it stays at {kept}", self.place(backend, server));
         }
         known.lookup = Some(error);
     }
 
-    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are.
+    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks them, those
+    /// that stand in are told of only while no better one answers, so that nobody stays with them for longer.
     fn publish_addresses(&self, backend: usize, server: usize) {
         let backends = self.backends.borrow();
-        let Known { addresses, silent, .. } = &backends[backend].known[server];
-        let answering: Vec<SocketAddr> =
-            addresses.iter().copied().filter(|address| !silent.contains(address)).collect();
-        let published = if answering.is_empty() { addresses.clone() } else { answering };
-        self.column().set(self.metrics(backend, server).addresses, published.len() as i64);
-        self.snapshot.servers[backend][server].notice.set_addresses(published);
+        let Known { targets, silent, .. } = &backends[backend].known[server];
+        let answering = targets.iter().filter(|target| !silent.contains(&target.address)).copied();
+        let mut published: Vec<Target> = answering.collect();
+        if published.is_empty() {
+            published.clone_from(targets);
+        } else if self.snapshot.config.backends[backend].health.is_some() {
+            let first = published.iter().map(|target| target.priority).min();
+            published.retain(|target| Some(target.priority) == first);
+        }
+        let first = published.iter().map(|target| target.priority).min();
+        let in_turn = published.iter().filter(|target| Some(target.priority) == first).count();
+        self.column().set(self.metrics(backend, server).addresses, in_turn as i64);
+        self.snapshot.servers[backend][server].notice.set_targets(published);
     }
 
     /// Lets the policy judge, and tells everybody what is different.
@@ -472,11 +498,13 @@ impl Board {
         let now = self.began.elapsed().as_millis() as u64;
         let mut backends = self.backends.borrow_mut();
         let servers = &mut backends[backend].servers;
+        let panicked = servers.is_panic();
         let changes = judge(servers, now);
+        let panics = servers.is_panic();
         let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {
-            self.snapshot.servers[backend][server].notice.set_open(to.is_open());
+            self.set_door(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
             column.set(metrics.up, i64::from(to.is_open()));
             column.increment(metrics.changes);
@@ -494,6 +522,38 @@ impl Board {
                     log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }
+        }
+        if panics != panicked {
+            self.tell_panic(backend, panics, (open, all));
+        }
+    }
+
+    /// Lets requests to a server, or keeps them away.
+    fn set_door(&self, backend: usize, server: usize) {
+        let servers = &self.backends.borrow()[backend].servers;
+        let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
+            (true, _) => Door::Open,
+            (false, true) => Door::Ajar,
+            (false, false) => Door::Closed,
+        };
+        self.snapshot.servers[backend][server].notice.set_door(door);
+    }
+
+    /// The verdicts are not believed from now on, or are again.
+    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+        let configured = &self.snapshot.config.backends[backend];
+        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        column.set(metrics.panic, i64::from(panic));
+        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        let (name, percent) = (&configured.name, configured.min_healthy);
+        if panic {
+            column.increment(metrics.panics);
+            log::error!(
+                "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
+                 get requests as well"
+            );
+        } else {
+            log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");
         }
     }
 
@@ -516,8 +576,8 @@ impl Board {
     }
 }
 
-fn listed(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+fn listed(targets: &[Target]) -> String {
+    targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What a server is called in a request, without the port where it is HTTP's own (RFC 9110 §7.2).
