@@ -21,6 +21,7 @@ pub mod keyserver;
 pub mod nginx;
 pub mod origin;
 pub mod otlp;
+pub mod pebble;
 pub mod program;
 pub mod python;
 pub mod scratch;

@@ -57,6 +57,8 @@ pub struct Certified {
     pub tls: Vec<TlsProfile>,
     /// `[signer.NAME]`
     pub signers: Vec<Signer>,
+    /// `[acme.NAME]`
+    pub acmes: Vec<Acme>,
     /// `[backend.NAME]`, for its `tls`.
     pub backends: Vec<Backend>,
     /// `[tracing]`, for its `ca` and `headers`.
@@ -67,11 +69,9 @@ pub struct Certified {
 /// whoever checks certificates can add what is wrong with those to the same report.
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
-    let certified = |config: Config| Certified {
-        tls: config.tls,
-        signers: config.signers,
-        backends: config.backends,
-        tracing: config.tracing,
+    let certified = |config: Config| {
+        let Config { tls, signers, acmes, backends, tracing, .. } = config;
+        Certified { tls, signers, acmes, backends, tracing }
     };
     (config.map(certified).unwrap_or_default(), problems)
 }

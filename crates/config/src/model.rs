@@ -1,5 +1,6 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+mod acme;
 mod backend;
 mod health;
 mod listener;
@@ -7,6 +8,7 @@ mod process;
 mod tls;
 mod tracing;
 
+pub use acme::*;
 pub use backend::*;
 pub use health::*;
 pub use listener::*;
@@ -56,6 +58,8 @@ pub struct Config {
     pub tls: Vec<TlsProfile>,
     /// `[signer.NAME]`, in file order.
     pub signers: Vec<Signer>,
+    /// `[acme.NAME]`, in file order.
+    pub acmes: Vec<Acme>,
     /// `[backend.NAME]`, in file order.
     pub backends: Vec<Backend>,
     /// `[[route]]`, in file order, which means nothing.

@@ -292,3 +292,40 @@ fn what_changes_at_run_time_is_configured() {
     assert!(!config.process.watch_config && config.process.state.is_none());
     assert!(config.backends.iter().all(|backend| backend.retired.is_none()));
 }
+
+#[test]
+fn what_is_ordered_has_its_files_by_its_names_its_authority_and_the_type_of_its_key() {
+    let text = "[listener.web]\nbind = '0.0.0.0:443'\ntls = 'public'\n[[route]]\nrespond = { status = 200 }\n\
+                [acme.le]\nterms_agreed = true\n[acme.staging]\ndirectory = 'https://staging.test/dir'\nstate = 'kept'\n\
+                [[tls.public.certificates]]\nacme = 'le'\nnames = ['B.test.', 'a.test']\n\
+                [[tls.public.certificates]]\nacme = 'staging'\nnames = ['c.test']\nkey_types = ['ecdsa', 'rsa']\n";
+    let (config, warnings) = parse(&source("f", text)).expect("a good configuration");
+    assert_eq!(warnings, []);
+    let [le, staging] = &config.acmes[..] else { panic!("two accounts") };
+    assert_eq!(le.directory, "https://acme-v02.api.letsencrypt.org/directory");
+    assert_eq!(le.state, Path::new("/var/lib/propylon/acme/le"));
+    assert_eq!(staging.state, Path::new("/etc/propylon/kept/staging"));
+    let ordered: Vec<&Ordered> = config.tls[0]
+        .certificates
+        .iter()
+        .map(|each| match &each.source {
+            CertificateSource::Ordered(ordered) => ordered,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ordered[0].names, ["a.test", "b.test"]);
+    let [(KeyType::Ecdsa, file)] = &ordered[0].files[..] else { panic!("{:?}", ordered[0]) };
+    assert_eq!(file.parent(), Some(le.state.join("certificates").as_path()));
+    let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(name.starts_with("a.test-") && name.ends_with(".ecdsa.pem"), "{name}");
+    let types: Vec<KeyType> = ordered[1].files.iter().map(|(key_type, _)| *key_type).collect();
+    assert_eq!(types, [KeyType::Ecdsa, KeyType::Rsa]);
+    // Another authority's, or for other names, is another file.
+    let file = |acme: &Acme, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        acme.file(&names, KeyType::Ecdsa).file_name().map(ToOwned::to_owned)
+    };
+    assert_ne!(file(le, &["a.test"]), file(staging, &["a.test"]));
+    assert_ne!(file(le, &["a.test", "b.test"]), file(le, &["a.test", "c.test"]));
+    assert_ne!(le.account_file().file_name(), staging.account_file().file_name());
+}

@@ -739,3 +739,49 @@ fn fields_for_servers_are_made_of_facts_that_can_be_known() {
     let plain = "[listener.a]\nbind='0.0.0.0:80'\nrequest_headers={X='{tls.version}'}\n[[route]]\nrespond={}\n";
     expect(&[(plain, 1, 11, "{tls.version} is never known on [listener.a]: it speaks plaintext; add `tls`, or remove the field")]);
 }
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn what_is_ordered_is_checked() {
+    let used = |certificate: &str| {
+        format!("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=[{{acme='le',{certificate}}}]")
+    };
+    let account = |text: &str| format!("[acme.le]\nterms_agreed=true\n{text}\n{}", used("names=['a.test']"));
+    let named = |text: &str| format!("[acme.le]\nterms_agreed=true\n{}", used(text));
+    let cases = [
+        (account("directory='http://ca.test/dir'"), 3, 11, "`directory`: \"http://ca.test/dir\" is not an https URL"),
+        (account("directory='https:///dir'"), 3, 11, "is not an https URL"),
+        (account("contact='ops@a.test'"), 3, 9, "`contact`: \"ops@a.test\" is not a contact"),
+        (account("contact=['mailto:a@b.test',5]"), 3, 28, "`contact`: expected a string"),
+        (account("challenge='dns-01'"), 3, 11, "`challenge` cannot be \"dns-01\""),
+        (account("retry='0s'"), 3, 7, "`retry` is too small"),
+        (account("orders_per_hour=0"), 3, 17, "`orders_per_hour` is too small"),
+        (account("renew_before=30"), 3, 14, "`renew_before` has no unit"),
+        (account("external_account={key='k'}"), 3, 1, "`external_account` has no `id`"),
+        (account("external_account={id='k',key=''}"), 3, 30, "`key` is empty"),
+        (account("profile=''"), 3, 9, "`profile` cannot be \"\""),
+        (account("email='a'"), 3, 1, "unknown key `email` in [acme.le]"),
+        (format!("[acme.le]\n{}", used("names=['a.test']")), 1, 7, "[acme.le] has no `terms_agreed`"),
+        (named("names=['*.a.test']"), 7, 33, "\"*.a.test\": a wildcard takes the challenge dns-01"),
+        (named("names=['10.0.0.1']"), 7, 33, "is not a name that an authority would certify"),
+        (named("names=['localhost']"), 7, 33, "is not a name that an authority would certify"),
+        (named("names=['a.test:443']"), 7, 33, "has a port in it"),
+        (named("names=['a.test','A.test']"), 7, 42, "\"a.test\" is listed twice"),
+        (named("names=[]"), 7, 32, "`names` has too few or too many entries"),
+        (named("key_types=['rsa']"), 7, 15, "this certificate has no `names`"),
+        (named("names=['a.test'],key_types=['ed25519']"), 7, 54, "`key_types` cannot be \"ed25519\""),
+        (named("names=['a.test'],key_types=[]"), 7, 53, "`key_types` is empty"),
+        (named("names=['a.test'],path='x'"), 7, 43, "`path` and `acme` cannot stand together"),
+        (used("names=['a.test']"), 5, 21, "no acme named \"le\"; add a section [acme.le]"),
+        ("[acme.le]\nterms_agreed=true".to_string(), 1, 7, "no certificate is ordered from [acme.le]"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
+    expect_below_good(&cases);
+    expect(&[(
+        "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=[{acme='le',names=['a.test']}]\n[acme.le]\n\
+         terms_agreed=true\nchallenge='http-01'\n[[route]]\nrespond={status=200}",
+        6,
+        7,
+        "[acme.le] has challenge = \"http-01\", and no listener speaks plaintext HTTP",
+    )]);
+}

@@ -240,6 +240,11 @@ impl Connection {
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
             return false;
         }
+        if self.stream.tls.as_ref().is_some_and(|session| session.was_challenge()) {
+            self.core.metrics.increment(self.core.telemetry.acme.tls_alpn);
+            Box::pin(self.farewell(After::Close)).await;
+            return false;
+        }
         if self.is_relayed() {
             Box::pin(relay::run(self)).await;
             return false;

@@ -20,11 +20,12 @@ use tokio::task::spawn_local;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Writer;
+use crate::acme;
 use crate::admin::{self, AdminSocket};
 use crate::batches;
 use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::origin::Meant;
-use crate::reload::{self, Keeper};
+use crate::reload::{self, Beginning, Keeper};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::sockets::{self, BindError, bind_advice};
@@ -174,12 +175,15 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     reload::start_resolver(&snapshot, 0);
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
+    // Here and not before: folders are to be this account's, and what listens can answer.
+    let orders = Arc::new(acme::keeper());
+    orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
     let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
-    let start = Start { path, meant, snapshot, publish: publish.clone(), admin };
+    let beginning = Beginning { path, meant, snapshot, orders, publish: publish.clone() };
     let log_failures = log.failures();
     let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures, exporter };
-    let (outcome, exporter) = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
+    let (outcome, exporter) = runtime.block_on(main.watch(beginning, admin, threads)).map_err(StartError::Threads)?;
     exporter.finish(SPANS_PATIENCE);
     if let Some(AdminBind::Unix(path)) = admin_bind {
         // A successor would remove it as well.
@@ -187,15 +191,6 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     }
     log.finish(LOG_PATIENCE);
     Ok(outcome)
-}
-
-/// What the keeper of the configuration begins with, and where it is asked for changes.
-struct Start {
-    path: PathBuf,
-    meant: Meant,
-    snapshot: Arc<Snapshot>,
-    publish: watch::Sender<Arc<Publication>>,
-    admin: Option<AdminSocket>,
 }
 
 /// The main thread's own work.
@@ -215,21 +210,23 @@ struct Main {
 impl Main {
     async fn watch(
         mut self,
-        start: Start,
+        beginning: Beginning,
+        admin: Option<AdminSocket>,
         threads: Vec<JoinHandle<io::Result<()>>>,
     ) -> io::Result<(Outcome, Exporter)> {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let Start { path, meant, snapshot, publish, admin } = start;
-        let health = Health::start(&snapshot, &self.store, &self.telemetry);
+        let orders = Arc::clone(&beginning.orders);
+        let health = Health::start(&beginning.snapshot, &self.store, &self.telemetry);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
-        let keeper = Keeper::new(path, meant, snapshot, publish, health.clone(), telemetry, store);
+        let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
         let (shown, troubles) = (keeper.shown(), keeper.troubles());
         let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         if let Some(socket) = admin {
             let view = admin::View {
                 store: Arc::clone(&self.store),
                 shown: Rc::clone(&shown),
+                orders,
                 health,
                 telemetry: Arc::clone(&self.telemetry),
                 started: Instant::now(),

@@ -7,6 +7,7 @@ use std::time::Instant;
 use propylon_config::{Action, BackendId, Redirect, Respond};
 
 use crate::access_log::{Durations, Record, TlsFields};
+use crate::acme;
 use crate::attempt;
 use crate::buffer::Buffer;
 use crate::client_side::ClientSide;
@@ -156,6 +157,15 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
             false => Answer { body: "ok\n", ..Answer::plain(200) },
             true => Answer { body: "draining\n", ..Answer::plain(503) },
         };
+        return Decision::Answered(answer_here(client, request, &answer));
+    }
+    // An authority asks in plaintext; where it is led to TLS by a redirect, that is another's doing.
+    if listener.tls.is_none()
+        && matches!(head.method, Method::Get | Method::Head)
+        && let Some(body) = acme::answer(path)
+    {
+        client.core().metrics.increment(client.core().telemetry.acme.http);
+        let answer = Answer { content_type: "application/octet-stream", body: &body, ..Answer::plain(200) };
         return Decision::Answered(answer_here(client, request, &answer));
     }
     let mut scratch = [0; HOST_BYTES_MAX];

@@ -4,6 +4,7 @@
 //! life of a request) and `snapshot.rs` (the life of a configuration).
 
 pub mod access_log;
+pub mod acme;
 pub mod admin;
 pub mod attempt;
 pub mod balance;

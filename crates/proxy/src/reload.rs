@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use propylon_acme::Keeper as Orders;
 use propylon_config::{FreePlaces, Problem, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
@@ -20,6 +21,7 @@ use tokio::signal::unix::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::acme;
 use crate::admin::{Ask, NotDone, effective};
 use crate::certificates::{Certificates, Reloaded, Troubles, Which};
 use crate::command::problem;
@@ -149,10 +151,22 @@ pub struct Keeper {
     shown: Rc<RefCell<Shown>>,
     older: Vec<Older>,
     certificates: Certificates,
+    /// Orders certificates, on a thread of its own.
+    orders: Arc<Orders>,
     publish: watch::Sender<Arc<Publication>>,
     health: Health,
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
+}
+
+/// What the process has started with.
+pub struct Beginning {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Arc<Snapshot>,
+    /// Certificates are ordered there.
+    pub orders: Arc<Orders>,
+    pub publish: watch::Sender<Arc<Publication>>,
 }
 
 /// A snapshot that has been succeeded.
@@ -176,22 +190,16 @@ struct Draft {
 type Look = (u64, u64, i64, i64);
 
 impl Keeper {
-    pub fn new(
-        path: PathBuf,
-        meant: Meant,
-        snapshot: Arc<Snapshot>,
-        publish: watch::Sender<Arc<Publication>>,
-        health: Health,
-        telemetry: Arc<Telemetry>,
-        store: Arc<Store>,
-    ) -> Keeper {
+    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
+        let Beginning { path, meant, snapshot, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         let origin = told_origin(&meant);
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
-        let keeper = Keeper { path, meant, seen, shown, older, certificates, publish, health, telemetry, store };
+        let keeper =
+            Keeper { path, meant, seen, shown, older, certificates, orders, publish, health, telemetry, store };
         keeper.column().set(keeper.telemetry.process.reloads.generation, 1);
         keeper
     }
@@ -428,6 +436,9 @@ impl Keeper {
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
         start_resolver(&snapshot, earlier.signers.len());
+        if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
+            log::error!("certificates cannot be ordered: {error}");
+        }
         self.publish.send_replace(Arc::clone(&publication));
         snapshot.settle(&earlier);
         let workers = self.store.columns() - 1;
@@ -563,7 +574,10 @@ impl Keeper {
     /// Certificates whose files have changed. What was merely touched is nobody's news.
     async fn watch_certificates(&mut self) {
         let snapshot = self.snapshot();
-        let changed = self.certificates.changed(&snapshot.config, Instant::now());
+        let mut changed = self.certificates.changed(&snapshot.config, Instant::now());
+        changed.profiles.extend(acme::profiles_with(&snapshot.config, &self.orders.take_changed()));
+        changed.profiles.sort_unstable();
+        changed.profiles.dedup();
         if changed == Which::default() {
             return;
         }

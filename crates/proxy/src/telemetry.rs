@@ -14,6 +14,7 @@ use propylon_metrics::{Column, Counter, Gauge, Growing, Histogram, Registry, Sto
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::acme::AcmeMetrics;
 use crate::batches::BatchMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
@@ -96,6 +97,7 @@ pub struct Telemetry {
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
     pub traces: TraceMetrics,
+    pub acme: AcmeMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -655,6 +657,7 @@ impl Telemetry {
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
+        let acme = AcmeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
@@ -670,6 +673,7 @@ impl Telemetry {
                 gate,
                 shortage,
                 traces,
+                acme,
                 ledger,
             },
             store,

@@ -13,6 +13,7 @@
 #![allow(unexpected_cfgs)]
 
 mod acceptor;
+mod challenge;
 mod client_auth;
 mod compression;
 mod credential;
@@ -50,6 +51,7 @@ mod upstream;
 mod watch;
 
 pub use acceptor::{Acceptor, AcceptorParts};
+pub use challenge::{ChallengeCertificate, publish_challenges};
 pub use dated::{Dated, DatedKind, Nearness, step_between};
 pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use exchange::KeyPairs;

@@ -26,7 +26,7 @@ pub struct Profile {
     pub(crate) compresses: bool,
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
-    /// In the order in which they were configured; at least one.
+    /// In the order in which they were configured; none where all are ordered and not there yet.
     pub(crate) credentials: Arc<[Arc<Credential>]>,
     pub(crate) names: Arc<Names>,
     /// By the orders of key types of listeners that have their own.
@@ -65,7 +65,7 @@ impl Profile {
     /// did are not read. Those that cannot be used are errors among the findings, and what they held before stays.
     pub fn load_again(&self, profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (credentials, findings) = load::credentials(profile, &self.credentials);
-        if credentials.is_empty() {
+        if credentials.is_empty() && findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
         let (next, findings) = Profile::assemble(profile, alpn, credentials, findings)?;

@@ -134,6 +134,7 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
                 with_response(chain);
                 paths.push(key.clone());
             }
+            CertificateSource::Ordered(ordered) => ordered.files.iter().for_each(|(_, file)| with_response(file)),
         }
     }
     let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));

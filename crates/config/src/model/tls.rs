@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{At, ServerAddress, SignerId};
+use super::{At, Ordered, ServerAddress, SignerId};
 
 /// How TLS is terminated, shared by any number of listeners.
 #[derive(Clone, Debug)]
@@ -145,6 +145,8 @@ pub enum CertificateSource {
         /// The leaf's private key.
         key: PathBuf,
     },
+    /// Ordered from an authority; its files may not be there yet.
+    Ordered(Ordered),
 }
 
 /// What is offered to clients.
@@ -281,7 +283,7 @@ pub struct ClientAuth {
 }
 
 /// A file or folder that trust or distrust comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     /// As certificates' paths are.
     pub path: PathBuf,

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use propylon_acme::Keeper as Orders;
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::{Store, gauge_text};
 use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
+use crate::acme;
 use crate::certificates::{self, Troubles};
 use crate::expiry;
 use crate::health::{Health, State};
@@ -22,6 +24,7 @@ use crate::telemetry::{ListenerMetrics, Telemetry};
 pub struct View {
     pub store: Arc<Store>,
     pub shown: Rc<RefCell<Shown>>,
+    pub orders: Arc<Orders>,
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
@@ -43,6 +46,7 @@ impl View {
         self.store.prometheus()
             + &certificates::expiry(&snapshot.profiles)
             + &expiry::metrics(&snapshot, SystemTime::now())
+            + &acme::metrics(&self.orders.status())
             + &self.memory()
     }
 
@@ -90,6 +94,7 @@ impl View {
             "certificates": certificates.iter().flat_map(|each| served(each)).collect::<Vec<Value>>(),
             "other_expiries": self.other_expiries(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
+            "acme": acme::view(&self.orders.status()),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }

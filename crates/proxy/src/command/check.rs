@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
+use crate::acme;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
 use crate::{sticky, ticket_keys};
@@ -54,6 +55,7 @@ fn problems(source: &Source) -> Vec<Problem> {
             findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
         }
         findings.extend(sticky::check(&certified.backends));
+        findings.extend(acme::check(&certified.acmes));
     }
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);

@@ -10,6 +10,8 @@ use propylon_config::{Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
+use crate::acme;
+
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
 /// What the engine asks for at its listeners; the kernel gives no more than `somaxconn`.
@@ -216,6 +218,13 @@ fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
         };
         let finding = Finding::new("listener address", state, format!("{}: {current}", bind.address), "free");
         findings.push(finding.fix(command));
+    }
+    for (name, port) in config.map(acme::unasked).unwrap_or_default() {
+        let current = format!("no listener at port {port}");
+        let finding = Finding::new("authority's questions", State::Advice, current, "an answer");
+        let fix =
+            "lead that port to a listener from outside, or bind it: there the authority asks whether names lead here";
+        findings.push(finding.fix(format!("[acme.{name}]: {fix}")));
     }
     findings
 }
