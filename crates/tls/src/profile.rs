@@ -164,6 +164,16 @@ impl Profile {
         self.sessions.purge(now);
     }
 
+    /// The sessions kept by ID, for a process that succeeds this one: messages of at most so many bytes.
+    pub fn hand_over_sessions(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
+        self.sessions.hand_over(message_bytes, now)
+    }
+
+    /// Keeps the sessions of such a message; returns how many.
+    pub fn take_over_sessions(&self, message: &[u8]) -> usize {
+        self.sessions.take_over(message)
+    }
+
     /// What every ticket is bound to.
     pub(crate) fn ticket_context(&self) -> Box<[u8]> {
         ticket_context(&self.name)
