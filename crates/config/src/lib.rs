@@ -59,13 +59,20 @@ pub struct Certified {
     pub signers: Vec<Signer>,
     /// `[backend.NAME]`, for its `tls`.
     pub backends: Vec<Backend>,
+    /// `process.upgrade_socket`: whoever is found there hears of the problems.
+    pub upgrade_socket: Option<UpgradeSocket>,
 }
 
 /// All problems, and the sections that name certificates as far as they could be read in spite of them, so that
 /// whoever checks certificates can add what is wrong with those to the same report.
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
-    let certified = |config: Config| Certified { tls: config.tls, signers: config.signers, backends: config.backends };
+    let certified = |config: Config| Certified {
+        tls: config.tls,
+        signers: config.signers,
+        backends: config.backends,
+        upgrade_socket: config.process.upgrade_socket,
+    };
     (config.map(certified).unwrap_or_default(), problems)
 }
 

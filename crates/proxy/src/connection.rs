@@ -271,6 +271,7 @@ impl Connection {
             }
         };
         self.deadline.rest();
+        let mut leaves_at = None;
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
@@ -279,10 +280,20 @@ impl Connection {
                 self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() || self.deadline.is_called() {
+            if core.hurries() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
+            if core.draining.get() {
+                // Who has not asked for anything yet is about to.
+                let leaves_at =
+                    *leaves_at.get_or_insert_with(|| if self.requests == 0 { due } else { core.leaves_at() });
+                if now >= leaves_at {
+                    return Poll::Ready(false);
+                }
+                self.deadline.set(due.min(rest_at).min(leaves_at), context.waker());
+                return Poll::Pending;
+            }
             if now >= due {
                 self.count_timeout(wait);
                 return Poll::Ready(false);
@@ -646,7 +657,7 @@ impl Connection {
                     return Poll::Ready(());
                 }
             }
-            if core.timers.now() >= due || core.draining.get() {
+            if core.timers.now() >= due || core.hurries() {
                 return Poll::Ready(());
             }
             self.deadline.set(due, context.waker());

@@ -2,30 +2,36 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{AdminBind, Config, Workers};
+use propylon_config::{Admin, AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
-use propylon_sys::ListenOptions;
+use propylon_sys::{Account, ListenOptions};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::sync::{MutexGuard, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::access_log::Writer;
-use crate::admin::{self, AdminSocket};
+use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
 use crate::origin::Meant;
-use crate::reload::{self, Keeper};
+use crate::reload::{self, Keeper, Refused};
+use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
-use crate::sockets::{self, BindError, bind_advice};
+use crate::sockets::{self, BindError, Inherited, bind_advice};
 use crate::telemetry::Telemetry;
+use crate::upgrade::handover::{Handover, Kept, Own, Property};
+use crate::upgrade::predecessors::Predecessors;
+use crate::upgrade::takeover::{Heirloom, Takeover};
+use crate::upgrade::{self, Failure};
 use crate::worker::{self, Assignment, Phase};
 
 /// Files kept back from client connections: logs, listeners, the event loops, the admin address.
@@ -35,6 +41,11 @@ const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
+/// How long somebody at the upgrade socket may take to be there.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long workers may take to be ready to accept.
+const WORKERS_WAIT: Duration = Duration::from_secs(30);
+
 /// How long the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,6 +53,16 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub enum StartError {
     Bind(BindError),
+    /// Another process answers at the upgrade socket.
+    Served(PathBuf),
+    /// The service manager's sockets that the configuration has no address for, or what is wrong with them.
+    Activation(String),
+    UpgradeSocket {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// The process that serves goes on.
+    Upgrade(Failure),
     AdminBind { address: String, error: io::Error },
     AccessLog(io::Error),
     Privileges(propylon_sys::PrivilegesError),
@@ -51,6 +72,15 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            StartError::Served(path) => {
+                let path = path.display();
+                write!(f, "another process serves and answers at {path}; take over from it with run --upgrade, or stop it first")
+            }
+            StartError::Activation(what) => write!(f, "{what}"),
+            StartError::UpgradeSocket { path, error } => {
+                write!(f, "process.upgrade_socket {}: {error}; check its folder's permissions", path.display())
+            }
+            StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
             StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
             StartError::AdminBind { address, error } => {
                 write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
@@ -64,25 +94,80 @@ impl fmt::Display for StartError {
     }
 }
 
+/// What a start begins with.
+pub struct Start {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Snapshot,
+    pub own: Own,
+    /// The process that serves until this one is ready.
+    pub takeover: Option<Takeover>,
+}
+
 /// Everything that needs the rights the process was started with, done.
 pub struct Prepared {
     path: PathBuf,
     meant: Meant,
     snapshot: Arc<Snapshot>,
+    own: Own,
     admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    /// What was used of what the other process has given, by its place there.
+    adopted: Vec<usize>,
     log: Writer,
     connections_max: usize,
 }
 
-/// Binds, opens, and gives up privileges. No thread exists before this returns.
-pub fn prepare(path: &Path, meant: Meant, snapshot: Snapshot) -> Result<Prepared, StartError> {
+/// Binds, opens, and gives up privileges. No thread exists before this returns. Where another process serves, it hears why
+/// this one cannot.
+pub fn prepare(start: Start) -> Result<Prepared, StartError> {
+    let Start { path, meant, snapshot, own, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
+    let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
+        let failure = Failure { reason: "start", what: error.to_string() };
+        takeover.iter().for_each(|takeover| takeover.give_up(&failure));
+    });
+    let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
+    let snapshot = Arc::new(snapshot.bound(bound));
+    Ok(Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max })
+}
+
+/// What the configuration asks for of the system.
+struct Opened {
+    bound: Vec<sockets::Bound>,
+    admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    log: Writer,
+    adopted: Vec<usize>,
+    connections_max: usize,
+}
+
+fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Opened, StartError> {
     let files = propylon_sys::raise_files_limit();
-    let workers = worker_count(&config);
-    let bound = sockets::bind(&config, workers, &[]).map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
-    sockets::announce(&config, &bound, &[]);
-    let snapshot = snapshot.bound(bound);
-    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
+    let workers = worker_count(config);
+    let mut inherited = match &mut takeover {
+        Some(takeover) => std::mem::take(&mut takeover.estate.sockets),
+        None => {
+            refuse_second(config)?;
+            activated()?
+        }
+    };
+    let mut adopted: Vec<usize> = inherited.iter().map(|each| each.place).collect();
+    let bound = sockets::bind_first(config, workers, &mut inherited);
+    let bound = bound.map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
+    match takeover {
+        // The other process takes what is in their queues, and closes them.
+        Some(_) => adopted.retain(|place| !inherited.iter().any(|left| left.place == *place)),
+        None => refuse_unmatched(&inherited)?,
+    }
+    sockets::announce(config, &bound, &[]);
+    let (admin_given, upgrade_given) = match &mut takeover {
+        Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
+        None => (None, None),
+    };
+    let admin = config.admin.as_ref().map(|admin| open_admin(admin, admin_given, &mut adopted)).transpose()?;
+    let upgrade = open_upgrade_socket(config, upgrade_given, &mut adopted)?;
     let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
     if let Some(user) = &config.process.user {
         let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
@@ -91,7 +176,84 @@ pub fn prepare(path: &Path, meant: Meant, snapshot: Snapshot) -> Result<Prepared
     // A request needs a file on each side; a client that is idle needs one.
     let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
     let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
-    Ok(Prepared { path: path.to_owned(), meant, snapshot: Arc::new(snapshot), admin, log, connections_max })
+    Ok(Opened { bound, admin, upgrade, log, adopted, connections_max })
+}
+
+/// A start by mistake would otherwise be told of an address that is taken, and not by whom.
+fn refuse_second(config: &Config) -> Result<(), StartError> {
+    let Some(socket) = &config.process.upgrade_socket else { return Ok(()) };
+    match propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE) {
+        Ok(_) => Err(StartError::Served(socket.path.clone())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// What a service manager has opened.
+fn activated() -> Result<Vec<Inherited>, StartError> {
+    let files = propylon_sys::take_activated()
+        .map_err(|error| StartError::Activation(format!("the service manager's sockets cannot be used: {error}")))?;
+    let mut all: Vec<Inherited> = Vec::new();
+    for file in files {
+        let name = format!("socket \"{}\" of the service manager", file.name);
+        let listener = propylon_sys::tcp_listener(file.file).and_then(|socket| Ok((socket.local_addr()?, socket)));
+        let (address, socket) = listener
+            .map_err(|_| StartError::Activation(format!("{name} is no listening TCP socket; remove it from the unit")))?;
+        // Several for one address are as many workers' worth.
+        match all.iter_mut().find(|known| known.address == address) {
+            Some(known) => known.sockets.push(socket),
+            None => {
+                all.push(Inherited { place: all.len(), wish: None, address, sockets: vec![socket], name });
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = left.iter().map(|each| format!("{} at {}", each.name, each.address)).collect();
+    let what = format!("no listener has the address of {}; add it to a listener's bind, or remove it from the unit", names.join(", "));
+    Err(StartError::Activation(what))
+}
+
+/// The other process's, if it is for the same address.
+fn open_admin(
+    admin: &Admin,
+    given: Option<Heirloom<String>>,
+    adopted: &mut Vec<usize>,
+) -> Result<AdminSocket, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
+    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else { return bind_admin(admin) };
+    adopted.push(given.place);
+    match &admin.bind {
+        AdminBind::Tcp(_) => {
+            let socket = propylon_sys::tcp_listener(given.socket).map_err(fail)?;
+            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+            Ok(AdminSocket::Tcp(socket))
+        }
+        AdminBind::Unix(_) => {
+            let socket = propylon_sys::unix_listener(given.socket).map_err(fail)?;
+            log::info!("admin at {}", admin.bind);
+            Ok(AdminSocket::Unix(socket))
+        }
+    }
+}
+
+fn open_upgrade_socket(
+    config: &Config,
+    given: Option<Heirloom<PathBuf>>,
+    adopted: &mut Vec<usize>,
+) -> Result<Option<OwnedFd>, StartError> {
+    let Some(wanted) = &config.process.upgrade_socket else { return Ok(None) };
+    if let Some(given) = given.filter(|given| given.at == wanted.path) {
+        adopted.push(given.place);
+        return Ok(Some(given.socket));
+    }
+    let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
+    let made = propylon_sys::listen_messages(&wanted.path, owner.as_ref());
+    made.map(Some).map_err(|error| StartError::UpgradeSocket { path: wanted.path.clone(), error })
 }
 
 /// Threads that will serve.
@@ -127,9 +289,9 @@ pub enum Outcome {
     CutOff(u64),
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once.
+/// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, meant, snapshot, admin, log, connections_max } = prepared;
+    let Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max } = prepared;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -138,8 +300,10 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .enable_time()
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
-    let (phase, watched) = watch::channel(Phase::Serving);
-    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot))));
+    let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
+    let (phase, watched) = watch::channel(first);
+    let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+    let (publish, published) = watch::channel(Arc::clone(&publication));
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
@@ -165,16 +329,50 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
-    let keeper = Keeper::new(path, meant, snapshot, publish, Arc::clone(&telemetry), Arc::clone(&store));
-    let main = Main { watch, batching, keeper, store, telemetry, phase, log_failures: log.failures() };
-    let admin_bind = main.keeper.snapshot().config.admin.as_ref().map(|admin| admin.bind.clone());
-    let outcome = runtime.block_on(main.watch(admin, threads)).map_err(StartError::Threads)?;
-    if let Some(AdminBind::Unix(path)) = admin_bind {
+    let keeper = Keeper::new(path, meant, Arc::clone(&snapshot), publish, Arc::clone(&telemetry), Arc::clone(&store));
+    let main = Main {
+        watch,
+        batching,
+        keeper,
+        store,
+        telemetry,
+        phase,
+        log_failures: log.failures(),
+        handover: None,
+        predecessors: Predecessors::default(),
+        hangup_waits: false,
+    };
+    let scene = Scene { own, admin, upgrade, takeover, adopted, publication };
+    let (outcome, kept) = runtime.block_on(main.watch(scene, threads))?;
+    clear_away(&snapshot.config, kept);
+    log.finish(LOG_PATIENCE);
+    Ok(outcome)
+}
+
+/// Removes the files of Unix sockets that nobody answers at any more.
+fn clear_away(config: &Config, kept: Kept) {
+    if let Some(AdminBind::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind)
+        && !kept.admin
+    {
         // A successor would remove it as well.
         let _ = std::fs::remove_file(path);
     }
-    log.finish(LOG_PATIENCE);
-    Ok(outcome)
+    if let Some(socket) = &config.process.upgrade_socket
+        && !kept.upgrade
+    {
+        let _ = std::fs::remove_file(&socket.path);
+    }
+}
+
+/// What the main thread begins with beside its own.
+struct Scene {
+    own: Own,
+    admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    adopted: Vec<usize>,
+    /// What the workers begin with.
+    publication: Arc<Publication>,
 }
 
 /// The main thread's own work.
@@ -187,28 +385,33 @@ struct Main {
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
+    /// Where there is an upgrade socket.
+    handover: Option<Handover>,
+    predecessors: Predecessors,
+    /// SIGHUP has come while nothing might change.
+    hangup_waits: bool,
 }
 
 impl Main {
     async fn watch(
         mut self,
-        admin: Option<AdminSocket>,
+        scene: Scene,
         threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> io::Result<Outcome> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
+    ) -> Result<(Outcome, Kept), StartError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Threads)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Threads)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
+        let mut user = signal(SignalKind::user_defined1()).map_err(StartError::Threads)?;
+        let mut second_user = signal(SignalKind::user_defined2()).map_err(StartError::Threads)?;
         let (asks, mut asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
-        if let Some(socket) = admin {
-            let view = admin::View {
-                store: Arc::clone(&self.store),
-                shown: self.keeper.shown(),
-                telemetry: Arc::clone(&self.telemetry),
-                started: Instant::now(),
-            };
-            admin::start(socket, view, asks)?;
-        }
-        let mut hangup = signal(SignalKind::hangup())?;
-        let mut user = signal(SignalKind::user_defined1())?;
+        let door = match self.begin(scene, asks, threads.len()).await {
+            Ok(door) => door,
+            Err(error) => {
+                let _ = self.phase.send(Phase::Stopping);
+                join(threads);
+                return Err(error);
+            }
+        };
         // Not before the signals are heeded: whoever waits for this line may send one at once.
         let workers = threads.len();
         log::info!(
@@ -216,39 +419,176 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
+        service::ready(workers, self.keeper.snapshot().generation);
+        let mut watchdog = Watchdog::start();
+        let mut barks = interval(watchdog.as_ref().map_or(Duration::from_secs(3600), Watchdog::every));
+        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
-        loop {
+        let end = loop {
             tokio::select! {
-                () = heard(&mut terminate, &mut interrupt) => break,
+                () = heard(&mut terminate, &mut interrupt) => break Phase::Draining,
+                () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
                 // Without a handler either would end the process.
-                _ = hangup.recv() => self.keeper.read_again().await,
+                _ = hangup.recv() => self.hangup_waits = true,
                 Some(ask) = asked.recv() => self.answer(ask).await,
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
+                _ = barks.tick(), if watchdog.is_some() => {
+                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
+                }
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     self.tend_tickets();
                     self.report_kernels();
                     self.report_lookups();
-                    self.keeper.watch_certificates().await;
-                    self.keeper.watch_file().await;
+                    self.report_predecessors();
+                    self.look_for_changes().await;
                     self.keeper.look_after();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
-                    break;
+                    break Phase::Draining;
                 }
             }
+            if self.hangup_waits {
+                self.read_again(workers).await;
+            }
+        };
+        let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
+        if kept.admin {
+            door.into_iter().for_each(AdminDoor::close);
         }
-        Ok(self.drain(&mut terminate, &mut interrupt, threads).await)
+        let mut signals = Signals { terminate, interrupt, second_user, asked };
+        Ok((self.drain(end, &mut signals, threads).await, kept))
+    }
+
+    /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
+    async fn begin(
+        &mut self,
+        scene: Scene,
+        asks: mpsc::Sender<admin::Ask>,
+        workers: usize,
+    ) -> Result<Option<AdminDoor>, StartError> {
+        let Scene { own, admin, upgrade, takeover, adopted, publication } = scene;
+        let mut upgrades = 0;
+        if let Some(takeover) = takeover {
+            upgrades = takeover.estate.upgrades + 1;
+            self.take_over(takeover, adopted, &publication, workers).await?;
+        }
+        self.column().add(self.telemetry.upgrades.upgrades, upgrades);
+        self.keeper.snapshot().sockets.iter().for_each(|bound| {
+            if let Err(error) = bound.settle() {
+                log::warn!("{}: its deferred accepts cannot be set: {error}", bound.address);
+            }
+        });
+        let config = Arc::clone(&self.keeper.snapshot().config);
+        if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
+            let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
+                Some((config.admin.as_ref()?.bind.to_string(), socket.another().ok()?))
+            };
+            let property = Property {
+                shown: self.keeper.shown(),
+                store: Arc::clone(&self.store),
+                telemetry: Arc::clone(&self.telemetry),
+                own,
+                admin: admin.as_ref().and_then(another),
+                path: wanted.path.clone(),
+                socket,
+                predecessors: self.predecessors.clone(),
+                upgrades,
+            };
+            self.handover = Some(Handover::start(property).map_err(StartError::Threads)?);
+        }
+        let Some(socket) = admin else { return Ok(None) };
+        let view = admin::View {
+            store: Arc::clone(&self.store),
+            shown: self.keeper.shown(),
+            telemetry: Arc::clone(&self.telemetry),
+            started: Instant::now(),
+            handover: self.handover.clone(),
+        };
+        admin::start(socket, view, asks).map(Some).map_err(StartError::Threads)
+    }
+
+    async fn take_over(
+        &mut self,
+        mut takeover: Takeover,
+        mut adopted: Vec<usize>,
+        publication: &Publication,
+        workers: usize,
+    ) -> Result<(), StartError> {
+        if timeout(WORKERS_WAIT, publication.adopted_by(workers)).await.is_err() {
+            let what = format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs());
+            let failure = Failure { reason: "start", what };
+            takeover.give_up(&failure);
+            return Err(StartError::Upgrade(failure));
+        }
+        let earlier = std::mem::take(&mut takeover.estate.predecessors);
+        let snapshot = self.keeper.snapshot();
+        let begin = || {
+            let _ = self.phase.send(Phase::Serving);
+        };
+        let predecessor = takeover.complete(&adopted, &snapshot.profiles, begin).await;
+        let predecessor = predecessor.map_err(StartError::Upgrade)?;
+        adopted.clear();
+        for (description, file) in earlier {
+            match upgrade::listen_to(file) {
+                Ok(channel) => self.predecessors.follow(description, channel),
+                Err(error) => log::warn!("process {} drains unheard: {error}", description.pid),
+            }
+        }
+        if let Some((description, channel)) = predecessor {
+            log::info!("upgrade: this process serves; process {} drains", description.pid);
+            self.predecessors.follow(description, channel);
+        }
+        Ok(())
+    }
+
+    /// SIGUSR2.
+    fn upgrade(&self) {
+        match &self.handover {
+            Some(handover) => handover.upgrade_by_signal(),
+            None => log::error!("SIGUSR2: without process.upgrade_socket nobody can take over; set it, and restart once"),
+        }
+    }
+
+    /// SIGHUP. While a successor gets ready it waits: that one reads everything anyway.
+    async fn read_again(&mut self, workers: usize) {
+        let handover = self.handover.clone();
+        let Some(_turn) = turn(handover.as_ref()) else { return };
+        self.hangup_waits = false;
+        service::reloading();
+        self.keeper.read_again().await;
+        service::reloaded(workers, self.keeper.snapshot().generation);
+    }
+
+    async fn look_for_changes(&mut self) {
+        let handover = self.handover.clone();
+        let Some(_turn) = turn(handover.as_ref()) else { return };
+        self.keeper.watch_certificates().await;
+        self.keeper.watch_file().await;
+    }
+
+    fn report_predecessors(&self) {
+        let (sum, column, metrics) = (self.predecessors.sum(), self.column(), &self.telemetry.upgrades);
+        column.set(metrics.predecessors, sum.processes as i64);
+        column.set(metrics.predecessor_connections, sum.connections as i64);
+        column.set(metrics.predecessor_requests, sum.requests as i64);
+        column.set(metrics.predecessor_age, sum.oldest.as_secs() as i64);
     }
 
     /// A change that the admin address was asked for.
     async fn answer(&mut self, ask: admin::Ask) {
         let admin::Ask { change, dry_run, generation, reply } = ask;
+        let handover = self.handover.clone();
+        let Some(_turn) = turn(handover.as_ref()) else {
+            let _ = reply.send(Err(being_succeeded()));
+            return;
+        };
         let current = self.keeper.snapshot().generation;
         let outcome = match generation {
             Some(generation) if generation != current => Err(admin::NotDone::OtherGeneration(current)),
@@ -293,36 +633,32 @@ impl Main {
         failures
     }
 
-    async fn drain(
-        &self,
-        terminate: &mut Signal,
-        interrupt: &mut Signal,
-        threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> Outcome {
+    async fn drain(&self, how: Phase, signals: &mut Signals, threads: Vec<JoinHandle<io::Result<()>>>) -> Outcome {
         let limit = self.keeper.snapshot().config.process.drain_timeout;
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
-        let _ = self.phase.send(Phase::Draining);
+        let _ = self.phase.send(how);
         self.report("draining", limit);
+        if how != Phase::Succeeded {
+            service::stopping(self.telemetry.open(&self.store).0);
+        }
         let mut reports = interval(DRAIN_REPORT);
         reports.tick().await;
         loop {
             tokio::select! {
                 () = all_finished(&threads) => break,
                 () = sleep(limit.saturating_sub(started.elapsed())) => break,
-                () = heard(terminate, interrupt) => break,
+                () = heard(&mut signals.terminate, &mut signals.interrupt) => break,
+                _ = signals.second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
+                Some(ask) = signals.asked.recv() => {
+                    let _ = ask.reply.send(Err(being_succeeded()));
+                }
                 _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
             }
         }
-        let (_, left) = self.open();
+        let (_, left) = self.telemetry.open(&self.store);
         let _ = self.phase.send(Phase::Stopping);
-        for thread in threads {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => log::error!("a worker failed: {error}"),
-                Err(_) => log::error!("a worker panicked"),
-            }
-        }
+        join(threads);
         match left {
             0 => {
                 log::info!("drained in {:.1} s", started.elapsed().as_secs_f64());
@@ -336,18 +672,47 @@ impl Main {
     }
 
     fn report(&self, what: &str, left: Duration) {
-        let (connections, requests) = self.open();
+        let (connections, requests) = self.telemetry.open(&self.store);
         let left = left.as_secs_f64();
         log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
     }
+}
 
-    /// Client connections and requests in progress.
-    fn open(&self) -> (u64, u64) {
-        let sum = |gauge: fn(&crate::telemetry::ListenerMetrics) -> propylon_metrics::Gauge| {
-            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level(gauge(listener)));
-            levels.sum::<i64>().max(0) as u64
-        };
-        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
+/// What may still come in a drain.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    second_user: Signal,
+    asked: mpsc::Receiver<admin::Ask>,
+}
+
+fn join(threads: Vec<JoinHandle<io::Result<()>>>) {
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => log::error!("a worker failed: {error}"),
+            Err(_) => log::error!("a worker panicked"),
+        }
+    }
+}
+
+/// To be held by whoever changes something; none while a successor gets ready.
+fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match handover {
+        Some(handover) => handover.may_change().map(Some),
+        None => Some(None),
+    }
+}
+
+fn being_succeeded() -> admin::NotDone {
+    let what = "the process ends, or another one is taking over".to_owned();
+    admin::NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
+}
+
+async fn succeeded(handover: Option<&Handover>) {
+    match handover {
+        Some(handover) => handover.succeeded().await,
+        None => std::future::pending().await,
     }
 }
 

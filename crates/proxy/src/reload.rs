@@ -45,6 +45,7 @@ const FOR_LIFE: &[&str] = &[
     "process.handshakes",
     "process.state",
     "process.immutable",
+    "process.upgrade_socket",
     "admin",
     "log.access",
 ];
@@ -181,7 +182,8 @@ impl Keeper {
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let keeper = Keeper { path, meant, seen, shown, older: Vec::new(), certificates, publish, telemetry, store };
-        keeper.column().set(keeper.telemetry.process.reloads.generation, 1);
+        let generation = keeper.snapshot().generation;
+        keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
         keeper
     }
 

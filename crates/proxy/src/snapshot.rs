@@ -30,6 +30,7 @@ use propylon_tls::{
     Tickets, UpstreamProfile,
 };
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 use crate::admin::effective;
 use crate::balance::{self, SharedBalance};
@@ -170,6 +171,18 @@ impl Snapshot {
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
         let sets = TicketSets::open(&config.tls, &tickets);
         Snapshot::build(config, sets, None, Files::ReadAgain)
+    }
+
+    /// The same, counted from after another process's configuration: what anybody has seen of that is not this.
+    pub fn counted_after(self, generation: u64) -> Snapshot {
+        let generation = self.generation + generation;
+        let versions = vec![generation; self.versions.len()];
+        Snapshot { generation, versions, ..self }
+    }
+
+    /// The keys of tickets that are in no file, for a process that succeeds this one.
+    pub fn ticket_keys(&self) -> Zeroizing<Vec<u8>> {
+        self.tickets.shared().to_bytes()
     }
 
     /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with

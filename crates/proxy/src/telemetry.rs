@@ -17,6 +17,7 @@ use crate::batches::BatchMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
+use crate::upgrade;
 use crate::signer::SignerMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
@@ -87,6 +88,7 @@ pub struct Telemetry {
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
+    pub upgrades: UpgradeMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -149,6 +151,58 @@ pub struct ProcessMetrics {
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
     pub reloads: ReloadMetrics,
+    /// Of the workers' clocks.
+    pub ticks: Counter,
+}
+
+/// Processes that take over from each other.
+pub struct UpgradeMetrics {
+    pub upgrades: Counter,
+    /// In the order of `upgrade::FAILURES`.
+    failed: Vec<Counter>,
+    pub predecessors: Gauge,
+    pub predecessor_connections: Gauge,
+    pub predecessor_requests: Gauge,
+    pub predecessor_age: Gauge,
+}
+
+impl UpgradeMetrics {
+    fn new(r: &mut Registry) -> UpgradeMetrics {
+        let failed = upgrade::FAILURES.iter().map(|reason| {
+            let help = "Upgrades that came to nothing, by why; this process went on serving.";
+            r.counter("propylon_upgrade_failures_total", help, &[("reason", reason)])
+        });
+        UpgradeMetrics {
+            failed: failed.collect(),
+            upgrades: r.counter("propylon_upgrades_total", "Upgrades that have led to this process.", &[]),
+            predecessors: r.gauge(
+                "propylon_upgrade_predecessors",
+                "Processes that this one, or one before it, has succeeded, and that still drain.",
+                &[],
+            ),
+            predecessor_connections: r.gauge(
+                "propylon_upgrade_predecessor_connections",
+                "Client connections that those have open.",
+                &[],
+            ),
+            predecessor_requests: r.gauge(
+                "propylon_upgrade_predecessor_requests_in_progress",
+                "Requests that those have in progress.",
+                &[],
+            ),
+            predecessor_age: r.gauge(
+                "propylon_upgrade_predecessor_age_seconds",
+                "Seconds since the oldest of those was succeeded.",
+                &[],
+            ),
+        }
+    }
+
+    /// None for what is not in the list.
+    pub fn failed(&self, reason: &str) -> Option<Counter> {
+        let place = upgrade::FAILURES.iter().position(|known| *known == reason)?;
+        self.failed.get(place).copied()
+    }
 }
 
 /// Configurations and what became of them.
@@ -597,10 +651,32 @@ impl Telemetry {
         let signers = signers.collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
+        let upgrades = UpgradeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, ledger }, store)
+        let telemetry = Telemetry {
+            listeners,
+            backends,
+            process,
+            parking,
+            relay,
+            batches,
+            signers,
+            gate,
+            shortage,
+            upgrades,
+            ledger,
+        };
+        (telemetry, store)
+    }
+
+    /// Client connections and requests in progress.
+    pub fn open(&self, store: &Store) -> (u64, u64) {
+        let sum = |gauge: fn(&ListenerMetrics) -> Gauge| {
+            self.listeners.iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
+        };
+        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
     }
 }
 
@@ -636,6 +712,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
         reloads: ReloadMetrics::new(r),
+        ticks: r.counter("propylon_worker_ticks_total", "Ticks of the workers' clocks, ten a second each.", &[]),
     }
 }
 

@@ -85,6 +85,11 @@ pub fn is_peer_trusted(socket: impl AsFd) -> io::Result<bool> {
     Ok(peer.is_root() || peer == geteuid())
 }
 
+/// The number of the process at the other end; 0 where this one cannot see it.
+pub fn peer_process(socket: impl AsFd) -> io::Result<u32> {
+    Ok(sockopt::socket_peercred(socket)?.pid.as_raw_nonzero().get().unsigned_abs())
+}
+
 /// Sends a message whole, with at most [`FILES_PER_MESSAGE_MAX`] files.
 pub fn send_message(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_MESSAGE_MAX))];
