@@ -13,6 +13,8 @@ pub mod external;
 pub mod frames;
 pub mod http;
 pub mod keyserver;
+pub mod lineage;
+pub mod load;
 pub mod nginx;
 pub mod origin;
 pub mod program;

@@ -38,13 +38,15 @@ enum Command {
         config: ConfigArgument,
         /// Take over from the process that answers at the configuration's process.upgrade_socket, or at PATH: it serves until
         /// this one is ready, and drains then
-        #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-        upgrade: Option<PathBuf>,
+        #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+        upgrade: Option<Option<PathBuf>>,
     },
     /// Have the running process start its program anew, take over from it, and wait for the outcome
-    #[command(after_help = "Example:\n  propylon check -c propylon.toml && propylon upgrade -c propylon.toml\n\nIt asks by the \
+    #[command(
+        after_help = "Example:\n  propylon check -c propylon.toml && propylon upgrade -c propylon.toml\n\nIt asks by the \
         configuration's process.upgrade_socket, as SIGUSR2 to the process does.\n\nExit codes: 0 the new process serves; 1 \
-        it does not, and the one before serves on; 2 wrong usage.")]
+        it does not, and the one before serves on; 2 wrong usage."
+    )]
     Upgrade(ConfigArgument),
     /// Say everything that is wrong with a configuration, and serve nothing
     #[command(after_help = "Example:\n  propylon check -c propylon.toml\n\nExit codes: 0 no errors (warnings may be \

@@ -172,10 +172,11 @@ impl Core {
         self.draining.get() && self.leaving.get().is_none()
     }
 
-    /// When an idle connection of a drain is to end, on this core's clock; each has its own time.
+    /// When an idle connection of a drain is to end, on this core's clock; each has its own time. None ends in the first
+    /// quarter: clients that are busy learn of it by an answer until then.
     pub fn leaves_at(&self) -> u64 {
         match self.leaving.get() {
-            Some((began, span)) => began + self.random.borrow_mut().u64(0..=span),
+            Some((began, span)) => began + self.random.borrow_mut().u64(span / 4..=span),
             None => self.timers.now(),
         }
     }

@@ -63,7 +63,10 @@ pub enum StartError {
     },
     /// The process that serves goes on.
     Upgrade(Failure),
-    AdminBind { address: String, error: io::Error },
+    AdminBind {
+        address: String,
+        error: io::Error,
+    },
     AccessLog(io::Error),
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
@@ -74,7 +77,10 @@ impl fmt::Display for StartError {
         match self {
             StartError::Served(path) => {
                 let path = path.display();
-                write!(f, "another process serves and answers at {path}; take over from it with run --upgrade, or stop it first")
+                write!(
+                    f,
+                    "another process serves and answers at {path}; take over from it with run --upgrade, or stop it first"
+                )
             }
             StartError::Activation(what) => write!(f, "{what}"),
             StartError::UpgradeSocket { path, error } => {
@@ -196,8 +202,9 @@ fn activated() -> Result<Vec<Inherited>, StartError> {
     for file in files {
         let name = format!("socket \"{}\" of the service manager", file.name);
         let listener = propylon_sys::tcp_listener(file.file).and_then(|socket| Ok((socket.local_addr()?, socket)));
-        let (address, socket) = listener
-            .map_err(|_| StartError::Activation(format!("{name} is no listening TCP socket; remove it from the unit")))?;
+        let (address, socket) = listener.map_err(|_| {
+            StartError::Activation(format!("{name} is no listening TCP socket; remove it from the unit"))
+        })?;
         // Several for one address are as many workers' worth.
         match all.iter_mut().find(|known| known.address == address) {
             Some(known) => known.sockets.push(socket),
@@ -214,7 +221,10 @@ fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
         return Ok(());
     }
     let names: Vec<String> = left.iter().map(|each| format!("{} at {}", each.name, each.address)).collect();
-    let what = format!("no listener has the address of {}; add it to a listener's bind, or remove it from the unit", names.join(", "));
+    let what = format!(
+        "no listener has the address of {}; add it to a listener's bind, or remove it from the unit",
+        names.join(", ")
+    );
     Err(StartError::Activation(what))
 }
 
@@ -517,7 +527,7 @@ impl Main {
     async fn take_over(
         &mut self,
         mut takeover: Takeover,
-        mut adopted: Vec<usize>,
+        adopted: Vec<usize>,
         publication: &Publication,
         workers: usize,
     ) -> Result<(), StartError> {
@@ -534,7 +544,6 @@ impl Main {
         };
         let predecessor = takeover.complete(&adopted, &snapshot.profiles, begin).await;
         let predecessor = predecessor.map_err(StartError::Upgrade)?;
-        adopted.clear();
         for (description, file) in earlier {
             match upgrade::listen_to(file) {
                 Ok(channel) => self.predecessors.follow(description, channel),
@@ -552,7 +561,9 @@ impl Main {
     fn upgrade(&self) {
         match &self.handover {
             Some(handover) => handover.upgrade_by_signal(),
-            None => log::error!("SIGUSR2: without process.upgrade_socket nobody can take over; set it, and restart once"),
+            None => {
+                log::error!("SIGUSR2: without process.upgrade_socket nobody can take over; set it, and restart once")
+            }
         }
     }
 

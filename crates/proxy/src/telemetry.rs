@@ -17,8 +17,8 @@ use crate::batches::BatchMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
-use crate::upgrade;
 use crate::signer::SignerMetrics;
+use crate::upgrade;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.

@@ -304,7 +304,6 @@ mod tests {
         assert_eq!(theirs.find(&id(1), NOW), None);
         assert_eq!(theirs.take_over(&messages[0][..40]), 0);
         assert_eq!(Sessions::new(0).take_over(&messages[0]), 0);
-
     }
 
     #[test]

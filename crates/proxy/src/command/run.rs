@@ -22,8 +22,8 @@ const CUT_OFF: u8 = 3;
 /// Problems that the process that serves is told of; the rest is in our own log.
 const PROBLEMS_TOLD_MAX: usize = 5;
 
-/// `upgrade`: where the process answers that is to be succeeded; an empty path leaves it to the configuration.
-pub fn main(path: &Path, upgrade: Option<PathBuf>) -> ExitCode {
+/// `upgrade`: take over from the process that answers there, or where the configuration says.
+pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
     let own = Own::of_process();
     logger::start(propylon_config::Level::Info);
     if let Err(error) = propylon_sys::no_core_dumps() {
@@ -33,8 +33,10 @@ pub fn main(path: &Path, upgrade: Option<PathBuf>) -> ExitCode {
         log::debug!("huge pages stay on: {error}");
     }
     let outcome = match upgrade {
-        None => start(path, own, None).and_then(|prepared| engine::run(prepared).map_err(|error| Some(error.to_string()))),
-        Some(socket) => succeed(path, own, &socket),
+        None => {
+            start(path, own, None).and_then(|prepared| engine::run(prepared).map_err(|error| Some(error.to_string())))
+        }
+        Some(socket) => succeed(path, own, socket),
     };
     match outcome {
         Ok(Outcome::Drained) => ExitCode::SUCCESS,
@@ -50,8 +52,8 @@ pub fn main(path: &Path, upgrade: Option<PathBuf>) -> ExitCode {
 type Started<T> = Result<T, Option<String>>;
 
 /// Takes over from the process that answers at a socket.
-fn succeed(path: &Path, own: Own, socket: &Path) -> Started<Outcome> {
-    let socket = if socket.as_os_str().is_empty() { upgrade_socket(path)? } else { socket.to_owned() };
+fn succeed(path: &Path, own: Own, socket: Option<PathBuf>) -> Started<Outcome> {
+    let socket = socket.map_or_else(|| upgrade_socket(path), Ok)?;
     let takeover = Takeover::begin(&socket).map_err(|failure| Some(format!("nothing was taken over: {failure}")))?;
     log::info!("upgrade: taking over from process {}, version {}", takeover.pid(), takeover.version());
     engine::run(start(path, own, Some(takeover))?).map_err(|error| Some(error.to_string()))
@@ -69,7 +71,10 @@ fn upgrade_socket(path: &Path) -> Started<PathBuf> {
         print(&errors, &source.text);
         return Err(None);
     }
-    Err(Some(format!("{}: without process.upgrade_socket nothing can be taken over; set it, and restart once", path.display())))
+    Err(Some(format!(
+        "{}: without process.upgrade_socket nothing can be taken over; set it, and restart once",
+        path.display()
+    )))
 }
 
 /// Everything up to the sockets. Whoever serves hears what has gone wrong.

@@ -348,7 +348,9 @@ impl Handover {
         let spoken = hello["protocol"].as_u64();
         let may_begin = match spoken == Some(PROTOCOL) {
             true => self.may_begin(true),
-            false => Err(Failure::new("protocol", format!("this process speaks protocol {PROTOCOL} of upgrades alone"))),
+            false => {
+                Err(Failure::new("protocol", format!("this process speaks protocol {PROTOCOL} of upgrades alone")))
+            }
         };
         if let Err(failure) = may_begin {
             log::warn!("process {pid} wants to take over and may not: {failure}");

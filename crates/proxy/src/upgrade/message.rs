@@ -203,9 +203,19 @@ mod tests {
 
     #[test]
     fn what_is_not_a_message_is_an_error() {
-        for wrong in
-            [&b""[..], b"X", b"W", b"W{", b"W{}", b"W{\"word\":7}", b"S", b"S\x01", b"S\x09\0", b"S\x01\x05abc", b"S\x01\x01\xff"]
-        {
+        for wrong in [
+            &b""[..],
+            b"X",
+            b"W",
+            b"W{",
+            b"W{}",
+            b"W{\"word\":7}",
+            b"S",
+            b"S\x01",
+            b"S\x09\0",
+            b"S\x01\x05abc",
+            b"S\x01\x01\xff",
+        ] {
             assert!(Message::decode(wrong, Vec::new()).is_err(), "{wrong:?}");
         }
     }

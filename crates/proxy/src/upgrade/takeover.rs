@@ -54,7 +54,8 @@ impl Takeover {
     /// Asks the process that answers at `path` for everything it has to give.
     pub fn begin(path: &Path) -> Result<Takeover, Failure> {
         let socket = propylon_sys::connect_messages(path, ANSWER_WAIT).map_err(|error| {
-            let what = format!("nobody answers at {}: {error}; is it the process's process.upgrade_socket?", path.display());
+            let what =
+                format!("nobody answers at {}: {error}; is it the process's process.upgrade_socket?", path.display());
             Failure::new("start", what)
         })?;
         let said = json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION") });
@@ -88,7 +89,10 @@ impl Takeover {
                 Message::Word(value) if value["word"] == "sockets" => {
                     let files = self.receive_files(&value)?;
                     self.estate.take(place, &value, files).map_err(|error| {
-                        Failure::new("protocol", format!("a file that was handed over is not what it should be: {error}"))
+                        Failure::new(
+                            "protocol",
+                            format!("a file that was handed over is not what it should be: {error}"),
+                        )
                     })?;
                     place += 1;
                 }
