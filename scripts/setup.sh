@@ -16,8 +16,16 @@ PEERS=(
     "haproxy haproxy"
     "python3 python3"
     "chromium chromium"
+    "h2load nghttp2-client"
+    "nghttpd nghttp2-server"
     "softhsm2-util softhsm2"
     "pkcs11-tool opensc"
+)
+# And the modules of Debian's Python, whatever other Python comes first in the path.
+PYTHON=/usr/bin/python3
+MODULES=(
+    "grpc python3-grpcio"
+    "websockets python3-websockets"
 )
 
 main() {
@@ -38,9 +46,12 @@ need_build_tools() {
 }
 
 need_peers() {
-    local packages=() peer
+    local packages=() peer module
     for peer in "${PEERS[@]}"; do
         has "${peer%% *}" || packages+=("${peer##* }")
+    done
+    for module in "${MODULES[@]}"; do
+        "$PYTHON" -c "import ${module%% *}" 2>/dev/null || packages+=("${module##* }")
     done
     if [ ${#packages[@]} -eq 0 ]; then
         return

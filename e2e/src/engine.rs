@@ -201,6 +201,16 @@ impl Engine {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
+    /// Processor time so far, user and system, of all its threads.
+    #[track_caller]
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("a running engine");
+        // Fields are counted from the state, which follows the name in parentheses (proc_pid_stat(5)).
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
+        Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+
     pub fn signal(&self, which: Signal) {
         signal(self.pid(), which);
     }

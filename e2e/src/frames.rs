@@ -3,8 +3,10 @@
 //! Header blocks are literals without compression on the way out; of those that come only the status is read, which the
 //! engine takes from the static table or spells out.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::certificates::Certificates;
 use crate::client::Client;
 use crate::engine::Engine;
 
@@ -23,7 +25,11 @@ pub const END_HEADERS: u8 = 4;
 pub const ACK: u8 = 1;
 
 pub const NO_ERROR: u32 = 0;
+pub const PROTOCOL_ERROR: u32 = 1;
 pub const INTERNAL_ERROR: u32 = 2;
+pub const FLOW_CONTROL_ERROR: u32 = 3;
+pub const STREAM_CLOSED: u32 = 5;
+pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
@@ -66,6 +72,35 @@ impl Frame {
             _ => None,
         }
     }
+
+    /// The same where it is spelled out, as one is that the connection has not seen before.
+    pub fn spelled_status(&self) -> Option<u16> {
+        // A literal whose name is the static table's 8th, from a peer whose table may have got a smaller size first.
+        let field = self.payload.iter().position(|byte| byte & 0xe0 != 0x20)?;
+        let [first, length, value @ ..] = &self.payload[field..] else { return None };
+        if !matches!(first, 0x08 | 0x18 | 0x48) {
+            return None;
+        }
+        let value = value.get(..usize::from(length & 0x7f))?;
+        let text = if length & 0x80 == 0 { value.to_vec() } else { huffman_digits(value) };
+        String::from_utf8(text).ok()?.parse().ok()
+    }
+}
+
+/// Digits in the code of RFC 7541 Appendix B: 0 to 2 have five bits, the others six.
+fn huffman_digits(bytes: &[u8]) -> Vec<u8> {
+    let bits: Vec<u8> = bytes.iter().flat_map(|byte| (0..8).rev().map(move |bit| byte >> bit & 1)).collect();
+    let (mut at, mut digits) = (0, Vec::new());
+    let number = |from: usize, count: usize| {
+        bits.get(from..from + count).map(|bits| bits.iter().fold(0_u8, |sum, bit| sum << 1 | bit))
+    };
+    loop {
+        match (number(at, 5), number(at, 6)) {
+            (Some(short @ 0..=2), _) => (digits.push(b'0' + short), at += 5).1,
+            (_, Some(long @ 0x19..=0x1f)) => (digits.push(b'3' + long - 0x19), at += 6).1,
+            _ => return digits,
+        }
+    }
 }
 
 pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -75,13 +110,15 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// A header block of literals (RFC 7541 §6.2.2).
 pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (name, value) in fields {
-        out.push(0);
-        for text in [name, value] {
-            write_length(text.len(), &mut out);
-            out.extend_from_slice(text.as_bytes());
-        }
+    fields.iter().flat_map(|(name, value)| literal(name.as_bytes(), value.as_bytes())).collect()
+}
+
+/// One such literal, of any bytes.
+pub fn literal(name: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut out = vec![0];
+    for text in [name, value] {
+        write_length(text.len(), &mut out);
+        out.extend_from_slice(text);
     }
     out
 }
@@ -128,9 +165,21 @@ impl Http2 {
     /// The same with these settings.
     #[track_caller]
     pub fn start_with(engine: &Engine, settings: &[(u16, u32)]) -> Http2 {
+        Http2::over(engine.client("plain"), settings)
+    }
+
+    /// The same over TLS, where ALPN has to agree on it.
+    #[track_caller]
+    pub fn start_tls(engine: &Engine) -> Http2 {
+        let mut config = (*Certificates::shared().client()).clone();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Http2::over(Client::tls_with(engine.address("web"), Arc::new(config)), &[])
+    }
+
+    #[track_caller]
+    fn over(mut client: Client, settings: &[(u16, u32)]) -> Http2 {
         let payload: Vec<u8> =
             settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
-        let mut client = engine.client("plain");
         client.send([PREFACE, &frame(SETTINGS, 0, 0, &payload)].concat());
         Http2 { client }
     }

@@ -4,13 +4,17 @@
 //! asks the engine's metrics and access log what it made of that. Every wait has a limit and ends in a panic that says
 //! what was waited for.
 
+pub mod admin;
 pub mod binaries;
+pub mod browser;
 pub mod certificates;
 pub mod client;
 pub mod distance;
+pub mod dns;
 pub mod engine;
 pub mod external;
 pub mod frames;
+pub mod grpc;
 pub mod http;
 pub mod keyserver;
 pub mod lineage;
@@ -18,6 +22,7 @@ pub mod load;
 pub mod nginx;
 pub mod origin;
 pub mod program;
+pub mod python;
 pub mod scratch;
 pub mod secure;
 pub mod served;

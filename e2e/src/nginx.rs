@@ -31,6 +31,15 @@ impl Nginx {
     /// The same over TLS: `server` are directives on certificates and the like, and locations of the story's own. At
     /// `/tls` it tells what it knows of the connection, and under `/upload/` it keeps what is PUT there.
     pub fn secure(name: &str, pem: &Path, server: &str) -> Nginx {
+        Nginx::secure_by(name, pem, server, " ssl")
+    }
+
+    /// The same with HTTP/2 for those who ask for it.
+    pub fn secure_http2(name: &str, pem: &Path, server: &str) -> Nginx {
+        Nginx::secure_by(name, pem, server, " ssl http2")
+    }
+
+    fn secure_by(name: &str, pem: &Path, server: &str, listen: &str) -> Nginx {
         let pem = pem.display();
         let server = format!(
             "ssl_certificate {pem};\nssl_certificate_key {pem};\n{server}\n\
@@ -38,7 +47,7 @@ impl Nginx {
                client=$ssl_client_verify requests=$connection_requests\"; }}\n\
              location /upload/ {{ dav_methods PUT; create_full_put_path on; }}\n"
         );
-        Nginx::serving(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;", " ssl", &server)
+        Nginx::serving(name, "keepalive_timeout 75s;\nkeepalive_requests 100000;", listen, &server)
     }
 
     fn serving(name: &str, keepalive: &str, listen: &str, server: &str) -> Nginx {

@@ -65,6 +65,14 @@ impl Origin {
         })
     }
 
+    /// Gives each request back, head and all.
+    pub fn mirror() -> Origin {
+        Origin::answering(|request| {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
+            [head.as_bytes(), request].concat()
+        })
+    }
+
     /// Answers every request with the same bytes.
     pub fn always(answer: impl Into<Vec<u8>>) -> Origin {
         let answer = answer.into();

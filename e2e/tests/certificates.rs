@@ -136,7 +136,7 @@ fn a_broken_file_keeps_what_was_there_and_is_told_of() {
         ("", "there is no certificate in this file"),
         (&next[..next.find("-----BEGIN PRIVATE").expect("a key")], "there is no private key in this file"),
     ] {
-        // The other one is new and good, and waits all the same: all or nothing.
+        // The other one is new and good, and does not wait for this one.
         replace(&scratch, "other.pem", &issue(&["other.test"], &PKCS_ECDSA_P256_SHA256));
         replace(&scratch, "shop.pem", broken);
         engine.signal(Signal::HUP);
@@ -146,7 +146,8 @@ fn a_broken_file_keeps_what_was_there_and_is_told_of() {
         holds("the reason is told", || engine.stderr().iter().any(told));
         assert_eq!(leaf(address), leaf_of(&first), "{why}");
     }
-    holds("that the old ones stay is told", || engine.stderr().iter().any(|line| line.contains("stay in use")));
+    holds("that the old one stays is told", || engine.stderr().iter().any(|line| line.contains("stays in use")));
+    assert_eq!(engine.metric("propylon_certificate_reload_errors_total", &[]), failures);
     replace(&scratch, "shop.pem", &next);
     engine.signal(Signal::HUP);
     sees(address, &next);

@@ -23,6 +23,8 @@ bind = "127.0.0.1:8080"
 servers = ["127.0.0.1:1", { address = "127.0.0.1:2", weight = 3 }]
 [backend.api]
 servers = ["127.0.0.1:3"]
+health = { path = "/up", interval = "3s" }
+outlier = {}
 [[route]]
 backend = "app"
 [[route]]
@@ -50,9 +52,12 @@ fn a_request_is_followed_from_its_listener_to_its_servers() {
     let said = propylon(&["explain", "-c", &path, "https://shop.test:8443/api/x?y"]);
     assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
     let text = said.text();
-    for expected in
-        ["web at https://127.0.0.1:8443", "host shop.test, path from /api", "goes before any host, path from /"]
-    {
+    for expected in [
+        "web at https://127.0.0.1:8443",
+        "host shop.test, path from /api",
+        "goes before any host, path from /",
+        "probed by http /up every 3s, ejected for bad answers",
+    ] {
         assert!(text.contains(expected), "no \"{expected}\" in:\n{text}");
     }
     let json = propylon(&["explain", "-c", &path, "--json", "https://shop.test:8443/api/x?y"]);

@@ -20,21 +20,13 @@ fn hello() -> Origin {
     Origin::always(HELLO)
 }
 
-/// An origin that gives the request back, head and all.
-fn mirror() -> Origin {
-    Origin::answering(|request| {
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
-        [head.as_bytes(), request].concat()
-    })
-}
-
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
 fn curl_speaks_it_by_alpn_and_by_prior_knowledge() {
-    let origin = mirror();
+    let origin = Origin::mirror();
     let engine = Engine::start(&simple(&[origin.address()]));
     for (listener, version) in [("web", "--http2"), ("plain", "--http2-prior-knowledge")] {
         let url = format!("{}/page?x=y", engine.url(listener));
@@ -117,7 +109,7 @@ fn nghttp_sees_trailers_and_interim_responses() {
 
 #[test]
 fn trailers_of_a_request_reach_the_server() {
-    let origin = mirror();
+    let origin = Origin::mirror();
     let engine = Engine::start(&simple(&[origin.address()]));
     let mut client = Http2::start(&engine);
     client.headers(1, 0, &[&request("POST", "/grpc")[..], &[("te", "trailers"), ("grpc-timeout", "5S")]].concat());

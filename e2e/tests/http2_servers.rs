@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
@@ -36,21 +38,13 @@ fn front(server: SocketAddr, backend: &str) -> String {
     with(&[server], "", &format!("protocol = \"h2\"\n{backend}"))
 }
 
-/// An origin that gives the request back, head and all.
-fn mirror() -> Origin {
-    Origin::answering(|request| {
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", request.len());
-        [head.as_bytes(), request].concat()
-    })
-}
-
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
 fn both_kinds_of_clients_are_served_over_one_connection() {
-    let origin = mirror();
+    let origin = Origin::mirror();
     let chain = Chain::new(&origin);
     for (listener, version) in [("web", "--http2"), ("plain", "--http2-prior-knowledge"), ("web", "--http1.1")] {
         let url = format!("{}/page?x=y", chain.front.url(listener));
@@ -61,6 +55,28 @@ fn both_kinds_of_clients_are_served_over_one_connection() {
     }
     assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 1.0);
     assert_eq!(chain.back.metric("propylon_http2_streams_total", &[]), 3.0);
+}
+
+#[test]
+fn a_server_that_its_probes_fail_gets_no_streams_and_its_connections_end() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&well);
+    let origin = Origin::answering(move |request| {
+        let sick = request.starts_with(b"GET /up ") && !is_well.load(Ordering::SeqCst);
+        if sick { HELLO.replace("200 OK", "500 Sick").into_bytes() } else { HELLO.into() }
+    });
+    let chain = Chain::with(&origin, "health = { path = \"/up\", interval = \"100ms\", rise = 1, fall = 2 }", "");
+    let mut client = chain.front.client("plain");
+    assert_eq!(client.get("/").status, 200);
+    chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+    well.store(false, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 0.0);
+    assert_eq!(client.get("/").status, 503);
+    chain.front.metric_reaches("propylon_server_connections", &[], 0.0);
+    well.store(true, Ordering::SeqCst);
+    chain.front.metric_reaches("propylon_server_up", &[], 1.0);
+    assert_eq!(client.get("/").status, 200);
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 2.0);
 }
 
 #[test]

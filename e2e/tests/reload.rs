@@ -8,10 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, snapshot, with_state};
 use propylon_e2e::engine::simple;
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::PATIENCE;
-use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Response, Scratch, holds};
+use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
 use rustls::ClientConnection;
@@ -19,7 +20,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
 
 /// An origin that says its name.
@@ -49,48 +49,6 @@ fn config(setup: &Setup) -> String {
 fn servers(origins: &[&Origin]) -> String {
     let all: Vec<String> = origins.iter().map(|origin| format!("\"{}\"", origin.address())).collect();
     format!("servers = [{}]", all.join(", "))
-}
-
-/// A folder with a token in it, and the lines that name both.
-fn with_state(scratch: &Scratch) -> (String, String) {
-    let token = scratch.write("token", TOKEN);
-    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).expect("our own file");
-    (format!("state = \"{}\"", scratch.join("state").display()), format!("token_file = \"{}\"", token.display()))
-}
-
-fn ask_admin(engine: &Engine, method: &str, path: &str, fields: &str, body: &str) -> Response {
-    let length = body.len();
-    let host = engine.admin();
-    Client::plain(host).ask(format!(
-        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n{fields}\r\n{body}"
-    ))
-}
-
-/// With the token, and JSON both ways.
-#[track_caller]
-fn admin(engine: &Engine, method: &str, path: &str, body: &str) -> (u16, Value) {
-    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n");
-    let response = ask_admin(engine, method, path, &fields, body);
-    let value = serde_json::from_str(&response.text()).unwrap_or_else(|e| panic!("{e} in {}", response.text()));
-    (response.status, value)
-}
-
-#[track_caller]
-fn applied(engine: &Engine, method: &str, path: &str, body: &str) -> Value {
-    let (status, value) = admin(engine, method, path, body);
-    assert_eq!((status, value["result"].as_str()), (200, Some("applied")), "{value:#}");
-    value
-}
-
-#[track_caller]
-fn push(engine: &Engine, text: &str) -> (u16, Value) {
-    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/toml\r\n");
-    let response = ask_admin(engine, "PUT", "/v1/config", &fields, text);
-    (response.status, serde_json::from_str(&response.text()).expect("JSON"))
-}
-
-fn snapshot(engine: &Engine) -> Value {
-    serde_json::from_str(&ask_admin(engine, "GET", "/v1/snapshot", "", "").text()).expect("JSON")
 }
 
 fn file_of(engine: &Engine) -> String {

@@ -23,7 +23,9 @@ const LOCAL_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 #[command(after_help = "Examples:\n  propylon-bench certificates --out certs --name shop.test --name api.test\n\
     makes certs/ca.pem, certs/shop.test.ec.pem, certs/shop.test.rsa.pem and the same for api.test\n  \
     propylon-bench certificates --out certs --keys ec,rsa,p384,rsa3072,rsa4096\n\
-    makes certs/localhost.p384.pem and so on as well; an RSA key of 4096 bits takes a second or a few")]
+    makes certs/localhost.p384.pem and so on as well; an RSA key of 4096 bits takes a second or a few\n  \
+    propylon-bench certificates --out many --name shop.test --count 50000\n\
+    makes many/0.shop.test.ec.pem to many/49999.shop.test.ec.pem, each with an intermediate, and 50 with RSA keys")]
 pub struct Arguments {
     /// Directory to write to; made if it is not there
     #[arg(long)]
@@ -34,6 +36,10 @@ pub struct Arguments {
     /// Types of key to make a certificate for: each is a file NAME.TYPE.pem
     #[arg(long, value_name = "TYPE", value_delimiter = ',', default_value = "ec,rsa")]
     pub keys: Vec<KeyType>,
+    /// Certify so many names under each --name: 0.NAME, 1.NAME and so on, all through one intermediate; of the types of key
+    /// beyond the first, every thousandth name gets one
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub count: Option<u32>,
     /// Days until they expire
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3650))]
     pub days: u32,
@@ -95,6 +101,16 @@ struct Sheet {
     text: String,
 }
 
+/// Who signs.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// What goes between a certificate and the CA's, as PEM; empty where the CA signs itself.
+    between: String,
+}
+
+/// With many names only so few get certificates of further types: RSA keys take their time.
+const FURTHER_TYPES_EVERY: u32 = 1000;
+
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let written = write(arguments)?;
     for file in &written.files {
@@ -105,7 +121,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
 
 /// Makes everything in memory first, so that a name that cannot be certified leaves no half of a set behind.
 pub fn write(arguments: &Arguments) -> Outcome<Written> {
-    let (authority, ca_pem, ca_key_pem) = make_authority(arguments.days)?;
+    let (authority, ca_pem, ca_key_pem) = make_authority(arguments.days, arguments.count.is_some())?;
     let mut sheets = vec![Sheet { path: arguments.out.join("ca.pem"), text: ca_pem }];
     if arguments.keep_ca_key {
         sheets.push(Sheet { path: arguments.out.join("ca.key.pem"), text: ca_key_pem });
@@ -113,8 +129,17 @@ pub fn write(arguments: &Arguments) -> Outcome<Written> {
     // "--keys ec,ec" is one file.
     let keys: BTreeSet<KeyType> = arguments.keys.iter().copied().collect();
     for name in &arguments.names {
-        for &key_type in &keys {
-            sheets.extend(certify(arguments, &authority, name, key_type)?);
+        let Some(count) = arguments.count else {
+            for &key_type in &keys {
+                sheets.extend(certify(arguments, &authority, name, key_type, &LOCAL_NAMES)?);
+            }
+            continue;
+        };
+        for index in 0..count {
+            let types = if index % FURTHER_TYPES_EVERY == 0 { keys.len() } else { 1 };
+            for &key_type in keys.iter().take(types) {
+                sheets.extend(certify(arguments, &authority, &format!("{index}.{name}"), key_type, &[])?);
+            }
         }
     }
     fs::DirBuilder::new()
@@ -131,23 +156,37 @@ pub fn write(arguments: &Arguments) -> Outcome<Written> {
     Ok(Written { ca: sheets[0].path.clone(), files: sheets.into_iter().map(|sheet| sheet.path).collect() })
 }
 
-fn make_authority(days: u32) -> Outcome<(Issuer<'static, KeyPair>, String, String)> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when("making the CA's key")?;
+/// With its certificate and its key.
+fn make_authority(days: u32, through_intermediate: bool) -> Outcome<(Authority, String, String)> {
+    let (root, key) = authority_params("Propylon local test CA", u8::from(through_intermediate), days)?;
     let key_pem = key.serialize_pem();
+    let pem = root.self_signed(&key).when("signing the CA's certificate")?.pem();
+    let issuer = Issuer::new(root, key);
+    if !through_intermediate {
+        return Ok((Authority { issuer, between: String::new() }, pem, key_pem));
+    }
+    let (params, key) = authority_params("Propylon local test intermediate", 0, days)?;
+    let between = params.signed_by(&key, &issuer).when("signing the intermediate's certificate")?.pem();
+    Ok((Authority { issuer: Issuer::new(params, key), between }, pem, key_pem))
+}
+
+/// Of an authority with so many others below it.
+fn authority_params(name: &str, below: u8, days: u32) -> Outcome<(CertificateParams, KeyPair)> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when("making a CA's key")?;
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "Propylon local test CA");
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(below));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, days);
-    let pem = params.self_signed(&key).when("signing the CA's certificate")?.pem();
-    Ok((Issuer::new(params, key), pem, key_pem))
+    Ok((params, key))
 }
 
 fn certify(
     arguments: &Arguments,
-    authority: &Issuer<'static, KeyPair>,
+    authority: &Authority,
     name: &str,
     key_type: KeyType,
+    beside: &[&str],
 ) -> Outcome<Vec<Sheet>> {
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return Err(Failure::new(format!("--name \"{name}\": not a host name")));
@@ -155,14 +194,15 @@ fn certify(
     let suffix = key_type.name();
     let key = key_type.generate().when(format_args!("making a key for {name}"))?;
     let mut names = vec![name.to_owned()];
-    names.extend(LOCAL_NAMES.iter().filter(|local| **local != name).map(|local| (*local).to_owned()));
+    names.extend(beside.iter().filter(|other| **other != name).map(|other| (*other).to_owned()));
     let mut params = CertificateParams::new(names).when(format_args!("--name \"{name}\""))?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, arguments.days);
-    let chain = params.signed_by(&key, authority).when(format_args!("certifying {name}"))?.pem();
+    let chain =
+        params.signed_by(&key, &authority.issuer).when(format_args!("certifying {name}"))?.pem() + &authority.between;
     let key = key.serialize_pem();
 
     // "*.shop.test" is a fine name and an awkward file.
@@ -227,6 +267,7 @@ pub mod tests {
             out: out.to_owned(),
             names: vec!["shop.test".to_owned()],
             keys: vec![KeyType::Ec, KeyType::Rsa],
+            count: None,
             days: 1,
             split: true,
             keep_ca_key: false,
@@ -251,6 +292,27 @@ pub mod tests {
         arguments.force = true;
         write(&arguments).unwrap();
         assert_ne!(fs::read(scratch.path().join("shop.test.ec.pem")).unwrap(), before);
+    }
+
+    #[test]
+    fn many_names_share_an_intermediate_and_few_get_the_further_types() {
+        let scratch = ScratchDir::new().unwrap();
+        let written = write(&Arguments { count: Some(3), split: false, ..arguments(scratch.path()) }).unwrap();
+        let names: Vec<_> = written.files.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+        let expected =
+            ["ca.pem", "0.shop.test.ec.pem", "0.shop.test.rsa.pem", "1.shop.test.ec.pem", "2.shop.test.ec.pem"];
+        assert_eq!(names, expected);
+        let between = |name: &str| {
+            let text = fs::read_to_string(scratch.path().join(name)).unwrap();
+            text.split("-----BEGIN CERTIFICATE-----")
+                .nth(2)
+                .unwrap()
+                .split("-----BEGIN PRIVATE")
+                .next()
+                .unwrap()
+                .to_owned()
+        };
+        assert_eq!(between("1.shop.test.ec.pem"), between("2.shop.test.ec.pem"));
     }
 
     #[test]

@@ -90,6 +90,18 @@ pub(crate) fn server(text: &str) -> Result<ServerAddress, Complaint> {
     Ok(ServerAddress::Name { host, port: number })
 }
 
+/// A name that has SRV records: `_service._proto.name` (RFC 2782).
+pub(crate) fn service(name: &str) -> Result<ServerAddress, Complaint> {
+    let name = host_name(name.strip_suffix('.').unwrap_or(name))?;
+    let mut labels = name.split('.');
+    let underscored = |label: Option<&str>| label.is_some_and(|label| label.len() > 1 && label.starts_with('_'));
+    if !(underscored(labels.next()) && underscored(labels.next()) && labels.next().is_some()) {
+        let what = format!("\"{}\" is not the name of a service", shown(&name));
+        return Err((what, "write \"srv+_SERVICE._PROTO.NAME\", such as \"srv+_http._tcp.app.internal\"".into()));
+    }
+    Ok(ServerAddress::Srv { name })
+}
+
 fn checked_server(address: SocketAddr) -> Result<ServerAddress, Complaint> {
     let ip = address.ip();
     if ip.is_unspecified() {

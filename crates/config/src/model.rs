@@ -1,10 +1,14 @@
 //! The configuration as meant: names resolved to ids, units to types, defaults filled in.
 
+mod health;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use health::*;
 
 /// Where in the file something was written: line and column count from 1, in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +86,8 @@ pub struct Process {
     pub immutable: bool,
     /// Unix socket by which another process takes over. Absent: none can.
     pub upgrade_socket: Option<UpgradeSocket>,
+    /// How names of servers are looked up.
+    pub resolver: Resolver,
 }
 
 /// Where a process that succeeds this one asks for its sockets.
@@ -862,6 +868,12 @@ pub struct Backend {
     pub max_lifetime: Option<Duration>,
     /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
     pub retired: Option<u64>,
+    /// How servers are probed. Absent: they are not.
+    pub health: Option<HealthCheck>,
+    /// When servers are left out for what they make of requests. Absent: never.
+    pub outlier: Option<Outlier>,
+    /// Bounds on what is in progress.
+    pub circuit: Circuit,
     /// Absent: servers are reached in plaintext.
     pub tls: Option<BackendTls>,
     /// How long a server that comes back takes to get its share. Default: no time.
@@ -1033,7 +1045,7 @@ pub struct Server {
     /// Connections to it from all cores, those being made and idle ones among them. Default: no limit.
     pub max_connections: Option<NonZeroU32>,
     /// It gets no new requests; those in progress are finished. Default no.
-    pub drain: bool,
+    pub drain: Option<Drain>,
     /// Generation of the first configuration without it: it only holds its place, for those who have used it before.
     pub retired: Option<u64>,
     /// Used only while no other server is up. Default no.
@@ -1042,17 +1054,42 @@ pub struct Server {
     pub at: At,
 }
 
+/// Who wants a server to get no new requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drain {
+    /// The configuration.
+    Written,
+    /// Whoever used the admin API.
+    AskedFor,
+}
+
+impl Drain {
+    /// For people.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Drain::Written => "drained in the configuration",
+            Drain::AskedFor => "drained by the admin API",
+        }
+    }
+}
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServerAddress {
     /// An address; the port is not 0.
     Ip(SocketAddr),
-    /// Looked up at start.
+    /// Looked up at start, and again when its records say so.
     Name {
         /// Lower-case ASCII.
         host: String,
         /// Not 0.
         port: u16,
+    },
+    /// The names and ports are those of an SRV record (RFC 2782), `_service._proto.name`.
+    Srv {
+        /// Lower-case ASCII.
+        name: String,
     },
 }
 

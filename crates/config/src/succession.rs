@@ -122,8 +122,21 @@ impl Placed for Server {
 impl Placed for Signer {
     /// A signer is one whole: with anything else about it, it is another.
     fn continues(&self, earlier: &Signer) -> bool {
-        let Signer { name, servers, identity, ca, timeout, connections, hedge, verify, .. } = earlier;
-        let Signer { resolve_interval, watch, retired, at: _, .. } = earlier;
+        // All of its fields: one that is new has to be compared as well.
+        let Signer {
+            name,
+            servers,
+            identity,
+            ca,
+            timeout,
+            connections,
+            hedge,
+            verify,
+            resolve_interval,
+            watch,
+            retired,
+            at: _,
+        } = earlier;
         let same_servers = |one: &[SignerServer], two: &[SignerServer]| {
             let of = |server: &SignerServer| (server.address.clone(), server.server_name.clone());
             one.iter().map(of).eq(two.iter().map(of))
@@ -215,6 +228,7 @@ mod tests {
             let server = |server: &Server| match &server.address {
                 crate::ServerAddress::Ip(address) => format!("{}{}", mark(server.retired), address.port()),
                 crate::ServerAddress::Name { host, .. } => host.clone(),
+                crate::ServerAddress::Srv { name } => name.clone(),
             };
             backend.servers.iter().map(server).collect::<Vec<_>>().join(",")
         };

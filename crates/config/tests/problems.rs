@@ -253,12 +253,8 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
         (&backend("reuse='sfae'"), 6, 7, "did you mean \"safe\"?"),
         (&backend("slow_start='0s'"), 6, 12, "`slow_start` is too small"),
     ]);
-    let text = format!("{GOOD}{}", backend("health={path='x',interval='2',rize=1}\ntls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
+    let text = format!("{GOOD}{}", backend("tls={server_name='a b',ca=''}\nqueue={limit=-1}\n[signer.s]\nservers=[1,'a']\nca='c'"));
     let whats = [
-        "`health` is not supported yet",
-        "the path \"x\" does not begin with `/`",
-        "`interval`: \"2\" is not a duration",
-        "unknown key `rize` in `health`",
         "\"a b\" is not a host name",
         "`ca` is empty",
         "`limit` is too small",
@@ -269,6 +265,66 @@ fn what_has_no_effect_yet_is_refused_and_checked_all_the_same() {
     ];
     let Err(problems) = parse(&source("f", &text)) else { panic!("many errors") };
     assert_eq!(problems.iter().map(|problem| problem.what.as_str()).collect::<Vec<_>>(), whats);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn probes_ejections_and_name_servers_are_checked() {
+    let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
+    let health = |text: &str| backend(&format!("health={{{text}}}"));
+    let outlier = |text: &str| backend(&format!("outlier={{{text}}}"));
+    expect_below_good(&[
+        (&health("path='x'"), 6, 14, "the path \"x\" does not begin with `/`"),
+        (&health("interval='2'"), 6, 18, "`interval`: \"2\" is not a duration"),
+        (&health("interval='1ms'"), 6, 18, "`interval` is too small; use \"50ms\" or more"),
+        (&health("rize=1"), 6, 9, "unknown key `rize` in `health`; did you mean `rise`?"),
+        (&health("fall=0"), 6, 14, "`fall` is too small"),
+        (&health("port=0"), 6, 14, "`port` is too small"),
+        (&health("kind='htpp'"), 6, 14, "did you mean \"http\"?"),
+        (&health("kind='http'"), 6, 1, "`health` has no `path`; add the path that is asked for"),
+        (&health("kind='tls'"), 6, 14, "the backend has no `tls`, by which the servers could be asked; add `tls` to the backend, or use \"tcp\""),
+        (&health("kind='tcp',path='/'"), 6, 20, "`path` has no effect on this kind of probe; remove it, or change `kind`"),
+        (&health("status=200"), 6, 9, "`status` has no effect on this kind of probe"),
+        (&health("path='/',service='x'"), 6, 18, "`service` has no effect on this kind of probe"),
+        (&health("path='/',method='POST'"), 6, 25, "use \"GET\", \"HEAD\" or \"OPTIONS\""),
+        (&health("path='/',status='2xx'"), 6, 25, "`status`: '2xx' is no status that can be expected"),
+        (&health("path='/',status=[200,99]"), 6, 30, "`status`: 99 is no status that can be expected; use 200 to 599"),
+        (&health("path='/',status='399-200'"), 6, 25, "is no status that can be expected"),
+        (&health("path='/',status=[]"), 6, 25, "`status` is empty"),
+        (&health("path='/',status=[true]"), 6, 26, "expected a status or a range"),
+        (&health("path='/',method='HEAD',body='x'"), 6, 37, "there is no body in the answer to HEAD"),
+        (&health("path='/',body=''"), 6, 23, "`body` is empty"),
+        (&health("path='/',host='a b'"), 6, 23, "\"a b\" is not a host name"),
+        (&health("interval='1s',timeout='2s'"), 6, 31, "warning: `timeout` is longer than `interval`"),
+        (&health("start='maybe'"), 6, 15, "use \"up\" or \"down\""),
+        (&outlier("ejected_percent_max=101"), 6, 30, "`ejected_percent_max` is too large"),
+        (&outlier("ejection='1m',ejection_max='1s'"), 6, 37, "`ejection_max` is shorter than `ejection`"),
+        (&outlier("consecutive_failures=0,success_rate_servers=0"), 6, 1, "warning: `outlier` has no effect"),
+        (&outlier("intervall='1s'"), 6, 10, "did you mean `interval`?"),
+        (&backend("circuit={requests=0}"), 6, 19, "`requests` is too small"),
+        (&backend("circuit={request=1}"), 6, 10, "did you mean `requests`?"),
+        ("[process]\nresolver='dns.example'", 2, 10, "\"dns.example\" is not the address of a name server; write it in numbers"),
+        ("[process]\nresolver=[]", 2, 10, "there is no name server"),
+        ("[process]\nresolver={ttl_min='1ms'}", 2, 19, "`ttl_min` is too small"),
+        ("[process]\nresolver={ttl_min='1m',ttl_max='1s'}", 2, 32, "`ttl_max` is shorter than `ttl_min`"),
+        ("[process]\nresolver={server='10.0.0.2'}", 2, 11, "did you mean `servers`?"),
+        ("[process]\nresolver=1", 2, 10, "expected a string"),
+        ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['srv+app']", 5, 10, "\"app\" is not the name of a service; write \"srv+_SERVICE._PROTO.NAME\""),
+    ]);
+    let good = backend("health={path='/up?deep=1',status=[204,'300-302'],body='ok',host='a.example:8080',port=9,start='down'}\noutlier={}\ncircuit={requests=5}\n[process]\nresolver={servers=['10.0.0.2','[::1]:5353'],ttl_min='1s'}");
+    let (config, warnings) = parse(&source("f", &format!("{GOOD}{good}"))).expect("nothing is wrong");
+    assert_eq!(warnings.len(), 0);
+    let health = config.backends[1].health.as_ref().expect("a health check");
+    let ProbeKind::Http(http) = &health.kind else { panic!("{health:?}") };
+    assert_eq!((http.path.as_str(), &http.status), ("/up?deep=1", &vec![204..=204, 300..=302]));
+    assert_eq!((health.port, health.starts_up, health.rise, health.fall), (Some(9), false, 2, 3));
+    assert_eq!(config.backends[1].outlier.as_ref().map(|outlier| outlier.consecutive_failures), Some(5));
+    assert_eq!(config.process.resolver.servers[0].to_string(), "10.0.0.2:53");
+    let (config, _) = parse(&source("f", &format!("{GOOD}{}", backend("health={}")))).expect("nothing is wrong");
+    assert_eq!(config.backends[1].health.as_ref().map(|health| &health.kind), Some(&ProbeKind::Tcp));
+    let service = GOOD.replace("a:1", "srv+_HTTP._tcp.App.internal");
+    let (config, _) = parse(&source("f", &service)).expect("nothing is wrong");
+    assert_eq!(config.backends[0].servers[0].address, ServerAddress::Srv { name: "_http._tcp.app.internal".into() });
 }
 
 #[test]

@@ -102,6 +102,25 @@ impl Balancer {
         }
     }
 
+    /// With what the earlier balancer of the backend has learnt of those servers that are the same: whose turn it is, how
+    /// fast they answer, how warm they are.
+    #[must_use]
+    pub fn succeeding(mut self, earlier: &Balancer, is_same: impl Fn(usize) -> bool) -> Self {
+        let both = self.weights.len().min(earlier.weights.len());
+        let same: Vec<usize> = (0..both).filter(|server| is_same(*server)).collect();
+        self.slow_start.continue_with(&earlier.slow_start, &same);
+        match (&mut self.algorithm, &earlier.algorithm) {
+            (Algorithm::RoundRobin(round), Algorithm::RoundRobin(before)) => round.continue_with(before, &same),
+            (Algorithm::LeastConnections(least), Algorithm::LeastConnections(before)) => {
+                least.continue_with(before, &same);
+            }
+            (Algorithm::PeakEwma(ewma), Algorithm::PeakEwma(before)) => ewma.continue_with(before, &same),
+            // They remember nothing, or nothing that another would understand.
+            _ => {}
+        }
+        self
+    }
+
     /// The index of a server for which `eligible` holds, or none if it holds for no server.
     ///
     /// `eligible` may be asked about a server more than once and must not change its mind.

@@ -9,6 +9,7 @@ pub mod admission;
 pub mod balance;
 pub mod budget;
 pub mod gate;
+pub mod health;
 pub mod memory;
 pub mod patience;
 pub mod reuse;

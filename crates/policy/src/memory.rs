@@ -52,21 +52,13 @@ impl Pressure {
         let part = used.saturating_mul(1000) / self.limit;
         self.settling = self.settling.saturating_sub(1);
         let mut relief =
-            Relief { refuse: self.refused_share(used), give_back: part >= REFUSE_MARK, ..Relief::default() };
+            Relief { refuse: refused_share(self.limit, used), give_back: part >= REFUSE_MARK, ..Relief::default() };
         if part >= CLOSE_MARK && (self.settling == 0 || part >= 1000) {
             relief.close = self.closed_share(used);
             self.settling = SETTLE_STEPS;
         }
         relief.close_pools = part >= POOLS_MARK;
         relief
-    }
-
-    /// None at the soft mark, all at the limit, and three quarters half way: what has been let in goes on growing.
-    fn refused_share(&self, used: u64) -> u16 {
-        let soft = self.mark(REFUSE_MARK);
-        let room = self.limit.saturating_sub(soft).max(1);
-        let left = u32::from(SHARE_ALL - scaled(used.saturating_sub(soft), room));
-        SHARE_ALL - (left * left / u32::from(SHARE_ALL)) as u16
     }
 
     /// Connections are taken to use all that is used above the base, in equal parts.
@@ -77,8 +69,22 @@ impl Pressure {
     }
 
     fn mark(&self, thousandths: u64) -> u64 {
-        (u128::from(self.limit) * u128::from(thousandths) / 1000) as u64
+        mark(self.limit, thousandths)
     }
+}
+
+/// The share of new connections that is refused with so many bytes in use: none at the soft mark, all at the limit, and
+/// three quarters half way: what has been let in goes on growing.
+#[must_use]
+pub fn refused_share(limit: u64, used: u64) -> u16 {
+    let soft = mark(limit, REFUSE_MARK);
+    let room = limit.saturating_sub(soft).max(1);
+    let left = u32::from(SHARE_ALL - scaled(used.saturating_sub(soft), room));
+    SHARE_ALL - (left * left / u32::from(SHARE_ALL)) as u16
+}
+
+fn mark(limit: u64, thousandths: u64) -> u64 {
+    (u128::from(limit) * u128::from(thousandths) / 1000) as u64
 }
 
 fn scaled(part: u64, whole: u64) -> u16 {

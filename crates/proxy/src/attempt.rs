@@ -1,10 +1,11 @@
 //! Forwarding: attempts at servers, and what to do when one fails.
 //!
 //! An attempt may be repeated when nothing of the request was sent, or when the request may be sent twice
-//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats after sending are
-//! limited by the backend's retry budget, but for a first one after a connection that had been idle: that it was closed
-//! is no sign of trouble.
+//! (RFC 9110 §9.2.2), all of its body is still here, and no byte of a response has come. Repeats are limited by the
+//! backend's retry budget, but for a first one after a connection that had been idle: that it was closed is no sign of
+//! trouble. So an outage is not met with more attempts than it has requests and a fifth.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -21,7 +22,7 @@ use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
-use crate::telemetry::Wait;
+use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 use crate::told::Told;
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
@@ -60,6 +61,11 @@ pub async fn forward(
     let retries = snapshot.shared.config.backends[backend.0].retries;
     request.note.backend = Some(backend.0);
     client.note_backend(backend);
+    let Some(_in_progress) = InProgress::begin(&state.in_progress, state.in_progress_max) else {
+        let core = Rc::clone(client.core());
+        core.metrics.increment(core.telemetry.backends[backend.0].queue_refused.of("circuit-open"));
+        return refuse(client, request, snapshot, backend, &Refusal::Queue("circuit-open"));
+    };
     state.retry_budget.borrow_mut().earn();
     let listener = snapshot.listener(client.listener());
     if !listener.request_headers.is_empty() {
@@ -88,9 +94,11 @@ pub async fn forward(
                     {
                         state.succeeded(server, client.core().timers.now());
                     }
+                    note_outcome(client, request, backend);
                     return after;
                 }
                 Ended::Switched(switched) => {
+                    note_outcome(client, request, backend);
                     let ClientSide::Http1(connection) = client else { return After::Abort };
                     return tunnel::run(connection, request, snapshot, backend, switched).await;
                 }
@@ -101,6 +109,38 @@ pub async fn forward(
             return after;
         }
     }
+}
+
+/// One of the requests that a core has at a backend.
+struct InProgress<'a>(&'a Cell<u32>);
+
+impl InProgress<'_> {
+    /// None if there are as many as may be.
+    fn begin(count: &Cell<u32>, max: u32) -> Option<InProgress<'_>> {
+        (count.get() < max).then(|| {
+            count.set(count.get() + 1);
+            InProgress(count)
+        })
+    }
+}
+
+impl Drop for InProgress<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
+/// nothing about the server.
+fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
+    let Some(server) = request.note.server else { return };
+    let metrics = &client.core().telemetry.backends[backend.0].servers[server];
+    let failed = match request.note.fault {
+        Some(fault) if SERVER_FAULTS.contains(&fault) => true,
+        Some(_) => return,
+        None => request.response.status >= 500,
+    };
+    client.core().metrics.increment(if failed { metrics.failures } else { metrics.successes });
 }
 
 /// Sends the request and relays the response, by the way that the two sides' versions of HTTP call for.
@@ -177,12 +217,13 @@ fn give_up(
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
     let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    // What this machine is short of is no fault of the server, nor is what was asked.
+    let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
     if let Some(turn) = &experience.turn {
         match stale {
             true => turn.stale(),
-            // What this machine is short of is no fault of the server.
-            false if failed.status == 503 => {}
-            false => turn.failed(),
+            false if is_servers => turn.failed(),
+            false => {}
         }
     }
     if stale {
@@ -191,6 +232,9 @@ fn give_up(
         experience.kept = permit.map(|permit| (server, permit));
     } else {
         experience.failed(server);
+        if is_servers {
+            core.metrics.increment(metrics.servers[server].failures);
+        }
     }
     if retries == 0 || experience.failures > retries || !may_repeat(request, upload, &failed) {
         // On a connection that has served before a client takes an end without an answer for what it is, and may ask
@@ -203,9 +247,7 @@ fn give_up(
     }
     if stale {
         core.metrics.increment(metrics.stale_retries);
-    } else if failed.repeatable == Repeatable::Unanswered
-        && !snapshot.backends[backend.0].retry_budget.borrow_mut().spend()
-    {
+    } else if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
         core.metrics.increment(metrics.retries_refused);
         return Some(answer_failure(client, request, &failed));
     }
@@ -232,13 +274,20 @@ fn refuse(
 ) -> After {
     match refusal {
         Refusal::NoServer | Refusal::Failed(_) => {
-            request.note.fault = Some("no-server");
-            answer_error(client, request, 503, "no-server")
+            // All of them are known to be down, or drained: nobody was asked.
+            let reason = if snapshot.backends[backend.0].open() == 0 { "no-healthy-server" } else { "no-server" };
+            let core = Rc::clone(client.core());
+            core.metrics.increment(core.telemetry.backends[backend.0].faults.of(reason));
+            request.note.fault = Some(reason);
+            answer_busy(client, request, reason, 1)
         }
         Refusal::Queue(reason) => {
             request.note.fault = Some(reason);
-            let wait = snapshot.shared.config.backends[backend.0].queue.timeout;
-            answer_busy(client, request, reason, wait.as_secs().max(1))
+            let wait = match *reason {
+                "circuit-open" => 1,
+                _ => snapshot.shared.config.backends[backend.0].queue.timeout.as_secs().max(1),
+            };
+            answer_busy(client, request, reason, wait)
         }
         Refusal::ClientGone => {
             request.note.fault = Some("client-reset");

@@ -13,6 +13,7 @@ use propylon_policy::suspect::Suspects;
 use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::exchange::Request;
+use crate::notice::Notice;
 use crate::snapshot::CoreBackend;
 use crate::sticky::{Lead, Sticky, cookies};
 
@@ -59,8 +60,11 @@ impl SharedBalance {
 
 pub fn tiers(backend: &Backend) -> Tiers {
     // What gets no new requests is no part of what there should be.
-    let backups: Vec<bool> =
-        backend.servers.iter().map(|server| server.backup || server.drain || server.retired.is_some()).collect();
+    let backups: Vec<bool> = backend
+        .servers
+        .iter()
+        .map(|server| server.backup || server.drain.is_some() || server.retired.is_some())
+        .collect();
     Tiers::new(&backups, backend.min_healthy)
 }
 
@@ -122,45 +126,62 @@ pub enum Choice {
     Any,
 }
 
+/// What is known of a backend's servers.
+#[derive(Clone, Copy)]
+pub struct Standing<'a> {
+    /// What this core has seen itself: a reason to prefer others.
+    pub suspects: &'a Suspects,
+    /// What the whole engine knows: a server that is not open gets nothing.
+    pub notices: &'a [Arc<Notice>],
+    /// By server: whether this configuration has it get new requests at all.
+    pub takes: &'a [bool],
+    pub any_closed: bool,
+}
+
+impl Standing<'_> {
+    fn is_open(&self, server: usize) -> bool {
+        self.takes[server] && self.notices[server].is_open()
+    }
+
+    fn is_up(&self, server: usize, now: u64) -> bool {
+        self.is_open(server) && self.suspects.eligible(server, now)
+    }
+
+    fn are_all_up(&self) -> bool {
+        !self.any_closed && !self.suspects.any()
+    }
+}
+
 /// The one answer to whether a request may go to a server.
 pub struct Eligibility<'a> {
-    suspects: &'a Suspects,
+    standing: Standing<'a>,
     tiers: &'a Tiers,
     tier: Tier,
     tried: &'a [usize],
-    /// By server: whether it gets new requests at all.
-    takes: &'a [bool],
     now: u64,
 }
 
 impl<'a> Eligibility<'a> {
     /// `tried`: servers that the request has failed at.
-    pub fn new(
-        suspects: &'a Suspects,
-        tiers: &'a Tiers,
-        tried: &'a [usize],
-        takes: &'a [bool],
-        now: u64,
-    ) -> Eligibility<'a> {
-        let tier = match suspects.any() {
-            false => tiers.with_all_up(),
-            true => tiers.tier(|server| takes[server] && suspects.eligible(server, now)),
+    pub fn new(standing: Standing<'a>, tiers: &'a Tiers, tried: &'a [usize], now: u64) -> Eligibility<'a> {
+        let tier = match standing.are_all_up() {
+            true => tiers.with_all_up(),
+            false => tiers.tier(|server| standing.is_up(server, now)),
         };
-        Eligibility { suspects, tiers, tier, tried, takes, now }
+        Eligibility { standing, tiers, tier, tried, now }
     }
 
+    /// Whatever the choice, and in a panic too, a server that is not open does not fit.
     pub fn fits(&self, server: usize, choice: Choice) -> bool {
-        if !self.takes[server] {
-            return false;
-        }
-        match choice {
+        let fits = match choice {
             Choice::Trusted => {
-                let up = |server: usize| self.takes[server] && self.suspects.eligible(server, self.now);
+                let up = |server| self.standing.is_up(server, self.now);
                 !self.tried.contains(&server) && self.tiers.includes(self.tier, server, up)
             }
             Choice::Untried => !self.tried.contains(&server),
             Choice::Any => true,
-        }
+        };
+        fits && self.standing.is_open(server)
     }
 
     /// The servers that are in use.
@@ -276,23 +297,67 @@ mod tests {
         assert_ne!(one, address_key("10.0.0.2".parse().unwrap()));
     }
 
+    fn notices(servers: u16) -> Vec<Arc<Notice>> {
+        (1..=servers).map(|port| Arc::new(Notice::new(vec![([127, 0, 0, 1], port).into()]))).collect()
+    }
+
+    fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {
+        Standing { suspects, notices, takes: &[true; 8], any_closed: notices.iter().any(|notice| !notice.is_open()) }
+    }
+
+    fn fitting(standing: Standing<'_>, tiers: &Tiers, tried: &[usize], now: u64, choice: Choice) -> Vec<usize> {
+        let eligibility = Eligibility::new(standing, tiers, tried, now);
+        (0..standing.notices.len()).filter(|server| eligibility.fits(*server, choice)).collect()
+    }
+
     #[test]
     fn a_request_goes_to_backups_only_while_no_other_server_is_up() {
-        let tiers = Tiers::new(&[false, true], 0);
+        let (tiers, notices) = (Tiers::new(&[false, true], 0), notices(2));
         let mut suspects = Suspects::new(2);
         let fits = |suspects: &Suspects, tried: &[usize], now| {
-            let eligibility = Eligibility::new(suspects, &tiers, tried, &[true; 8], now);
-            [0, 1].map(|server| eligibility.fits(server, Choice::Trusted))
+            fitting(standing(suspects, &notices), &tiers, tried, now, Choice::Trusted)
         };
-        assert_eq!(fits(&suspects, &[], 0), [true, false]);
+        assert_eq!(fits(&suspects, &[], 0), [0]);
         suspects.failed(0, 0);
-        assert_eq!(fits(&suspects, &[], 1), [false, true]);
-        assert_eq!(fits(&suspects, &[0], 1), [false, true]);
+        assert_eq!(fits(&suspects, &[], 1), [1]);
+        assert_eq!(fits(&suspects, &[0], 1), [1]);
         // One request goes out to see whether it is back; meanwhile the others stay where they are.
-        assert_eq!(fits(&suspects, &[], 1_000), [true, false]);
+        assert_eq!(fits(&suspects, &[], 1_000), [0]);
         suspects.tried(0, 1_000);
-        assert_eq!(fits(&suspects, &[], 1_000), [false, true]);
+        assert_eq!(fits(&suspects, &[], 1_000), [1]);
         suspects.succeeded(0);
-        assert_eq!(fits(&suspects, &[], 1_001), [true, false]);
+        assert_eq!(fits(&suspects, &[], 1_001), [0]);
+        // The verdict of the whole engine counts as well, and is no preference.
+        notices[0].set_open(false);
+        assert_eq!(fits(&suspects, &[], 1_002), [1]);
+        assert_eq!(fits(&suspects, &[1], 1_002), [] as [usize; 0]);
+        notices[0].set_open(true);
+        assert_eq!(fits(&suspects, &[], 1_003), [0]);
+    }
+
+    #[test]
+    fn a_closed_server_fits_nobody_and_a_suspect_one_is_better_than_none() {
+        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 3], 0), notices(3), Suspects::new(3));
+        notices[0].set_open(false);
+        suspects.failed(1, 0);
+        suspects.failed(2, 0);
+        for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
+            assert_eq!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice), [1, 2], "{choice:?}");
+        }
+        notices.iter().for_each(|notice| notice.set_open(false));
+        for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
+            assert!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice).is_empty(), "{choice:?}");
+        }
+    }
+
+    #[test]
+    fn closed_servers_count_for_the_panic_but_get_nothing_in_it() {
+        let (tiers, notices, mut suspects) = (Tiers::new(&[false; 4], 50), notices(4), Suspects::new(4));
+        let fits = |suspects: &Suspects| fitting(standing(suspects, &notices), &tiers, &[], 1, Choice::Trusted);
+        notices[0].set_open(false);
+        suspects.failed(1, 0);
+        assert_eq!(fits(&suspects), [2, 3]);
+        notices[2].set_open(false);
+        assert_eq!(fits(&suspects), [1, 3]);
     }
 }

@@ -166,10 +166,18 @@ impl<'a> Bridge<'a> {
 
     /// Both directions until the response's head is complete.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        self.poll_gone(context)?;
+        // A request that is taken back before it is sent is to cost its server nothing; once it is sent the question is worth
+        // asking only while there is no answer.
+        let was_sent = self.sent;
+        if !was_sent {
+            self.poll_gone(context)?;
+        }
         self.poll_upload(context)?;
         if let Poll::Ready(result) = self.poll_response_head(context) {
             return Poll::Ready(result);
+        }
+        if was_sent {
+            self.poll_gone(context)?;
         }
         self.poll_limits(context)
     }
@@ -359,7 +367,6 @@ impl<'a> Bridge<'a> {
         if self.done && !self.is_tunnel_open() {
             return Poll::Ready(Ok(()));
         }
-        self.poll_gone(context)?;
         self.poll_upload(context)?;
         if let Poll::Ready(result) = self.poll_download(context) {
             result?;
@@ -367,6 +374,7 @@ impl<'a> Bridge<'a> {
                 return Poll::Ready(Ok(()));
             }
         }
+        self.poll_gone(context)?;
         self.poll_limits(context)
     }
 

@@ -1,21 +1,35 @@
 //! The certificates in use, on the main thread: read again when asked or when their files have changed, and told of.
 //!
-//! Either all of what was read again is good and published as a whole, or nothing changes and the log says why.
+//! A file that cannot be used keeps what was there before in its place, and the log says why; of what stands for itself
+//! no longer (authorities, revocation lists, what is shown to servers) either all is taken over, or nothing changes.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::{Config, TlsProfile};
-use propylon_tls::{Finding, LinkProfile, Profile, Severity, Stamp};
+use propylon_metrics::gauge_text;
+use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile};
+use crate::snapshot::{Snapshot, load_profile_again};
 
 pub struct Certificates {
     /// By profile.
     watched: Vec<Watched>,
     /// By signer: the files that links to key servers are made with.
     links: Vec<Watched>,
+    /// Files of the last reading again that could not be used.
+    refused: usize,
+    /// When the log was last told which certificates expire soon.
+    reminded: Instant,
 }
+
+/// How often the log is told which certificates expire soon.
+const REMINDER: Duration = Duration::from_secs(24 * 3600);
+
+/// Certificates that the dashboard is told of, once a second: those of a profile that expire first.
+pub const GLANCED_AT_MAX: usize = 100;
 
 /// Which are to be read again, by position in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,9 +62,27 @@ pub enum Reloaded {
 impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
-        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new() };
+        // The start has told of what expires.
+        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new(), refused: 0, reminded: now };
         certificates.follow(snapshot, now);
         certificates
+    }
+
+    /// Files that could not be used when they were last read again; told once.
+    pub fn take_refused(&mut self) -> usize {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// Tells the log once a day which certificates expire soon.
+    pub fn remind(&mut self, profiles: &[Arc<Profile>], now: Instant) {
+        if now.duration_since(self.reminded) < REMINDER {
+            return;
+        }
+        self.reminded = now;
+        for profile in profiles {
+            let findings = profile.expiring(SystemTime::now());
+            findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
+        }
     }
 
     /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
@@ -92,17 +124,18 @@ impl Certificates {
         for &index in &which.profiles {
             let tls = &snapshot.config.tls[index];
             self.watched[index].stamp = Stamp::take(tls, SystemTime::now());
-            let (loaded, findings) = match load_profile(tls) {
-                Ok((profile, warnings)) => (Some(profile), warnings),
+            let (loaded, findings) = match load_profile_again(&profiles[index], tls) {
+                Ok((profile, findings)) => (Some(profile), findings),
                 Err(findings) => (None, findings),
             };
             findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
+            self.refused += findings.iter().filter(|finding| finding.severity == Severity::Error).count();
             match loaded {
                 None => failed = true,
                 Some(profile) if profile.same_as(&profiles[index]) => {}
                 Some(profile) => {
                     same = false;
-                    profiles[index] = Arc::new(profile.succeeding(&profiles[index]));
+                    profiles[index] = Arc::new(profile);
                 }
             }
         }
@@ -170,10 +203,11 @@ fn tell(kind: &str, name: &str, finding: &Finding) {
     }
 }
 
-/// When each certificate expires, in Prometheus' text format. The certificates are not known before they are read, so these
-/// series are not in the store.
+/// When certificates expire, in Prometheus' text format, and how many there are. They are not known before they are read, so
+/// these series are not in the store.
 pub fn expiry(profiles: &[Arc<Profile>]) -> String {
-    let mut series: Vec<([(&str, String); 3], i64)> = Vec::new();
+    let mut earliest: HashMap<[(&str, String); 3], i64> = HashMap::new();
+    let mut order = Vec::new();
     for profile in profiles {
         for served in profile.served() {
             let labels = [
@@ -182,12 +216,27 @@ pub fn expiry(profiles: &[Arc<Profile>]) -> String {
                 ("type", served.key_type.name().to_string()),
             ];
             // Two on different curves have the same labels; the one that expires first matters.
-            match series.iter_mut().find(|(known, _)| *known == labels) {
-                Some((_, earliest)) => *earliest = served.not_after.min(*earliest),
-                None => series.push((labels, served.not_after)),
+            match earliest.entry(labels) {
+                Entry::Occupied(mut known) => *known.get_mut() = served.not_after.min(*known.get()),
+                Entry::Vacant(new) => {
+                    order.push(new.key().clone());
+                    new.insert(served.not_after);
+                }
             }
         }
     }
-    let help = "When a certificate expires, in seconds since 1970.";
-    propylon_metrics::gauge_text("propylon_certificate_expiry_seconds", help, &series)
+    let series: Vec<_> = order.into_iter().map(|labels| (labels.clone(), earliest[&labels])).collect();
+    let help = format!(
+        "When a certificate expires, in seconds since 1970; of a profile with more than {SHOWN_MAX} those that do so first."
+    );
+    let each = gauge_text("propylon_certificate_expiry_seconds", &help, &series);
+    let of_all = |value: fn(&Profile) -> i64| {
+        let series = profiles.iter().map(|profile| ([("profile", profile.name().to_string())], value(profile)));
+        series.collect::<Vec<_>>()
+    };
+    let count = of_all(|profile| profile.count() as i64);
+    let soonest = of_all(Profile::soonest_expiry);
+    let soonest_help = "When the first of a profile's certificates expires, in seconds since 1970.";
+    each + &gauge_text("propylon_certificates", "Certificates in use.", &count)
+        + &gauge_text("propylon_certificate_soonest_expiry_seconds", soonest_help, &soonest)
 }

@@ -127,7 +127,7 @@ impl Connection {
             core.begin_handshake(peer.ip());
         }
         let deadline = core.timers.deadline();
-        let accepted = core.timers.now();
+        let accepted = core.timers.at(Instant::now());
         Connection {
             core,
             listener,

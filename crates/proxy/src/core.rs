@@ -16,7 +16,7 @@ use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
-use propylon_tls::{Parking, ParkingCounts};
+use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -60,6 +60,7 @@ pub struct Core {
     pub shortage: Shortage,
     parking: Rc<Parking>,
     parking_seen: Cell<ParkingCounts>,
+    ready_seen: Cell<ReadyCounts>,
     batches_seen: Cell<BatchCounts>,
     /// Where a head or a chunk is put together before it is sealed; never held across a wait.
     pub scratch: RefCell<Vec<u8>>,
@@ -134,6 +135,7 @@ impl Core {
             shortage: Shortage::new(shared),
             parking,
             parking_seen: Cell::default(),
+            ready_seen: Cell::default(),
             batches_seen: Cell::default(),
             scratch: RefCell::new(Vec::with_capacity(4096)),
             failures_logged: RefCell::default(),
@@ -197,7 +199,7 @@ impl Core {
     /// Connections accepted and requests begun from here on go by this one; those in progress finish on theirs.
     pub fn adopt(self: &Rc<Core>, publication: &Publication, worker: usize) {
         let earlier = self.snapshot();
-        let next = earlier.succeeded_by(publication, worker);
+        let next = earlier.succeeded_by(publication, worker, self.timers.now());
         *self.snapshot.borrow_mut() = Rc::clone(&next);
         self.tend_signers(&earlier);
         self.tend_lines(Some(&earlier));
@@ -349,6 +351,7 @@ impl Core {
             self.stock.trim();
             self.pipes.trim();
             self.sweep_pools();
+            self.report_ready_certificates();
         }
         self.relieve();
     }
@@ -411,6 +414,16 @@ impl Core {
         snapshot.backends.iter().for_each(|backend| backend.balancer.borrow().report(now));
     }
 
+    /// Forgets keys that no configuration has any more, as well.
+    fn report_ready_certificates(&self) {
+        let now = propylon_tls::tend_ready();
+        let seen = self.ready_seen.replace(now);
+        let metrics = &self.telemetry.process.ready_certificates;
+        self.metrics.set(metrics.kept, now.kept as i64);
+        self.metrics.add(metrics.made, now.made - seen.made);
+        self.metrics.add(metrics.evicted, now.evicted - seen.evicted);
+    }
+
     fn report_parking(&self) {
         let now = self.parking.counts();
         let seen = self.parking_seen.replace(now);
@@ -433,6 +446,7 @@ impl Core {
         let snapshot = self.snapshot();
         let now = self.timers.now();
         for (index, backend) in snapshot.backends.iter().enumerate() {
+            backend.heed_notices(now);
             let idle_limit = snapshot.shared.config.backends[index].timeouts.idle.as_millis() as u64;
             backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
                 self.pool_closed(index, server, closed)

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// How late a deadline may be noticed.
 pub const TICK: Duration = Duration::from_millis(100);
 /// The wheel's horizon is this many ticks (102 s); what lies beyond goes round again.
@@ -25,6 +27,8 @@ const CALLED: u32 = u32::MAX;
 /// The wheel of one core and its clock.
 pub struct Timers {
     started: Instant,
+    /// The same on the kernel's coarse clock, in milliseconds.
+    started_millis: u64,
     wheel: RefCell<Wheel>,
 }
 
@@ -58,12 +62,13 @@ impl Timers {
     pub fn new() -> Timers {
         let wheel =
             Wheel { entries: Vec::new(), free: Vec::new(), resting: 0, buckets: vec![Vec::new(); BUCKETS], tick: 0 };
-        Timers { started: Instant::now(), wheel: RefCell::new(wheel) }
+        Timers { started: Instant::now(), started_millis: coarse_millis(), wheel: RefCell::new(wheel) }
     }
 
-    /// Milliseconds since this core started.
+    /// Milliseconds since this core started, as they were at the kernel's last tick: up to 10 ms ago. A request asks a dozen
+    /// times, mostly for limits that are met to the next `TICK`, and the exact clock costs five times as much.
     pub fn now(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
+        coarse_millis() - self.started_millis
     }
 
     pub fn at(&self, instant: Instant) -> u64 {
@@ -137,6 +142,12 @@ impl Timers {
             wheel.empty_bucket(now);
         }
     }
+}
+
+/// Never goes back.
+fn coarse_millis() -> u64 {
+    let time = clock_gettime(ClockId::MonotonicCoarse);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 impl Wheel {

@@ -1,9 +1,11 @@
 //! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,14 +17,16 @@ use propylon_metrics::{Column, Store};
 use propylon_sys::{Account, ListenOptions};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{MutexGuard, mpsc, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::access_log::Writer;
 use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
+use crate::health::{Health, PROBES_AT_ONCE_MAX};
 use crate::origin::Meant;
-use crate::reload::{self, Keeper, Refused};
+use crate::reload::{self, Keeper, Shown};
 use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
@@ -34,13 +38,18 @@ use crate::upgrade::takeover::{Heirloom, Takeover};
 use crate::upgrade::{self, Failure};
 use crate::worker::{self, Assignment, Phase};
 
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address.
-const FILES_RESERVED: u64 = 64;
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
+const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
+/// The workers.
+type Threads = Vec<JoinHandle<io::Result<()>>>;
+
+/// Where no service manager wants to hear anything.
+const NO_WATCHDOG: Duration = Duration::from_secs(3600);
 /// How long somebody at the upgrade socket may take to be there.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to be ready to accept.
@@ -70,6 +79,8 @@ pub enum StartError {
     AccessLog(io::Error),
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
+    /// By a signal, before it was ready.
+    Stopped,
 }
 
 impl fmt::Display for StartError {
@@ -95,6 +106,7 @@ impl fmt::Display for StartError {
                 write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
             }
             StartError::Privileges(error) => write!(f, "{error}"),
+            StartError::Stopped => f.write_str("stopped before it was ready"),
             StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
         }
     }
@@ -339,22 +351,21 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
-    let keeper = Keeper::new(path, meant, Arc::clone(&snapshot), publish, Arc::clone(&telemetry), Arc::clone(&store));
     let main = Main {
         watch,
         batching,
-        keeper,
         store,
         telemetry,
         phase,
+        _publish: publish.clone(),
         log_failures: log.failures(),
         handover: None,
         predecessors: Predecessors::default(),
-        hangup_waits: false,
     };
-    let scene = Scene { own, admin, upgrade, takeover, adopted, publication };
+    let config = Arc::clone(&snapshot.config);
+    let scene = Scene { path, meant, snapshot, publish, own, admin, upgrade, takeover, adopted, publication };
     let (outcome, kept) = runtime.block_on(main.watch(scene, threads))?;
-    clear_away(&snapshot.config, kept);
+    clear_away(&config, kept);
     log.finish(LOG_PATIENCE);
     Ok(outcome)
 }
@@ -376,6 +387,10 @@ fn clear_away(config: &Config, kept: Kept) {
 
 /// What the main thread begins with beside its own.
 struct Scene {
+    path: PathBuf,
+    meant: Meant,
+    snapshot: Arc<Snapshot>,
+    publish: watch::Sender<Arc<Publication>>,
     own: Own,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
@@ -389,7 +404,8 @@ struct Scene {
 struct Main {
     watch: Watch,
     batching: Arc<Batching>,
-    keeper: Keeper,
+    /// Workers follow it for as long as it is there.
+    _publish: watch::Sender<Arc<Publication>>,
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
@@ -398,24 +414,27 @@ struct Main {
     /// Where there is an upgrade socket.
     handover: Option<Handover>,
     predecessors: Predecessors,
-    /// SIGHUP has come while nothing might change.
-    hangup_waits: bool,
+}
+
+/// What has been begun beside the workers.
+struct Begun {
+    keeper: JoinHandleLocal<()>,
+    shown: Rc<RefCell<Shown>>,
+    door: Option<AdminDoor>,
 }
 
 impl Main {
-    async fn watch(
-        mut self,
-        scene: Scene,
-        threads: Vec<JoinHandle<io::Result<()>>>,
-    ) -> Result<(Outcome, Kept), StartError> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Threads)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Threads)?;
-        let mut hangup = signal(SignalKind::hangup()).map_err(StartError::Threads)?;
-        let mut user = signal(SignalKind::user_defined1()).map_err(StartError::Threads)?;
-        let mut second_user = signal(SignalKind::user_defined2()).map_err(StartError::Threads)?;
-        let (asks, mut asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
-        let door = match self.begin(scene, asks, threads.len()).await {
-            Ok(door) => door,
+    async fn watch(mut self, scene: Scene, threads: Threads) -> Result<(Outcome, Kept), StartError> {
+        let heed = |kind| signal(kind).map_err(StartError::Threads);
+        let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
+        let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
+        let mut second_user = heed(SignalKind::user_defined2())?;
+        let begun = tokio::select! {
+            begun = self.begin(scene, hangup, threads.len()) => begun,
+            () = ends.heard() => Err(StartError::Stopped),
+        };
+        let Begun { mut keeper, shown, door } = match begun {
+            Ok(begun) => begun,
             Err(error) => {
                 let _ = self.phase.send(Phase::Stopping);
                 join(threads);
@@ -429,9 +448,9 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
-        service::ready(workers, self.keeper.snapshot().generation);
+        service::ready(workers, shown.borrow().snapshot.generation);
         let mut watchdog = Watchdog::start();
-        let mut barks = interval(watchdog.as_ref().map_or(Duration::from_secs(3600), Watchdog::every));
+        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
         barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
@@ -439,11 +458,13 @@ impl Main {
         let mut log_failures_seen = 0;
         let end = loop {
             tokio::select! {
-                () = heard(&mut terminate, &mut interrupt) => break Phase::Draining,
+                () = ends.heard() => break Phase::Draining,
                 () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
-                // Without a handler either would end the process.
-                _ = hangup.recv() => self.hangup_waits = true,
-                Some(ask) = asked.recv() => self.answer(ask).await,
+                _ = &mut keeper => {
+                    log::error!("nobody looks after the configuration any more; stopping");
+                    break Phase::Draining;
+                }
+                // Without a handler it would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
                 _ = second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
@@ -452,58 +473,57 @@ impl Main {
                 }
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
-                    self.tend_tickets();
+                    let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.tend_tickets(&snapshot);
                     self.report_kernels();
-                    self.report_lookups();
+                    self.report_lookups(&snapshot);
                     self.report_predecessors();
-                    self.look_for_changes().await;
-                    self.keeper.look_after();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
                     break Phase::Draining;
                 }
             }
-            if self.hangup_waits {
-                self.read_again(workers).await;
-            }
         };
+        // No changes any more.
+        keeper.abort();
         let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
         if kept.admin {
             door.into_iter().for_each(AdminDoor::close);
         }
-        let mut signals = Signals { terminate, interrupt, second_user, asked };
-        Ok((self.drain(end, &mut signals, threads).await, kept))
+        let limit = shown.borrow().snapshot.config.process.drain_timeout;
+        Ok((self.drain(end, limit, &mut ends, &mut second_user, threads).await, kept))
     }
 
     /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
-    async fn begin(
-        &mut self,
-        scene: Scene,
-        asks: mpsc::Sender<admin::Ask>,
-        workers: usize,
-    ) -> Result<Option<AdminDoor>, StartError> {
-        let Scene { own, admin, upgrade, takeover, adopted, publication } = scene;
+    async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
+        let Scene { path, meant, snapshot, publish, own, admin, upgrade, mut takeover, adopted, publication } = scene;
+        let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
+        let health = Health::start(&snapshot, &self.store, &self.telemetry, &known);
         let mut upgrades = 0;
         if let Some(takeover) = takeover {
             upgrades = takeover.estate.upgrades + 1;
-            self.take_over(takeover, adopted, &publication, workers).await?;
+            self.take_over(takeover, &adopted, &snapshot, &publication, workers).await?;
         }
         self.column().add(self.telemetry.upgrades.upgrades, upgrades);
-        self.keeper.snapshot().sockets.iter().for_each(|bound| {
+        for bound in snapshot.sockets.iter() {
             if let Err(error) = bound.settle() {
                 log::warn!("{}: its deferred accepts cannot be set: {error}", bound.address);
             }
-        });
-        let config = Arc::clone(&self.keeper.snapshot().config);
+        }
+        let config = Arc::clone(&snapshot.config);
+        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
+        let keeper = Keeper::new(path, meant, snapshot, publish, health.clone(), telemetry, store);
+        let shown = keeper.shown();
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
             let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
                 Some((config.admin.as_ref()?.bind.to_string(), socket.another().ok()?))
             };
             let property = Property {
-                shown: self.keeper.shown(),
+                shown: Rc::clone(&shown),
                 store: Arc::clone(&self.store),
                 telemetry: Arc::clone(&self.telemetry),
+                health: health.clone(),
                 own,
                 admin: admin.as_ref().and_then(another),
                 path: wanted.path.clone(),
@@ -513,21 +533,25 @@ impl Main {
             };
             self.handover = Some(Handover::start(property).map_err(StartError::Threads)?);
         }
-        let Some(socket) = admin else { return Ok(None) };
+        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
         let view = admin::View {
             store: Arc::clone(&self.store),
-            shown: self.keeper.shown(),
+            shown: Rc::clone(&shown),
+            health,
             telemetry: Arc::clone(&self.telemetry),
             started: Instant::now(),
             handover: self.handover.clone(),
         };
-        admin::start(socket, view, asks).map(Some).map_err(StartError::Threads)
+        let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
+        let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
+        Ok(Begun { keeper, shown, door })
     }
 
     async fn take_over(
         &mut self,
         mut takeover: Takeover,
-        adopted: Vec<usize>,
+        adopted: &[usize],
+        snapshot: &Snapshot,
         publication: &Publication,
         workers: usize,
     ) -> Result<(), StartError> {
@@ -538,11 +562,10 @@ impl Main {
             return Err(StartError::Upgrade(failure));
         }
         let earlier = std::mem::take(&mut takeover.estate.predecessors);
-        let snapshot = self.keeper.snapshot();
         let begin = || {
             let _ = self.phase.send(Phase::Serving);
         };
-        let predecessor = takeover.complete(&adopted, &snapshot.profiles, begin).await;
+        let predecessor = takeover.complete(adopted, &snapshot.profiles, begin).await;
         let predecessor = predecessor.map_err(StartError::Upgrade)?;
         for (description, file) in earlier {
             match upgrade::listen_to(file) {
@@ -567,23 +590,6 @@ impl Main {
         }
     }
 
-    /// SIGHUP. While a successor gets ready it waits: that one reads everything anyway.
-    async fn read_again(&mut self, workers: usize) {
-        let handover = self.handover.clone();
-        let Some(_turn) = turn(handover.as_ref()) else { return };
-        self.hangup_waits = false;
-        service::reloading();
-        self.keeper.read_again().await;
-        service::reloaded(workers, self.keeper.snapshot().generation);
-    }
-
-    async fn look_for_changes(&mut self) {
-        let handover = self.handover.clone();
-        let Some(_turn) = turn(handover.as_ref()) else { return };
-        self.keeper.watch_certificates().await;
-        self.keeper.watch_file().await;
-    }
-
     fn report_predecessors(&self) {
         let (sum, column, metrics) = (self.predecessors.sum(), self.column(), &self.telemetry.upgrades);
         column.set(metrics.predecessors, sum.processes as i64);
@@ -592,31 +598,14 @@ impl Main {
         column.set(metrics.predecessor_age, sum.oldest.as_secs() as i64);
     }
 
-    /// A change that the admin address was asked for.
-    async fn answer(&mut self, ask: admin::Ask) {
-        let admin::Ask { change, dry_run, generation, reply } = ask;
-        let handover = self.handover.clone();
-        let Some(_turn) = turn(handover.as_ref()) else {
-            let _ = reply.send(Err(being_succeeded()));
-            return;
-        };
-        let current = self.keeper.snapshot().generation;
-        let outcome = match generation {
-            Some(generation) if generation != current => Err(admin::NotDone::OtherGeneration(current)),
-            _ => self.keeper.change(change, dry_run).await.map_err(admin::NotDone::Refused),
-        };
-        // Whoever asked may have gone.
-        let _ = reply.send(outcome);
-    }
-
     /// This thread's own: the last.
     fn column(&self) -> Column {
         Store::column(&self.store, self.store.columns() - 1)
     }
 
     /// Rotates ticket keys, or finds what others have rotated. Reads a small file, and that only when it has changed.
-    fn tend_tickets(&self) {
-        let (changes, errors) = self.keeper.snapshot().tend_tickets(SystemTime::now());
+    fn tend_tickets(&self, snapshot: &Snapshot) {
+        let (changes, errors) = snapshot.tend_tickets(SystemTime::now());
         let column = self.column();
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
@@ -625,9 +614,9 @@ impl Main {
         }
     }
 
-    fn report_lookups(&self) {
+    fn report_lookups(&self, snapshot: &Snapshot) {
         let column = self.column();
-        for (signer, metrics) in self.keeper.snapshot().signers.iter().zip(self.telemetry.signers.iter()) {
+        for (signer, metrics) in snapshot.signers.iter().zip(self.telemetry.signers.iter()) {
             metrics.add_lookups(&column, signer.places.take_counts());
         }
     }
@@ -644,8 +633,14 @@ impl Main {
         failures
     }
 
-    async fn drain(&self, how: Phase, signals: &mut Signals, threads: Vec<JoinHandle<io::Result<()>>>) -> Outcome {
-        let limit = self.keeper.snapshot().config.process.drain_timeout;
+    async fn drain(
+        &self,
+        how: Phase,
+        limit: Duration,
+        ends: &mut Ends,
+        second_user: &mut Signal,
+        threads: Threads,
+    ) -> Outcome {
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
         let _ = self.phase.send(how);
@@ -659,11 +654,8 @@ impl Main {
             tokio::select! {
                 () = all_finished(&threads) => break,
                 () = sleep(limit.saturating_sub(started.elapsed())) => break,
-                () = heard(&mut signals.terminate, &mut signals.interrupt) => break,
-                _ = signals.second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
-                Some(ask) = signals.asked.recv() => {
-                    let _ = ask.reply.send(Err(being_succeeded()));
-                }
+                () = ends.heard() => break,
+                _ = second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
                 _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
             }
         }
@@ -689,15 +681,22 @@ impl Main {
     }
 }
 
-/// What may still come in a drain.
-struct Signals {
+/// The signals that end the process.
+struct Ends {
     terminate: Signal,
     interrupt: Signal,
-    second_user: Signal,
-    asked: mpsc::Receiver<admin::Ask>,
 }
 
-fn join(threads: Vec<JoinHandle<io::Result<()>>>) {
+impl Ends {
+    async fn heard(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn join(threads: Threads) {
     for thread in threads {
         match thread.join() {
             Ok(Ok(())) => {}
@@ -707,30 +706,10 @@ fn join(threads: Vec<JoinHandle<io::Result<()>>>) {
     }
 }
 
-/// To be held by whoever changes something; none while a successor gets ready.
-fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
-    match handover {
-        Some(handover) => handover.may_change().map(Some),
-        None => Some(None),
-    }
-}
-
-fn being_succeeded() -> admin::NotDone {
-    let what = "the process ends, or another one is taking over".to_owned();
-    admin::NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
-}
-
 async fn succeeded(handover: Option<&Handover>) {
     match handover {
         Some(handover) => handover.succeeded().await,
         None => std::future::pending().await,
-    }
-}
-
-async fn heard(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
     }
 }
 

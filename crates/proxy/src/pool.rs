@@ -15,6 +15,7 @@ use propylon_policy::turnstile::{Turnstile, UNLIMITED};
 
 use crate::core::Core;
 use crate::http2::{Lane, ServerSeat};
+use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
 /// What all cores share of a backend whose servers have a limit of connections.
@@ -53,6 +54,8 @@ pub struct ServerConnection {
     // Dropped first: a permit stands for a connection until that is closed.
     pub stream: ServerStream,
     pub key: PoolKey,
+    /// Where it leads.
+    pub way: Way,
     /// The core whose event loop knows the stream.
     pub home: usize,
     /// Requests begun on it.
@@ -103,6 +106,8 @@ pub struct Pool {
     idle_max: usize,
     requests_max: u32,
     core: usize,
+    /// By server.
+    pub notices: Box<[Arc<Notice>]>,
     /// None where no server has a limit.
     pub turnstile: Option<Arc<ServerTurnstile>>,
     /// By server: connections that carry many requests at a time.
@@ -132,7 +137,12 @@ pub fn turnstile(
 }
 
 impl Pool {
-    pub fn new(backend: &Backend, core: usize, turnstile: Option<Arc<ServerTurnstile>>) -> Pool {
+    pub fn new(
+        backend: &Backend,
+        core: usize,
+        turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
+    ) -> Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| Rc::default()).collect(),
@@ -140,6 +150,7 @@ impl Pool {
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
+            notices,
             turnstile,
             lanes: (0..servers).map(|_| Rc::default()).collect(),
             streams_max: match backend.protocol {
@@ -156,9 +167,10 @@ impl Pool {
         earlier: &Pool,
         backend: &Backend,
         turnstile: Option<Arc<ServerTurnstile>>,
+        notices: Box<[Arc<Notice>]>,
         is_same: impl Fn(usize) -> bool,
     ) -> Pool {
-        let mut pool = Pool::new(backend, earlier.core, turnstile);
+        let mut pool = Pool::new(backend, earlier.core, turnstile, notices);
         // What was made without a permit is nothing that permits are counted by: requests in progress finish on it.
         if pool.turnstile.is_some() != earlier.turnstile.is_some() {
             return pool;
@@ -264,8 +276,9 @@ impl Pool {
             };
             let Some(mut idle) = found else { break None };
             drop(all);
+            let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
-            if stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -305,6 +318,11 @@ impl Pool {
         if let Some(turnstile) = &self.turnstile
             && (turnstile.is_over(server) || connection.permit.is_none())
         {
+            return Returned::Closed;
+        }
+        // Nobody asks a closed server, and it may want to see the end of its connections.
+        let notice = &self.notices[server];
+        if !notice.is_open() || !notice.is_current(&mut connection.way) {
             return Returned::Closed;
         }
         if let Some(turnstile) = &self.turnstile
@@ -363,19 +381,26 @@ impl Pool {
         self.idle.len()
     }
 
-    /// Closes what the servers have closed, what has been idle since before `limit` and what has served its time; what has
-    /// been idle since before `rested` gives up what it can do without. Returns how many, by server.
+    /// Closes what the servers have closed, what has been idle since before `limit`, what has served its time, and what
+    /// leads to a server that is closed or elsewhere by now; what has been idle since before `rested` gives up what it can do
+    /// without. Returns how many, by server.
     pub fn sweep(&self, limit: u64, rested: u64, closed: impl FnMut(usize, usize)) {
         let keep = |server: usize, idle: &mut Idle| {
             let connection = &mut idle.connection;
-            let is_good = connection.stream.is_quiet() && !connection.is_expired();
-            let is_kept = is_good && idle.since >= limit && self.kept[server].get();
+            let notice = &self.notices[server];
+            let is_kept = idle.since >= limit
+                && self.kept[server].get()
+                && notice.is_open()
+                && notice.is_current(&mut connection.way)
+                && connection.stream.is_quiet()
+                && !connection.is_expired();
             // After the look at what has come: there may be tickets in it.
             if is_kept && idle.since < rested {
                 connection.stream.rest();
             }
             is_kept
         };
+        self.lanes.iter().for_each(|lane| lane.sweep());
         self.retain(keep, closed);
     }
 

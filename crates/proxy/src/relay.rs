@@ -387,7 +387,7 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
     let total = note.started.elapsed();
     if let Some(metrics) = connection.metrics().relay.get() {
         core.metrics.increment(metrics.ended.of(fault.unwrap_or("closed")));
-        let millis = core.timers.now().saturating_sub(connection.accepted);
+        let millis = core.timers.at(Instant::now()).saturating_sub(connection.accepted);
         core.metrics.observe(metrics.duration, millis);
     }
     let mut log = core.log.borrow_mut();

@@ -16,20 +16,25 @@ use propylon_config::{FreePlaces, Problem, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::signal::unix::Signal;
+use tokio::sync::{MutexGuard, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::admin::effective;
+use crate::admin::{Ask, NotDone, effective};
 use crate::certificates::{Certificates, Reloaded, Which};
 use crate::command::problem;
 use crate::diff::diff;
+use crate::health::Health;
 use crate::logger;
+use crate::names::Names;
 use crate::origin::{self, Meant, Wrong, has_error};
+use crate::service;
 use crate::signer;
-use crate::snapshot::{Files, Publication, Snapshot};
+use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, State};
 use crate::telemetry::{Telemetry, server_label};
+use crate::upgrade::handover::Handover;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -107,6 +112,8 @@ pub struct Done {
     /// As `diff` tells them; empty: everything is what it was.
     pub changes: Vec<Value>,
     pub warnings: Vec<Problem>,
+    /// Files that could not be read again, and are among the warnings: what was there before stays in use.
+    kept: usize,
 }
 
 /// Why nothing has changed.
@@ -145,6 +152,7 @@ pub struct Keeper {
     older: Vec<Older>,
     certificates: Certificates,
     publish: watch::Sender<Arc<Publication>>,
+    health: Health,
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
 }
@@ -162,6 +170,7 @@ struct Draft {
     snapshot: Snapshot,
     changes: Vec<Value>,
     warnings: Vec<Problem>,
+    kept: usize,
 }
 
 /// Of a file: its inode, its length, and when it was changed.
@@ -173,6 +182,7 @@ impl Keeper {
         meant: Meant,
         snapshot: Arc<Snapshot>,
         publish: watch::Sender<Arc<Publication>>,
+        health: Health,
         telemetry: Arc<Telemetry>,
         store: Arc<Store>,
     ) -> Keeper {
@@ -181,29 +191,81 @@ impl Keeper {
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
-        let keeper = Keeper { path, meant, seen, shown, older: Vec::new(), certificates, publish, telemetry, store };
+        let older = Vec::new();
+        let keeper = Keeper { path, meant, seen, shown, older, certificates, publish, health, telemetry, store };
         let generation = keeper.snapshot().generation;
         keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
         keeper
+    }
+
+    /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
+    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it. While a
+    /// successor gets ready nothing changes: it may have read already what is changed.
+    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
+        let mut seconds = interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hangup_waits = false;
+        loop {
+            tokio::select! {
+                // Without a handler it would end the process.
+                _ = hangup.recv() => hangup_waits = true,
+                Some(ask) = asked.recv() => match turn(handover.as_ref()) {
+                    Some(_turn) => self.answer(ask).await,
+                    None => {
+                        let _ = ask.reply.send(Err(being_succeeded()));
+                    }
+                },
+                _ = seconds.tick() => {
+                    if let Some(_turn) = turn(handover.as_ref()) {
+                        self.watch_certificates().await;
+                        self.watch_file().await;
+                    }
+                    self.look_after();
+                    let snapshot = self.snapshot();
+                    self.certificates.remind(&snapshot.profiles, Instant::now());
+                }
+            }
+            if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
+                hangup_waits = false;
+                service::reloading();
+                self.read_again().await;
+                service::ready(self.store.columns() - 1, self.snapshot().generation);
+            }
+        }
+    }
+
+    /// A change that the admin address was asked for.
+    async fn answer(&mut self, ask: Ask) {
+        let Ask { change, dry_run, generation, reply } = ask;
+        let current = self.snapshot().generation;
+        let outcome = match generation {
+            Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
+            _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
+        };
+        // Whoever asked may have gone.
+        let _ = reply.send(outcome);
     }
 
     pub fn shown(&self) -> Rc<RefCell<Shown>> {
         Rc::clone(&self.shown)
     }
 
-    pub fn snapshot(&self) -> Arc<Snapshot> {
+    fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.shown.borrow().snapshot)
     }
 
     /// Makes a change, or only finds out what would come of it.
-    pub async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
+    async fn change(&mut self, change: Change, dry_run: bool) -> Result<Done, Refused> {
         let by_admin = change.is_by_admin();
         let files = if matches!(change, Change::ReadAgain) { Files::ReadAgain } else { Files::AsTheyWere };
         if by_admin && !dry_run {
             self.may_admin()?;
         }
         let upload = Upload::of(&change, &self.meant)?;
-        let draft = self.intend(change, upload.as_ref()).and_then(|meant| self.draft(meant, files));
+        let draft = match self.intend(change, upload.as_ref()) {
+            Ok(meant) => self.draft(meant, files).await,
+            Err(refused) => Err(refused),
+        };
         let mut draft = match draft {
             Ok(draft) => draft,
             Err(refused) => {
@@ -216,8 +278,9 @@ impl Keeper {
         };
         let generation = self.snapshot().generation;
         let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
+        let kept = draft.kept;
         if dry_run {
-            return Ok(Done { generation, changes, warnings });
+            return Ok(Done { generation, changes, warnings, kept });
         }
         if let Err(error) = self.write_state(&draft.meant.state) {
             self.conclude("failed");
@@ -233,7 +296,7 @@ impl Keeper {
         }
         self.remove_unused_certificates();
         self.conclude(if changed { "applied" } else { "unchanged" });
-        Ok(Done { generation: self.snapshot().generation, changes, warnings })
+        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept })
     }
 
     /// What is forbidden to the admin API, whatever it asks for.
@@ -326,21 +389,30 @@ impl Keeper {
     }
 
     /// From what is meant to a snapshot that could be published.
-    fn draft(&mut self, meant: Meant, files: Files) -> Result<Draft, Refused> {
+    async fn draft(&mut self, meant: Meant, files: Files) -> Result<Draft, Refused> {
         let earlier = self.snapshot();
         let (before, after) = (effective::config(&earlier.config), effective::config(&meant.config));
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
         let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());
-        let built = earlier.succeeded_by(config, files);
-        let findings = built.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
-        problems.extend(findings.iter().map(|finding| with_path(problem(&meant.source, finding), finding)));
+        let found = look_up(earlier.unknown_names(&config), &config).await;
+        let built = earlier.succeeded_by(config, files, &found);
+        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
+        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
+        problems.extend(findings.iter().map(told));
+        if let Ok(Compiled { kept, .. }) = &built {
+            problems.extend(kept.iter().map(told).map(|problem| Problem {
+                severity: propylon_config::Severity::Warning,
+                what: format!("{}; what was there before stays in use", problem.what),
+                ..problem
+            }));
+        }
         problems.sort_by_key(|problem| problem.at);
         match built {
-            Ok((snapshot, _)) if !has_error(&problems) => {
+            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);
                 changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { meant, snapshot, changes, warnings: problems })
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept: kept.len() })
             }
             _ => Err(Refused::Problems(problems)),
         }
@@ -362,6 +434,7 @@ impl Keeper {
         logger::start(snapshot.config.log.level);
         self.certificates.follow(&snapshot, Instant::now());
         let snapshot = Arc::new(snapshot);
+        self.health.follow(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
         start_resolver(&snapshot, earlier.signers.len());
@@ -376,6 +449,8 @@ impl Keeper {
         self.column().set(self.telemetry.process.reloads.generation, snapshot.generation as i64);
         self.shown.borrow_mut().snapshot = snapshot;
         drop(earlier);
+        // What compiling took: else it would stay until this thread needs memory again.
+        propylon_sys::give_memory_back();
         self.look_after();
     }
 
@@ -395,7 +470,7 @@ impl Keeper {
     }
 
     /// Once a second, and after every change: what has become of earlier snapshots, and of what only they had.
-    pub fn look_after(&mut self) {
+    fn look_after(&mut self) {
         self.older.retain(|older| older.snapshot.strong_count() > 0);
         let age = self.older.first().map_or(Duration::ZERO, |oldest| oldest.since.elapsed());
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
@@ -444,18 +519,22 @@ impl Keeper {
     }
 
     /// SIGHUP.
-    pub async fn read_again(&mut self) {
+    async fn read_again(&mut self) {
         log::info!("SIGHUP: reading the configuration and the certificates again");
         let before = self.snapshot();
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
         match self.change(Change::ReadAgain, false).await {
             Ok(done) => {
-                self.column().increment(counters.success);
+                let refused = self.tell_kept(done.kept);
+                if !refused {
+                    self.column().increment(counters.success);
+                }
                 let after = self.snapshot();
                 let same =
                     |name: &Arc<propylon_tls::Profile>| before.profiles.iter().any(|known| Arc::ptr_eq(known, name));
                 match after.profiles.iter().all(same) {
-                    true => log::info!("the certificates are what they were"),
+                    true if !refused => log::info!("the certificates are what they were"),
+                    true => {}
                     false => self.tell_certificates(),
                 }
                 tell(&done);
@@ -469,7 +548,7 @@ impl Keeper {
     }
 
     /// The file, if it is to be watched and has changed.
-    pub async fn watch_file(&mut self) {
+    async fn watch_file(&mut self) {
         if !self.meant.config.process.watch_config {
             return;
         }
@@ -492,31 +571,50 @@ impl Keeper {
     }
 
     /// Certificates whose files have changed. What was merely touched is nobody's news.
-    pub async fn watch_certificates(&mut self) {
+    async fn watch_certificates(&mut self) {
         let snapshot = self.snapshot();
         let changed = self.certificates.changed(&snapshot.config, Instant::now());
         if changed == Which::default() {
             return;
         }
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
-        match self.certificates.reload(&snapshot, &changed) {
+        let reloaded = self.certificates.reload(&snapshot, &changed);
+        let kept = self.certificates.take_refused();
+        let refused = self.tell_kept(kept);
+        match reloaded {
             Reloaded::New(next) => {
-                self.column().increment(counters.success);
+                if !refused {
+                    self.column().increment(counters.success);
+                }
                 drop(snapshot);
                 self.publish(*next).await;
                 self.tell_certificates();
             }
+            Reloaded::Links if refused => {}
             Reloaded::Links => self.column().increment(counters.success),
             Reloaded::Same => {}
             Reloaded::Failed => {
-                self.column().increment(counters.failure);
+                if !refused {
+                    self.column().increment(counters.failure);
+                }
                 log::error!("certificates could not be read again; those from before stay in use");
             }
         }
     }
 
+    /// Some files of certificates could not be used, and this has been told and counted.
+    fn tell_kept(&self, files: usize) -> bool {
+        if files > 0 {
+            let process = &self.telemetry.process;
+            self.column().add(process.certificate_reload_errors, files as u64);
+            self.column().increment(process.certificate_reloads.failure);
+            log::error!("certificates could not all be read again; where one could not, that from before stays in use");
+        }
+        files > 0
+    }
+
     fn tell_certificates(&self) {
-        let count: usize = self.snapshot().profiles.iter().map(|profile| profile.served().count()).sum();
+        let count: usize = self.snapshot().profiles.iter().map(|profile| profile.count()).sum();
         log::info!("certificates were read again: {count} in use");
     }
 
@@ -628,10 +726,6 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
         }
     }
     for (place, backend) in later.config.live_backends() {
-        let same = earlier.servers.get(place).is_none_or(|known| Arc::ptr_eq(known, &later.servers[place]));
-        if !same && earlier.config.backends[place].name == backend.name {
-            changes.push(json!({ "path": format!("backend.{}", backend.name), "addresses": "looked up" }));
-        }
         let Some(known) = earlier.config.backends.get(place).filter(|known| known.name == backend.name) else {
             continue;
         };
@@ -645,6 +739,13 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
         }
     }
     changes
+}
+
+/// Asks for all of them at once.
+async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propylon_config::Config) -> Answers {
+    let names = Names::new(&config.process.resolver);
+    let found = names.look_up_beside(questions.clone()).await;
+    questions.into_iter().zip(found).collect()
 }
 
 /// The log shows no line of the configuration beside it, so the file that is meant is named.
@@ -667,6 +768,19 @@ pub fn start_resolver(snapshot: &Snapshot, known: usize) {
     if let Err(error) = signer::start_resolver(places.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");
     }
+}
+
+/// To be held by whoever changes something; none while a successor gets ready.
+fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match handover {
+        Some(handover) => handover.may_change().map(Some),
+        None => Some(None),
+    }
+}
+
+fn being_succeeded() -> NotDone {
+    let what = "another process is taking over".to_owned();
+    NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
 }
 
 fn tell(done: &Done) {

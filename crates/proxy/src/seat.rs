@@ -1,7 +1,6 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,6 +21,7 @@ use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
 use crate::http2::{self, ServerSeat};
+use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
 use crate::server::{Greeting, ServerStream};
@@ -329,18 +329,18 @@ pub async fn connect(
     deadline: &Deadline,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let config = &snapshot.shared.config.backends[backend.0];
-    let address = snapshot.shared.servers[backend.0][key.server].address;
     // One patience for both: the server is there when it can be spoken to.
     let due = core.timers.now() + config.timeouts.connect.as_millis() as u64;
     let started = Instant::now();
-    let reached = reach(core, address, preamble, due, deadline).await;
+    let notice = &snapshot.shared.servers[backend.0][key.server].notice;
+    let reached = reach(core, notice, preamble, due, deadline).await;
     core.metrics.observe(core.telemetry.backends[backend.0].connect_duration, started.elapsed().as_micros() as u64);
     let made = match (reached, &snapshot.connectors[backend.0]) {
-        (Ok(socket), None) => Ok(ServerStream::plain(socket)),
-        (Ok(socket), Some(connector)) => {
+        (Ok((socket, way)), None) => Ok((ServerStream::plain(socket), way)),
+        (Ok((socket, way)), Some(connector)) => {
             let greeted = greet(core, socket, connector, key.server, due, deadline).await;
             account_greeting(core, snapshot, backend, key.server, &greeted);
-            greeted.map(|(stream, _)| stream).map_err(|failure| failure.attempt())
+            greeted.map(|(stream, _)| (stream, way)).map_err(|failure| failure.attempt())
         }
         (Err(failed), _) => Err(failed),
     };
@@ -354,19 +354,19 @@ pub fn settle(
     backend: BackendId,
     key: PoolKey,
     permit: Option<Permit>,
-    made: Result<ServerStream, Attempt>,
+    made: Result<(ServerStream, Way), Attempt>,
 ) -> Result<Box<ServerConnection>, Attempt> {
     let metrics = &core.telemetry.backends[backend.0];
     let state = &snapshot.backends[backend.0];
     let config = &snapshot.shared.config.backends[backend.0];
     match made {
-        Ok(stream) => {
+        Ok((stream, way)) => {
             state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
             let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
             let home = core.metrics.index();
-            Ok(Box::new(ServerConnection { stream, key, home, requests: 0, expires, permit }))
+            Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
         Err(failed) => {
             // What this machine is short of is no fault of the server.
@@ -434,7 +434,7 @@ fn seek(
                 let state = &snapshot.backends[backend.0];
                 let suspects = state.suspects.borrow();
                 let eligibility =
-                    Eligibility::new(&suspects, &state.tiers, &experience.tried, &state.takes, core.timers.now());
+                    Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, core.timers.now());
                 Err(Some(acceptable(&eligibility, choice, state.pool.servers())))
             }
         },
@@ -477,8 +477,9 @@ fn pick(core: &Core, snapshot: &CoreSnapshot, backend: BackendId, experience: &E
     let state = &snapshot.backends[backend.0];
     let now = core.timers.now();
     let draw = Draw { key: experience.wish.key, random: core.random.borrow_mut().u64(..), now };
+    state.heed_notices(now);
     let mut suspects = state.suspects.borrow_mut();
-    let eligibility = Eligibility::new(&suspects, &state.tiers, &experience.tried, &state.takes, now);
+    let eligibility = Eligibility::new(state.standing(&suspects), &state.tiers, &experience.tried, now);
     for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
         let fits = |server: usize| eligibility.fits(server, choice);
         let wished = experience.wish.server.filter(|server| choice == Choice::Trusted && fits(*server));
@@ -633,14 +634,37 @@ async fn wait(
     granted
 }
 
+/// A connection to the server, by the address whose turn it is; by another where that fails.
 async fn reach(
     core: &Core,
-    address: SocketAddr,
+    notice: &Notice,
     preamble: &[u8],
     due: u64,
     deadline: &Deadline,
-) -> Result<Socket, Attempt> {
-    let stream = propylon_sys::connect(address).map_err(|error| connect_failure(&error));
+) -> Result<(Socket, Way), Attempt> {
+    let mut ways = notice.ways();
+    let share = due.saturating_sub(core.timers.now()) / ways.len().max(1) as u64;
+    let mut failed = Attempt { status: 502, reason: "connect-failed", repeatable: Repeatable::Unsent };
+    let mut lost: Option<Way> = None;
+    while let Some(way) = ways.next() {
+        // One that does not answer leaves time for the others.
+        let due = if ways.len() == 0 { due } else { (core.timers.now() + share).min(due) };
+        match reach_by(core, way, preamble, due, deadline).await {
+            Ok(socket) => {
+                lost.into_iter().for_each(|lost| notice.note_failed(lost));
+                return Ok((socket, way));
+            }
+            Err(other) => (failed, lost) = (other, Some(way)),
+        }
+        if failed.repeatable == Repeatable::No {
+            break;
+        }
+    }
+    Err(failed)
+}
+
+async fn reach_by(core: &Core, way: Way, preamble: &[u8], due: u64, deadline: &Deadline) -> Result<Socket, Attempt> {
+    let stream = propylon_sys::connect(way.address).map_err(|error| connect_failure(&error));
     let stream = stream.and_then(|stream| match core.shortage.is_kept_from_servers(&stream) {
         true => Err(OUT_OF_FILES),
         false => Ok(stream),

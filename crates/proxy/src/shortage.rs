@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use propylon_config::MemoryLimit;
 use propylon_metrics::{Column, Counter, Gauge, Registry};
-use propylon_policy::memory::{Pressure, Relief, SHARE_ALL};
+use propylon_policy::memory::{Pressure, Relief, SHARE_ALL, refused_share};
 use propylon_policy::sources::Sources;
 use propylon_sys::MemoryGroup;
 
@@ -31,8 +31,14 @@ const CROWD_MIN: usize = 256;
 /// Ticks after which it is given back once more: the last ones to go leave nearly empty pages behind.
 const STRAGGLERS: u32 = 20;
 
+/// Newcomers after which a core looks for itself: a crowd can come between two looks of the main thread, which may be late
+/// as well where the machine is busy.
+const NEWCOMERS_PER_LOOK: u32 = 64;
+
 /// What the main thread tells the cores, and they tell each other.
 pub struct Shared {
+    /// `process.memory_limit` in bytes; 0 where there is none.
+    limit: AtomicU64,
     /// A `Notice`, packed.
     notice: AtomicU64,
     /// The process's limit of open files.
@@ -74,6 +80,7 @@ impl Notice {
 impl Shared {
     pub fn new(per_source: Option<u32>) -> Shared {
         Shared {
+            limit: AtomicU64::new(0),
             notice: AtomicU64::new(0),
             files: AtomicU64::new(propylon_sys::files_limit()),
             calls: AtomicU64::new(0),
@@ -156,7 +163,9 @@ struct Memory {
 impl Watch {
     /// To be called when everything is loaded: what is used by then is what the process takes without any connection.
     pub fn new(shared: Arc<Shared>, limit: Option<MemoryLimit>) -> Watch {
-        Watch { shared, memory: limit.and_then(Memory::new), number: 0, was_refusing: false }
+        let memory = limit.and_then(Memory::new);
+        shared.limit.store(memory.as_ref().map_or(0, |memory| memory.limit), Ordering::Relaxed);
+        Watch { shared, memory, number: 0, was_refusing: false }
     }
 
     /// Four times a second.
@@ -224,6 +233,10 @@ fn automatic() -> Option<(u64, Option<MemoryGroup>)> {
 pub struct Shortage {
     shared: Arc<Shared>,
     notice: Cell<Notice>,
+    /// Newcomers since that notice.
+    newcomers: Cell<u32>,
+    /// The share of them that is refused by what this core has seen since.
+    refused_here: Cell<u16>,
     calls_seen: Cell<u64>,
     /// Idle connections that may still be closed for their files in this tick.
     closable: Cell<usize>,
@@ -250,6 +263,8 @@ impl Shortage {
         Shortage {
             shared,
             notice: Cell::default(),
+            newcomers: Cell::default(),
+            refused_here: Cell::default(),
             calls_seen,
             closable: Cell::new(CLOSED_PER_TICK_MAX),
             crowd: Cell::default(),
@@ -265,6 +280,8 @@ impl Shortage {
         if self.notice.replace(notice).number != notice.number {
             let Relief { close, close_pools, give_back, .. } = notice.relief;
             duty = Duty { close, close_pools, give_back, make_room: 0 };
+            self.newcomers.set(0);
+            self.refused_here.set(0);
         }
         let calls = self.shared.calls.load(Ordering::Relaxed);
         if self.calls_seen.replace(calls) != calls {
@@ -285,10 +302,24 @@ impl Shortage {
 
     /// Whether a newcomer is refused, by chance.
     pub fn refuses(&self, chance: impl FnOnce() -> u16) -> bool {
-        match self.notice.get().relief.refuse {
+        let limit = self.shared.limit.load(Ordering::Relaxed);
+        if limit > 0 {
+            self.look(limit);
+        }
+        match self.notice.get().relief.refuse.max(self.refused_here.get()) {
             0 => false,
             SHARE_ALL => true,
             share => chance() < share,
+        }
+    }
+
+    fn look(&self, limit: u64) {
+        let newcomers = self.newcomers.get().wrapping_add(1);
+        self.newcomers.set(newcomers);
+        if newcomers.is_multiple_of(NEWCOMERS_PER_LOOK)
+            && let Ok(used) = propylon_sys::resident_bytes()
+        {
+            self.refused_here.set(refused_share(limit, used));
         }
     }
 
@@ -356,6 +387,19 @@ mod tests {
         shared.notice.store(Notice { number: 2, ..Notice::default() }.pack(), Ordering::Relaxed);
         shortage.duty(10);
         assert!(!shortage.refuses(|| 0));
+    }
+
+    #[test]
+    fn a_crowd_between_two_notices_is_noticed() {
+        let shared = Arc::new(Shared::new(None));
+        let shortage = Shortage::new(Arc::clone(&shared));
+        // Less than any process has.
+        shared.limit.store(1 << 10, Ordering::Relaxed);
+        let refused = (0..2 * NEWCOMERS_PER_LOOK).filter(|_| shortage.refuses(|| 0)).count() as u32;
+        assert_eq!(refused, NEWCOMERS_PER_LOOK + 1);
+        shared.notice.store(Notice { number: 1, ..Notice::default() }.pack(), Ordering::Relaxed);
+        shortage.duty(0);
+        assert!(!shortage.refuses(|| 0), "the main thread has looked since");
     }
 
     #[test]

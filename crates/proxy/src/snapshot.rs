@@ -8,8 +8,9 @@
 //! key servers, and on each core what it knows of its backends and its connections to them. Compiling changes nothing that
 //! is in use, so a snapshot may as well be thrown away; what comes into force with it does so in `settle`.
 
-use std::cell::RefCell;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,8 +34,10 @@ use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 use crate::admin::effective;
-use crate::balance::{self, SharedBalance};
+use crate::balance::{self, SharedBalance, Standing};
 use crate::engine::worker_count;
+use crate::names::{Found, Names};
+use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};
 use crate::signer::Places;
 use crate::sockets::{self, BindError, Bound, bind_advice};
@@ -49,7 +52,7 @@ const ALPN_HTTP2: &[u8] = b"h2";
 const ALPN: &[&[u8]] = &[ALPN_HTTP2, b"http/1.1", b"http/1.0"];
 
 /// What is offered to servers, the one liked best first; see `UpstreamFacts::alpn`.
-fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
+pub fn server_alpn(backend: &Backend) -> &'static [&'static [u8]] {
     match backend.protocol {
         ServerProtocol::Http1 => &[b"http/1.1"],
         ServerProtocol::Http2 => &[ALPN_HTTP2],
@@ -141,11 +144,29 @@ pub struct Publication {
     adopting: Notify,
 }
 
-#[derive(PartialEq, Eq)]
+/// A configuration that could be compiled.
+pub struct Compiled {
+    pub snapshot: Snapshot,
+    pub warnings: Vec<Finding>,
+    /// What is wrong with files that could not be read again; what was there before stays in their place.
+    pub kept: Vec<Finding>,
+}
+
+/// What names of servers were found to stand for.
+pub type Answers = HashMap<ServerAddress, Result<Found, String>>;
+
+/// One server of a backend. Its notice is it: who has the same knows of the same server.
 pub struct Server {
-    pub address: SocketAddr,
     /// As the user wrote it.
     pub label: String,
+    /// Where it is and whether it is open, by the main thread.
+    pub notice: Arc<Notice>,
+}
+
+impl PartialEq for Server {
+    fn eq(&self, other: &Server) -> bool {
+        Arc::ptr_eq(&self.notice, &other.notice)
+    }
 }
 
 /// One `[signer.NAME]`: key servers, and what is needed to talk to them. What can change while it is in use is read by
@@ -170,7 +191,19 @@ impl Snapshot {
     /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone.
     pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
         let sets = TicketSets::open(&config.tls, &tickets);
-        Snapshot::build(config, sets, None, Files::ReadAgain)
+        let questions = names_of(&config, None);
+        let found = Names::new(&config.process.resolver).look_up_all(questions.clone());
+        let found = found.unwrap_or_else(|error| {
+            questions.iter().map(|_| Err(format!("names cannot be looked up: {error}"))).collect()
+        });
+        let built = Snapshot::build(config, sets, None, Files::ReadAgain, &questions.into_iter().zip(found).collect())?;
+        Ok((built.snapshot, built.warnings))
+    }
+
+    /// Names of servers in a configuration whose places are this snapshot's, that have to be looked up before it is
+    /// compiled. What is known stays known: it is looked up by those who follow it.
+    pub fn unknown_names(&self, config: &Config) -> Vec<ServerAddress> {
+        names_of(config, Some(self))
     }
 
     /// The same, counted from after another process's configuration: what anybody has seen of that is not this.
@@ -186,11 +219,11 @@ impl Snapshot {
     }
 
     /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with
-    /// new addresses bound.
-    pub fn succeeded_by(&self, config: Config, files: Files) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+    /// new addresses bound. `found` answers [`Snapshot::unknown_names`].
+    pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
         let sets = self.tickets.succeeded_by(&config.tls);
         let bound = sockets::bind(&config, worker_count(&self.config), &self.sockets);
-        let built = Snapshot::build(config, sets, Some(self), files);
+        let built = Snapshot::build(config, sets, Some(self), files, found);
         let refused = |error: BindError| Finding {
             severity: Severity::Error,
             at: error.at,
@@ -199,9 +232,9 @@ impl Snapshot {
             fix: bind_advice(&error.error).into(),
         };
         match (built, bound) {
-            (Ok((snapshot, warnings)), Ok(bound)) => Ok((snapshot.bound(bound), warnings)),
+            (Ok(built), Ok(bound)) => Ok(Compiled { snapshot: built.snapshot.bound(bound), ..built }),
             (built, bound) => {
-                let mut findings = built.map_or_else(|findings| findings, |(_, warnings)| warnings);
+                let mut findings = built.map_or_else(|findings| findings, |built| built.warnings);
                 findings.extend(bound.err().unwrap_or_default().into_iter().map(refused));
                 Err(findings)
             }
@@ -213,14 +246,15 @@ impl Snapshot {
         sets: Result<TicketSets, Vec<Finding>>,
         earlier: Option<&Snapshot>,
         files: Files,
-    ) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+        found: &Answers,
+    ) -> Result<Compiled, Vec<Finding>> {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
-        let mut findings = Vec::new();
-        let profiles = follow_profiles(&config, earlier, files, &mut findings);
+        let (mut findings, mut kept) = (Vec::new(), Vec::new());
+        let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
         let signers = follow_signers(&config, earlier, &mut findings);
-        let servers = follow_servers(&config, earlier, &mut findings);
+        let servers = follow_servers(&config, earlier, found, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
@@ -270,7 +304,7 @@ impl Snapshot {
             terms,
             sockets,
         };
-        Ok((snapshot, findings))
+        Ok(Compiled { snapshot, warnings: findings, kept })
     }
 
     /// Puts into force what a snapshot brings beyond what requests look up in it. To be done when it is published.
@@ -296,6 +330,10 @@ impl Snapshot {
                 );
             }
         }
+    }
+
+    fn notices(&self, backend: usize) -> Box<[Arc<Notice>]> {
+        self.servers[backend].iter().map(|server| Arc::clone(&server.notice)).collect()
     }
 
     /// The same, with its sockets.
@@ -324,12 +362,14 @@ impl Snapshot {
     }
 }
 
-/// Those of before where nothing about them has changed.
+/// Those of before where nothing about them has changed. What is written as it was keeps what was there in the place of
+/// files that cannot be used, and says so in `kept`; what is written differently is judged as at a start.
 fn follow_profiles(
     config: &Config,
     earlier: Option<&Snapshot>,
     files: Files,
     findings: &mut Vec<Finding>,
+    kept: &mut Vec<Finding>,
 ) -> Vec<Arc<Profile>> {
     let mut profiles = Vec::new();
     for tls in &config.tls {
@@ -347,15 +387,23 @@ fn follow_profiles(
             profiles.push(Arc::clone(profile));
             continue;
         }
-        match load_profile(tls) {
+        // Files that look as they did are not read again; keys that lie elsewhere now are others.
+        let goes_on = |before: &TlsProfile| {
+            before.signer == tls.signer && before.resumption.session_ids == tls.resumption.session_ids
+        };
+        let loaded = match known {
+            Some((_, before, profile)) if goes_on(before) => load_profile_again(profile, tls),
+            _ => load_profile(tls),
+        };
+        match loaded {
             Err(errors) => findings.extend(errors),
-            Ok((profile, warnings)) => {
-                findings.extend(warnings);
+            Ok((profile, found)) => {
+                let is_kept = |finding: &Finding| is_same && finding.severity == Severity::Error;
+                let (held, told): (Vec<_>, Vec<_>) = found.into_iter().partition(is_kept);
+                kept.extend(held);
+                findings.extend(told);
                 profiles.push(match known {
                     Some((_, _, known)) if is_same && profile.same_as(known) => Arc::clone(known),
-                    Some((_, before, known)) if before.resumption.session_ids == tls.resumption.session_ids => {
-                        Arc::new(profile.succeeding(known))
-                    }
                     _ => Arc::new(profile),
                 });
             }
@@ -440,7 +488,7 @@ fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Ve
                         signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
                     }
                     Err((server, error)) => {
-                        findings.push(not_found(&labels[server], signer.servers[server].at, &error));
+                        findings.push(not_found(&labels[server], signer.servers[server].at, &error.to_string()));
                     }
                 }
             }
@@ -449,36 +497,67 @@ fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Ve
     signers
 }
 
-/// Names are looked up anew. One that was known keeps its address when that fails.
-fn follow_servers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<Vec<Server>>> {
-    let mut all = Vec::new();
-    for (place, backend) in config.backends.iter().enumerate() {
-        let known = earlier.and_then(|earlier| earlier.servers.get(place));
-        let mut servers = Vec::new();
-        for (place, server) in backend.servers.iter().enumerate() {
-            let label = server_label(server);
-            let before = known.and_then(|known| known.get(place)).filter(|before| before.label == label);
-            let found = match before {
-                Some(before) if server.retired.is_some() => Ok(Server { address: before.address, label }),
-                _ => look_up(&server.address, server.at),
-            };
-            match (found, before) {
-                (Ok(server), _) => servers.push(server),
-                (Err(finding), Some(before)) => {
-                    let what = format!("{}; {} goes on being used", finding.what, before.address);
-                    findings.push(Finding { severity: Severity::Warning, what, ..finding });
-                    servers.push(Server { address: before.address, label: before.label.clone() });
-                }
-                (Err(finding), None) => findings.push(finding),
+/// Names that have to be looked up for this configuration.
+fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
+    let mut names = Vec::new();
+    for (place, backend) in config.live_backends() {
+        for (at, server) in backend.live_servers() {
+            let is_name = !matches!(server.address, ServerAddress::Ip(_));
+            if is_name && known_server(earlier, (place, at), server).is_none() && !names.contains(&server.address) {
+                names.push(server.address.clone());
             }
         }
+    }
+    names
+}
+
+/// The same server in the earlier snapshot. One that comes back is another: what was known of it has not been kept up.
+fn known_server<'s>(
+    earlier: Option<&'s Snapshot>,
+    (place, at): (usize, usize),
+    server: &propylon_config::Server,
+) -> Option<&'s Server> {
+    let earlier = earlier?;
+    let before = earlier.config.backends.get(place)?.servers.get(at)?;
+    let goes_on = before.address == server.address && (before.retired.is_none() || server.retired.is_some());
+    goes_on.then(|| &earlier.servers[place][at])
+}
+
+/// Those that stay are who they were.
+fn follow_servers(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    found: &Answers,
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<Vec<Server>>> {
+    let mut all = Vec::new();
+    for (place, backend) in config.backends.iter().enumerate() {
+        let mut servers = Vec::new();
+        for (at, server) in backend.servers.iter().enumerate() {
+            let label = server_label(server);
+            if let Some(known) = known_server(earlier, (place, at), server) {
+                servers.push(Server { label, notice: Arc::clone(&known.notice) });
+                continue;
+            }
+            let addresses = match (&server.address, found.get(&server.address)) {
+                (ServerAddress::Ip(address), _) => Ok(vec![*address]),
+                (_, Some(Ok(found))) => Ok(found.addresses.clone()),
+                (_, Some(Err(error))) => Err(error.as_str()),
+                (_, None) => Err("the name has not been looked up"),
+            };
+            match addresses {
+                Ok(addresses) => servers.push(Server { label, notice: Arc::new(Notice::new(addresses)) }),
+                Err(error) => findings.push(not_found(&label, server.at, error)),
+            }
+        }
+        let known = earlier.and_then(|earlier| earlier.servers.get(place));
         let same = |known: &&Arc<Vec<Server>>| **known.as_ref() == servers;
         all.push(known.filter(same).cloned().unwrap_or_else(|| Arc::new(servers)));
     }
     all
 }
 
-/// A backend is what it was if it is written the same, and its servers' names lead where they led.
+/// A backend is what it was if it is written the same, with the same servers.
 fn versions(config: &Config, servers: &[Arc<Vec<Server>>], earlier: Option<&Snapshot>, generation: u64) -> Vec<u64> {
     let version = |(place, backend): (usize, &Backend)| {
         let known = earlier.and_then(|earlier| Some((earlier, earlier.config.backends.get(place)?)));
@@ -543,6 +622,12 @@ pub fn load_profiles(profiles: &[TlsProfile]) -> Result<(Vec<Profile>, Vec<Findi
 /// Loads the certificates of one profile. The findings beside it are warnings.
 pub fn load_profile(tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
     Profile::load(tls, ALPN)
+}
+
+/// What the files of a profile in use hold now. Errors beside it are of files that cannot be used; what was there before
+/// stays in their place.
+pub fn load_profile_again(earlier: &Profile, tls: &TlsProfile) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+    earlier.load_again(tls, ALPN)
 }
 
 fn is_relay_route(config: &Config, route: &Route) -> bool {
@@ -615,18 +700,7 @@ fn follow_balance(
     all
 }
 
-fn look_up(address: &ServerAddress, at: At) -> Result<Server, Finding> {
-    let label = address_label(address);
-    let address = match address {
-        ServerAddress::Ip(address) => *address,
-        ServerAddress::Name { host, port } => {
-            first_address(host, *port).map_err(|error| not_found(&label, at, &error))?
-        }
-    };
-    Ok(Server { address, label })
-}
-
-fn not_found(label: &str, at: At, error: &std::io::Error) -> Finding {
+fn not_found(label: &str, at: At, error: &str) -> Finding {
     Finding {
         severity: Severity::Error,
         at,
@@ -634,11 +708,6 @@ fn not_found(label: &str, at: At, error: &std::io::Error) -> Finding {
         what: format!("{label}: {error}"),
         fix: "check the name, or write the server's IP address".into(),
     }
-}
-
-fn first_address(host: &str, port: u16) -> std::io::Result<SocketAddr> {
-    let none = || std::io::Error::new(std::io::ErrorKind::NotFound, "the name has no address");
-    (host, port).to_socket_addrs()?.next().ok_or_else(none)
 }
 
 pub fn rule(route: &propylon_config::Route) -> Rule {
@@ -705,8 +774,18 @@ pub struct CoreBackend {
     pub suspects: RefCell<Suspects>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
+    /// Requests at the backend, on this core, by whatever configuration.
+    pub in_progress: Rc<Cell<u32>>,
+    /// This core's share of what may be.
+    pub in_progress_max: u32,
     /// By server: whether it gets new requests.
-    pub takes: Vec<bool>,
+    takes: Box<[bool]>,
+    /// By server: openings that this core has taken note of.
+    reopened: Box<[Cell<u32>]>,
+    /// `notice::changes` when this core looked last; none before it ever did.
+    changes: Cell<Option<u32>>,
+    /// Some server was not open then.
+    any_closed: Cell<bool>,
     version: u64,
 }
 
@@ -721,8 +800,9 @@ impl CoreSnapshot {
     }
 
     /// What follows this snapshot. What a core has learnt of the backends, and its connections to them, stay where these do.
-    pub fn succeeded_by(&self, publication: &Publication, worker: usize) -> Rc<CoreSnapshot> {
-        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some(self))
+    /// `now` is in milliseconds on the core's clock.
+    pub fn succeeded_by(&self, publication: &Publication, worker: usize, now: u64) -> Rc<CoreSnapshot> {
+        CoreSnapshot::build(publication, worker, self.deferral, &self.parking, Some((self, now)))
     }
 
     /// To be called on the worker's own core.
@@ -731,15 +811,16 @@ impl CoreSnapshot {
         worker: usize,
         deferral: Deferral,
         parking: &Rc<Parking>,
-        earlier: Option<&CoreSnapshot>,
+        earlier: Option<(&CoreSnapshot, u64)>,
     ) -> Rc<CoreSnapshot> {
+        let (earlier, now) = (earlier.map(|(earlier, _)| earlier), earlier.map_or(0, |(_, now)| now));
         let shared = Arc::clone(&publication.snapshot);
         let backends = (0..shared.config.backends.len()).map(|place| {
             let known = earlier.and_then(|earlier| Some((earlier, earlier.backends.get(place)?)));
             match known {
                 Some((_, known)) if known.version == shared.versions[place] => Rc::clone(known),
                 Some((earlier, known)) if is_same_backend(&earlier.shared, &shared, place) => {
-                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place))
+                    Rc::new(known.succeeded_by(&earlier.shared, &shared, place, now))
                 }
                 _ => Rc::new(CoreBackend::new(&shared, place, worker)),
             }
@@ -796,7 +877,45 @@ fn is_same_backend(earlier: &Snapshot, later: &Snapshot, place: usize) -> bool {
     earlier.config.backends[place].name == later.config.backends[place].name
 }
 
+fn takes(server: &propylon_config::Server) -> bool {
+    server.retired.is_none() && server.drain.is_none()
+}
+
 impl CoreBackend {
+    /// Whether requests may go to this server, as far as the whole engine knows. What this core knows beside is in `suspects`.
+    pub fn is_open(&self, server: usize) -> bool {
+        self.takes[server] && self.pool.notices[server].is_open()
+    }
+
+    /// Takes note of servers that were closed or opened since the last call; costs a look at one number where none was.
+    /// Those that the whole engine has opened again are not suspect any more, and start slowly.
+    pub fn heed_notices(&self, now: u64) {
+        let changes = notice::changes();
+        if self.changes.replace(Some(changes)) == Some(changes) {
+            return;
+        }
+        // What this configuration has get nothing is no part of any tier.
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
+        for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
+            let reopened = notice.reopened();
+            if seen.replace(reopened) != reopened {
+                self.suspects.borrow_mut().succeeded(server);
+                self.balancer.borrow_mut().joined(server, now);
+            }
+        }
+    }
+
+    /// What is known of the servers, by this core and by the whole engine. `suspects` are this backend's.
+    pub fn standing<'a>(&'a self, suspects: &'a Suspects) -> Standing<'a> {
+        Standing { suspects, notices: &self.pool.notices, takes: &self.takes, any_closed: self.any_closed.get() }
+    }
+
+    /// How many of its servers are open.
+    pub fn open(&self) -> usize {
+        (0..self.takes.len()).filter(|server| self.is_open(*server)).count()
+    }
+
     /// The server has answered, or let itself be connected to. One that was suspect until now starts slowly.
     pub fn succeeded(&self, server: usize, now: u64) {
         if self.suspects.borrow_mut().succeeded(server) {
@@ -806,32 +925,60 @@ impl CoreBackend {
 
     fn new(shared: &Snapshot, place: usize, core: usize) -> CoreBackend {
         let backend = &shared.config.backends[place];
-        let pool = Pool::new(backend, core, shared.turnstiles[place].clone());
-        let suspects = Suspects::new(backend.servers.len());
-        CoreBackend::with(shared, place, pool, suspects, Budget::new())
+        let pool = Pool::new(backend, core, shared.turnstiles[place].clone(), shared.notices(place));
+        CoreBackend {
+            suspects: RefCell::new(Suspects::new(backend.servers.len())),
+            retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            reopened: pool.notices.iter().map(|notice| Cell::new(notice.reopened())).collect(),
+            ..CoreBackend::with(shared, place, pool)
+        }
     }
 
-    /// With what is known of those servers that stay, and the connections to them.
-    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize) -> CoreBackend {
+    /// With what is known of those servers that stay, and the connections to them. Those that are new start slowly.
+    fn succeeded_by(&self, earlier: &Snapshot, later: &Snapshot, place: usize, now: u64) -> CoreBackend {
         let backend = &later.config.backends[place];
         // A connection in plaintext is no connection by TLS, and one of HTTP/1.1 none of HTTP/2.
         let same_speech = speaks_the_same(&earlier.config.backends[place], backend);
-        let is_same =
-            |server: usize| same_speech && earlier.servers[place].get(server) == later.servers[place].get(server);
-        let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), is_same);
-        let suspects = self.suspects.borrow().succeeded_by(backend.servers.len(), is_same);
-        let budget = self.retry_budget.borrow().clone();
-        CoreBackend::with(later, place, pool, suspects, budget)
+        let (before, after) = (&earlier.servers[place], &later.servers[place]);
+        let stays = |server: usize| before.get(server) == after.get(server);
+        let is_same = |server: usize| same_speech && stays(server);
+        let notices = later.notices(place);
+        let pool = Pool::succeeding(&self.pool, backend, later.turnstiles[place].clone(), notices, is_same);
+        let seen = |(server, notice): (usize, &Arc<Notice>)| match stays(server) {
+            true => self.reopened[server].clone(),
+            false => Cell::new(notice.reopened()),
+        };
+        let next = CoreBackend::with(later, place, pool);
+        let mut balancer = next.balancer.into_inner().succeeding(&self.balancer.borrow(), stays);
+        for (server, _) in backend.live_servers().filter(|(server, _)| !stays(*server)) {
+            balancer.joined(server, now);
+        }
+        CoreBackend {
+            balancer: RefCell::new(balancer),
+            suspects: RefCell::new(self.suspects.borrow().succeeded_by(backend.servers.len(), is_same)),
+            retry_budget: RefCell::new(self.retry_budget.borrow().clone()),
+            in_progress: Rc::clone(&self.in_progress),
+            reopened: next.pool.notices.iter().enumerate().map(seen).collect(),
+            ..next
+        }
     }
 
-    fn with(shared: &Snapshot, place: usize, pool: Pool, suspects: Suspects, retry_budget: Budget) -> CoreBackend {
+    /// With nothing learnt yet.
+    fn with(shared: &Snapshot, place: usize, pool: Pool) -> CoreBackend {
         let backend = &shared.config.backends[place];
+        let cores = worker_count(&shared.config) as u32;
         CoreBackend {
             balancer: RefCell::new(shared.balance[place].balancer(backend, pool.core())),
             tiers: balance::tiers(backend),
-            suspects: RefCell::new(suspects),
-            retry_budget: RefCell::new(retry_budget),
-            takes: backend.servers.iter().map(|server| server.retired.is_none() && !server.drain).collect(),
+            suspects: RefCell::new(Suspects::new(0)),
+            retry_budget: RefCell::new(Budget::new()),
+            in_progress: Rc::default(),
+            in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores)),
+            takes: backend.servers.iter().map(takes).collect(),
+            reopened: Box::default(),
+            changes: Cell::new(None),
+            any_closed: Cell::new(false),
             pool,
             version: shared.versions[place],
         }

@@ -10,7 +10,7 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Certificate, CertificateSource, Config, Problem, Server};
+use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
 use serde_json::{Map, Value, json};
 
 use crate::telemetry::server_label;
@@ -213,12 +213,15 @@ fn lay_over_one(servers: &mut Vec<Server>, address: &str, change: &ServerChange,
     if change.added && !servers.iter().any(|server| server_label(server) == address) {
         let Ok(address) = propylon_config::server_address(address) else { return };
         let weight = NonZeroU16::MIN;
-        servers.push(Server { address, weight, max_connections: None, drain: false, backup: false, retired: None, at });
+        servers.push(Server { address, weight, max_connections: None, drain: None, backup: false, retired: None, at });
     }
     for server in servers.iter_mut().filter(|server| server_label(server) == address) {
         server.weight = change.weight.unwrap_or(server.weight);
         server.max_connections = change.max_connections.or(server.max_connections);
-        server.drain = change.drain.unwrap_or(server.drain);
+        server.drain = match change.drain {
+            None => server.drain,
+            Some(drain) => drain.then_some(Drain::AskedFor),
+        };
     }
 }
 
@@ -278,7 +281,12 @@ mod tests {
 
     fn servers(config: &Config) -> Vec<String> {
         let show = |server: &Server| {
-            format!("{}*{}{}", server_label(server), server.weight, if server.drain { " drained" } else { "" })
+            format!(
+                "{}*{}{}",
+                server_label(server),
+                server.weight,
+                if server.drain.is_some() { " drained" } else { "" }
+            )
         };
         config.backends[0].servers.iter().map(show).collect()
     }

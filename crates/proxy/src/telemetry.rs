@@ -14,6 +14,7 @@ use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
+use crate::health;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
@@ -147,6 +148,8 @@ pub struct ProcessMetrics {
     pub access_log_failed: Counter,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
+    pub certificate_reload_errors: Counter,
+    pub ready_certificates: ReadyMetrics,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
@@ -269,6 +272,35 @@ impl ReloadMetrics {
     pub fn refused(&self, reason: &str) -> Option<Counter> {
         let place = ADMIN_REFUSALS.iter().position(|known| *known == reason)?;
         Some(self.refused[place])
+    }
+}
+
+/// Certificates and signing keys in the form in which handshakes use them.
+pub struct ReadyMetrics {
+    pub kept: Gauge,
+    pub made: Counter,
+    pub evicted: Counter,
+}
+
+impl ReadyMetrics {
+    fn new(r: &mut Registry) -> ReadyMetrics {
+        ReadyMetrics {
+            kept: r.gauge(
+                "propylon_tls_certificates_ready",
+                "Certificates with their signing keys that cores keep ready for handshakes.",
+                &[],
+            ),
+            made: r.counter(
+                "propylon_tls_certificates_made_ready_total",
+                "Times that a core made a certificate ready, because a handshake was the first to need it.",
+                &[],
+            ),
+            evicted: r.counter(
+                "propylon_tls_certificates_evicted_total",
+                "Certificates that a core no longer keeps ready, to make room for others.",
+                &[],
+            ),
+        }
     }
 }
 
@@ -491,6 +523,21 @@ pub struct ServerMetrics {
     pub handed_over: Counter,
     pub warmed: Counter,
     pub connect_failures: Counter,
+    /// What servers have made of requests; what ejections go by.
+    pub successes: Counter,
+    pub failures: Counter,
+    pub health: Arc<ServerHealthMetrics>,
+}
+
+/// Written by the main thread.
+pub struct ServerHealthMetrics {
+    pub up: Gauge,
+    pub changes: Counter,
+    pub ejections: Counter,
+    pub addresses: Gauge,
+    pub lookup_failures: Counter,
+    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
+    pub probes: OnceLock<Vec<Counter>>,
 }
 
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
@@ -566,12 +613,16 @@ pub const SERVER_FAULTS: &[&str] = &[
     "no-extended-connect",
     "bad-request-for-http2",
     "no-server",
+    "no-healthy-server",
     "out-of-files",
     "out-of-ports",
 ];
 
+/// Of these, what lies in the request: clients must not be able to have a server ejected.
+pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "bad-request-for-http2"];
+
 /// Why a request left a backend's line without a connection.
-pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone"];
+pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
 
 /// Why a server was picked that is not an ordinary one which is up.
 pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
@@ -683,6 +734,12 @@ impl Telemetry {
 fn process_metrics(r: &mut Registry) -> ProcessMetrics {
     ProcessMetrics {
         certificate_reloads: CertificateReloads::new(r),
+        certificate_reload_errors: r.counter(
+            "propylon_certificate_reload_errors_total",
+            "Errors found in certificates that were read again; what was there before stayed in use.",
+            &[],
+        ),
+        ready_certificates: ReadyMetrics::new(r),
         accept_errors: r.counter("propylon_accept_errors_total", "Accepts that failed (out of files, for one).", &[]),
         accept_pauses: r.counter(
             "propylon_accept_pauses_total",
@@ -934,8 +991,40 @@ fn sticky_metrics(r: &mut Registry, backend: &str) -> ByReason {
     ByReason::new(r, "propylon_sticky_requests_total", help, ("backend", backend), STICKY_OUTCOMES)
 }
 
+fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
+    ServerHealthMetrics {
+        probes: OnceLock::new(),
+        up: r.gauge(
+            "propylon_server_up",
+            "1 while requests may go to a server; 0 while it is down, ejected or drained.",
+            by,
+        ),
+        changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
+        ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
+        addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
+        lookup_failures: r.counter(
+            "propylon_server_lookup_failures_total",
+            "Lookups of a server's name that failed; it keeps the addresses it had.",
+            by,
+        ),
+    }
+}
+
+fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
+    let mut probes = |result: &str| {
+        let help = "Health checks that have ended, by what they found.";
+        let by = [("backend", backend), ("server", server), ("result", result)];
+        r.counter("propylon_health_checks_total", help, &by)
+    };
+    health::RESULTS.iter().map(|result| probes(result)).collect()
+}
+
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {
     let by = &[("backend", backend), ("server", server)];
+    let outcome = |r: &mut Registry, outcome: &str| {
+        let help = "What servers made of requests: success, or failure (5xx, no answer, or only a part of it).";
+        r.counter("propylon_server_outcomes_total", help, &[by[0], by[1], ("outcome", outcome)])
+    };
     ServerMetrics {
         requests: r.counter(
             "propylon_server_requests_total",
@@ -963,6 +1052,9 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         ),
         warmed: r.counter("propylon_server_warmed_total", "Connections to a server made ahead.", by),
         connect_failures: r.counter("propylon_server_connect_failures_total", "Connects that failed.", by),
+        successes: outcome(r, "success"),
+        failures: outcome(r, "failure"),
+        health: Arc::new(server_health_metrics(r, by)),
     }
 }
 
@@ -975,5 +1067,6 @@ pub fn address_label(address: &propylon_config::ServerAddress) -> String {
     match address {
         propylon_config::ServerAddress::Ip(address) => address.to_string(),
         propylon_config::ServerAddress::Name { host, port } => format!("{host}:{port}"),
+        propylon_config::ServerAddress::Srv { name } => format!("srv+{name}"),
     }
 }

@@ -27,7 +27,7 @@ pub fn warm(core: &Rc<Core>) {
             let has_traffic = state.pool.recent[server].take() > 0;
             if min_idle == 0
                 || !has_traffic
-                || !state.takes[server]
+                || !state.is_open(server)
                 || !state.suspects.borrow().eligible(server, core.timers.now())
             {
                 continue;

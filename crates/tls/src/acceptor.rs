@@ -49,7 +49,7 @@ impl AcceptorParts {
         let trust = profile.client_trust.as_ref();
         let verifier = trust.map_or_else(WebPkiClientVerifier::no_client_auth, ClientTrust::verifier);
         let resolver = Resolver::new(profile, names);
-        let remote = resolver.remote;
+        let remote = profile.remote;
         let mut config = ServerConfig::builder_with_provider(Arc::new(provider(&profile.policy)))
             .with_protocol_versions(&versions(&profile.policy))
             .expect("a policy has suites and groups for each of its versions")

@@ -33,7 +33,7 @@ const ZLIB_LEVEL: u8 = 9;
 const BROTLI_QUALITY: i32 = 9;
 
 impl Compressed {
-    pub fn new(chain: &[CertificateDer<'_>], staple: Option<&[u8]>) -> Compressed {
+    pub fn new<'a>(chain: impl Iterator<Item = &'a CertificateDer<'static>>, staple: Option<&[u8]>) -> Compressed {
         let message = certificate_message(chain, staple);
         let shorter = |compressed: Vec<u8>| if compressed.len() < message.len() { compressed } else { Vec::new() };
         let brotli = shorter(brotli(&message).unwrap_or_default());
@@ -50,11 +50,11 @@ fn brotli(message: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The body of a server's Certificate message (RFC 8446 §4.4.2): no context, and the response with the leaf.
-fn certificate_message(chain: &[CertificateDer<'_>], staple: Option<&[u8]>) -> Vec<u8> {
+fn certificate_message<'a>(chain: impl Iterator<Item = &'a CertificateDer<'static>>, staple: Option<&[u8]>) -> Vec<u8> {
     const STATUS_REQUEST: u16 = 5;
     const OCSP: u8 = 1;
     let mut list = Vec::new();
-    for (index, certificate) in chain.iter().enumerate() {
+    for (index, certificate) in chain.enumerate() {
         push_u24(&mut list, certificate.len());
         list.extend_from_slice(certificate);
         let mut extensions = Vec::new();
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn what_is_compressed_is_the_message_and_shorter() {
         let certificate = CertificateDer::from(b"certificate ".repeat(40));
-        let compressed = Compressed::new(&[certificate.clone(), certificate], Some(b"response"));
+        let compressed = Compressed::new([&certificate; 2].into_iter(), Some(b"response"));
         assert!(compressed.zlib.len() < 200 && compressed.brotli.len() < 200);
         let zlib = miniz_oxide::inflate::decompress_to_vec_zlib(&compressed.zlib).unwrap();
         let mut brotli = Vec::new();
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn what_does_not_get_shorter_is_not_sent_compressed() {
         let noise: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(100).collect();
-        let compressed = Compressed::new(&[noise.into()], None);
+        let compressed = Compressed::new([&noise.into()].into_iter(), None);
         assert!(compressed.zlib.is_empty() && compressed.brotli.is_empty());
     }
 }

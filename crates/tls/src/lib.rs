@@ -15,6 +15,7 @@
 mod acceptor;
 mod client_auth;
 mod compression;
+mod credential;
 mod deferral;
 mod exchange;
 mod facts;
@@ -27,6 +28,7 @@ mod identity;
 mod introduction;
 mod ja4;
 mod key_schedule;
+mod keys;
 mod link;
 mod load;
 mod offer;
@@ -56,10 +58,11 @@ pub use greeting::Greeting;
 pub use identity::Identity;
 pub use introduction::Introduction;
 pub use ja4::Ja4;
+pub use keys::{READY_PER_CORE_MAX, ReadyCounts, tend_ready};
 pub use link::{Link, LinkError, LinkProfile};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz;
-pub use profile::{NameMatch, Profile, Served};
+pub use profile::{NameMatch, Profile, SHOWN_MAX, Served};
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};

@@ -7,21 +7,25 @@ pub mod fuzz;
 mod link;
 mod ocsp;
 mod pem;
+mod profile;
+mod side_by_side;
 mod trust;
 mod upstream;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_config::{At, Certificate, CertificateSource, SignerId, TlsProfile};
+use propylon_config::{At, Certificate, SignerId, TlsProfile};
 use propylon_crypto::{PrivateKey, RemoteKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
+use crate::credential::{Chain, Credential, CredentialKey, Interner, Material, Seen};
 use crate::finding::{Finding, Severity};
-use crate::profile::{Credential, CredentialKey};
-use chain::Leaf;
+use chain::{Leaf, Parsed};
 pub(crate) use link::link_identity;
+use profile::{Entry, Item, Loading};
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
 
@@ -47,41 +51,82 @@ impl Trouble {
     }
 }
 
-/// Every credential that can be used, and every finding, in the order of the configuration.
-pub(crate) fn credentials(profile: &TlsProfile) -> (Vec<Credential>, Vec<Finding>) {
-    let now = SystemTime::now();
-    let mut credentials = Vec::new();
+/// Every credential that can be used, and every finding, in the order of the configuration. What looks as it did when
+/// `earlier` was made of it is not read again, and what cannot be used any more stays as it was there.
+pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> (Vec<Arc<Credential>>, Vec<Finding>) {
+    let loading = Loading::new(profile, earlier);
     let mut findings = Vec::new();
-    for certificate in &profile.certificates {
-        let mut troubles = Vec::new();
-        for bundle in bundles(&certificate.source, profile.signer.is_some(), &mut troubles) {
-            let path = bundle.chain_path.clone();
-            if let Some(mut credential) = assemble(bundle, profile.signer, now, &mut troubles) {
-                credential.default = certificate.default;
-                let response = ocsp_path(certificate, &path);
-                credential.staple =
-                    ocsp::staple(&response, certificate.ocsp.is_some(), &credential, now, &mut troubles);
-                if credential.staple.is_none() && chain::must_staple(&credential.chain[0]) {
-                    let what = "the certificate demands a stapled OCSP response (RFC 7633), and there is none";
-                    troubles.push(Trouble::warning(&response, what, "put one there: some clients refuse it without"));
-                }
-                admit(credential, &path, &mut credentials, &mut troubles);
-            }
-        }
-        findings.extend(troubles.into_iter().map(|trouble| trouble.at(certificate.at)));
+    let (entries, items): (Vec<_>, Vec<_>) = profile.certificates.iter().map(Entry::list).unzip();
+    let lens: Vec<usize> = items.iter().map(Vec::len).collect();
+    let items: Vec<Item<'_>> = items.into_iter().flatten().collect();
+    // Of what is read again the rest of the cores have work of their own.
+    let cores = if earlier.is_empty() { usize::MAX } else { side_by_side::QUARTER };
+    let mut read = side_by_side::map(items, cores, |item| loading.read(item)).into_iter();
+    let mut candidates = Vec::new();
+    for (entry, len) in entries.into_iter().zip(lens) {
+        let at = entry.certificate.at;
+        let (found, troubles) = loading.conclude(entry, read.by_ref().take(len), cores);
+        candidates.extend(found);
+        findings.extend(troubles.into_iter().map(|trouble| trouble.at(at)));
     }
     if profile.certificates.is_empty() {
         let what = "the profile has no certificates";
         let fix = "list at least one file under `certificates`";
         findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
     }
+    let credentials = loading.admit(&candidates, &mut findings);
     findings.extend(idle_signer(profile, &credentials));
+    let new = credentials.iter().filter(|credential| !loading.knows(credential));
+    let mut findings = bounded(findings);
+    findings.extend(expiring(new, loading.now));
+    // Stable: what is said of one entry stays in its order.
+    findings.sort_by_key(|finding| (finding.at.line, finding.at.column));
     (credentials, findings)
 }
 
-fn idle_signer(profile: &TlsProfile, credentials: &[Credential]) -> Option<Finding> {
-    let local = |credential: &Credential| matches!(credential.key, CredentialKey::Local(_));
-    if profile.signer.is_none() || credentials.is_empty() || !credentials.iter().all(local) {
+/// Brotli takes milliseconds for a chain.
+pub(crate) fn compress(credentials: &[Arc<Credential>]) {
+    side_by_side::map(credentials.iter().collect(), usize::MAX, |credential| credential.compress());
+}
+
+/// Warnings of those that have expired or soon will, as many as people read, in the order in which they come.
+pub(crate) fn expiring<'a>(credentials: impl Iterator<Item = &'a Arc<Credential>>, now: SystemTime) -> Vec<Finding> {
+    let aging = |credential: &Arc<Credential>| {
+        let material = &credential.material;
+        Some(chain::aging(material.validity, now, &material.path)?.at(credential.at))
+    };
+    bounded(credentials.filter_map(aging).collect())
+}
+
+/// Findings of one weight that are told one by one.
+const TOLD_MAX: usize = 100;
+
+/// What is wrong with every one of 50,000 files is the same with most of them.
+fn bounded(findings: Vec<Finding>) -> Vec<Finding> {
+    let (mut told, mut more) = (Vec::new(), Vec::new());
+    for severity in [Severity::Error, Severity::Warning] {
+        let fitting = || findings.iter().filter(|finding| finding.severity == severity);
+        if let Some(first_untold) = fitting().nth(TOLD_MAX) {
+            let what = format!("the same, or the like, is to be said of {} more files", fitting().count() - TOLD_MAX);
+            let fix = "see to those that are named, and look again".to_string();
+            more.push(Finding { what, fix, ..first_untold.clone() });
+        }
+    }
+    let mut left = [TOLD_MAX; 2];
+    for finding in findings {
+        let left = &mut left[usize::from(finding.severity == Severity::Error)];
+        if *left > 0 {
+            *left -= 1;
+            told.push(finding);
+        }
+    }
+    told.extend(more);
+    told
+}
+
+fn idle_signer(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Option<Finding> {
+    let remote = |credential: &Arc<Credential>| credential.material.is_remote();
+    if profile.signer.is_none() || credentials.is_empty() || credentials.iter().any(remote) {
         return None;
     }
     let what = format!("[tls.{}] has a signer, but every certificate has its key beside it", profile.name);
@@ -104,15 +149,8 @@ struct Bundle {
     key_path: PathBuf,
     chain: Vec<CertificateDer<'static>>,
     keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-}
-
-/// With a signer a chain may come without its key.
-fn bundles(source: &CertificateSource, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
-    match source {
-        CertificateSource::Path(path) if path.is_dir() => folder::bundles(path, signer, troubles),
-        CertificateSource::Path(path) => bundle(path, path, troubles).into_iter().collect(),
-        CertificateSource::Pair { chain, key } => bundle(chain, key, troubles).into_iter().collect(),
-    }
+    /// Absent where reading the two files again could give another bundle, however they look.
+    seen: Option<Seen>,
 }
 
 fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
@@ -123,13 +161,18 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
         false => Some(pem::read(key_path).map_err(|trouble| troubles.push(trouble))),
     };
     let chain_file = chain_file.ok();
+    let chain_look = chain_file.as_ref().and_then(|file| file.look);
     let (chain, key_file) = match (chain_file, key_file) {
         (Some(mut file), None) => (std::mem::take(&mut file.certificates), file),
         (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
         _ => return None,
     };
     worry_about_readers(&key_file, key_path, troubles);
-    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys })
+    let seen = match together {
+        true => key_file.look.map(|look| Seen { chain: look, key: None }),
+        false => chain_look.zip(key_file.look).map(|(chain, key)| Seen { chain, key: Some(key) }),
+    };
+    Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, seen })
 }
 
 fn worry_about_readers(file: &pem::Contents, path: &Path, troubles: &mut Vec<Trouble>) {
@@ -139,88 +182,91 @@ fn worry_about_readers(file: &pem::Contents, path: &Path, troubles: &mut Vec<Tro
     }
 }
 
+/// What a bundle is worth. Its age is another matter: that it changes takes no reading.
 fn assemble(
     bundle: Bundle,
     signer: Option<SignerId>,
-    now: SystemTime,
+    interner: &Interner,
     troubles: &mut Vec<Trouble>,
-) -> Option<Credential> {
+) -> Option<Material> {
     let checked = match signer {
-        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, now, troubles),
-        _ => check(bundle, now, troubles),
+        Some(signer) if bundle.keys.is_empty() => check_remote(bundle, signer, interner, troubles),
+        _ => check(bundle, interner, troubles),
     };
-    match checked {
-        Ok(credential) => Some(credential),
-        Err(trouble) => {
-            troubles.push(trouble);
-            None
-        }
-    }
+    checked.map_err(|trouble| troubles.push(trouble)).ok()
 }
 
-fn check(bundle: Bundle, now: SystemTime, troubles: &mut Vec<Trouble>) -> Result<Credential, Trouble> {
-    let Bundle { chain_path, key_path, chain, keys } = bundle;
+fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Result<Material, Trouble> {
+    let Bundle { chain_path, key_path, chain, keys, seen } = bundle;
     if chain.is_empty() {
-        let fix = "add the certificate and its intermediates as PEM";
-        return Err(Trouble::error(&chain_path, "there is no certificate in this file", fix));
+        return Err(no_certificate(&chain_path));
     }
     let key = only_key(keys, &key_path)?;
-    let leaf = Leaf::inspect(&chain, &chain_path)?;
+    let certificates = Parsed::new(&chain, &chain_path)?;
     let Ok(parsed) = PrivateKey::from_der(key.secret_der()) else {
         // The usual reason shows in the certificate that is meant for it.
-        leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
+        certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
     };
-    let (chain, repaired) = chain::order(chain, &parsed.public_info().into(), &chain_path, &key_path)?;
+    let order = certificates.order(&parsed.public_info().into(), &chain_path, &key_path)?;
+    let leaf = certificates.leaf(&order);
+    let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
     troubles.extend(repaired);
-    credential(chain, CredentialKey::Local(key), chain_path, now, troubles)
+    let key_path = (key_path != chain_path).then_some(key_path);
+    material(
+        leaf,
+        Chain::new(chain, interner),
+        CredentialKey::Local(key),
+        Origin { chain_path, key_path, seen },
+        troubles,
+    )
 }
 
 /// A chain whose key is at a signer: the first certificate is taken for the server's own.
 fn check_remote(
     bundle: Bundle,
     signer: SignerId,
-    now: SystemTime,
+    interner: &Interner,
     troubles: &mut Vec<Trouble>,
-) -> Result<Credential, Trouble> {
-    let Bundle { chain_path, chain, .. } = bundle;
-    if chain.is_empty() {
-        let fix = "add the certificate and its intermediates as PEM";
-        return Err(Trouble::error(&chain_path, "there is no certificate in this file", fix));
-    }
+) -> Result<Material, Trouble> {
+    let Bundle { chain_path, chain, seen, .. } = bundle;
+    let certificates = Parsed::new(&chain, &chain_path)?;
     // The usual reason why a key cannot be used shows in the certificate.
-    Leaf::inspect(&chain, &chain_path)?.kind.map_err(|why| unsupported(&chain_path, &why))?;
-    let public_key = chain::public_key(&chain[0], &chain_path)?;
+    certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
+    let public_key = certificates.public_key();
     let signer = u16::try_from(signer.0).unwrap_or(u16::MAX);
     let key = RemoteKey::new(signer, &public_key).map_err(|why| unsupported(&chain_path, &why.to_string()))?;
-    let (chain, repaired) = chain::order(chain, &public_key, &chain_path, &chain_path)?;
+    let order = certificates.order(&public_key, &chain_path, &chain_path)?;
+    let leaf = certificates.leaf(&order);
+    let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
     troubles.extend(repaired);
-    credential(chain, CredentialKey::Remote(key), chain_path, now, troubles)
+    let origin = Origin { chain_path, key_path: None, seen };
+    material(leaf, Chain::new(chain, interner), CredentialKey::Remote(key), origin, troubles)
 }
 
-fn credential(
-    chain: Vec<CertificateDer<'static>>,
-    key: CredentialKey,
+struct Origin {
     chain_path: PathBuf,
-    now: SystemTime,
+    key_path: Option<PathBuf>,
+    seen: Option<Seen>,
+}
+
+fn material(
+    leaf: Leaf,
+    chain: Chain,
+    key: CredentialKey,
+    origin: Origin,
     troubles: &mut Vec<Trouble>,
-) -> Result<Credential, Trouble> {
-    let leaf = Leaf::inspect(&chain, &chain_path)?;
-    let kind = leaf.kind.map_err(|why| unsupported(&chain_path, &why))?;
-    troubles.extend(chain::worries(&chain[0], now, &chain_path));
-    let not_after = chain::not_after(&chain[0]);
-    Ok(Credential {
-        chain,
-        key,
-        kind,
-        names: leaf.names,
-        default: false,
-        not_after,
-        path: chain_path,
-        staple: None,
-        compressed: [None, None],
-    })
+) -> Result<Material, Trouble> {
+    let Origin { chain_path: path, key_path, seen } = origin;
+    troubles.extend(leaf.worries(&path));
+    let Leaf { kind, names, validity, must_staple, .. } = leaf;
+    let kind = kind.map_err(|why| unsupported(&path, &why))?;
+    Ok(Material { chain, key, kind, names: names.into(), validity, must_staple, path, key_path, seen })
+}
+
+fn no_certificate(path: &Path) -> Trouble {
+    Trouble::error(path, "there is no certificate in this file", "add the certificate and its intermediates as PEM")
 }
 
 const SUPPORTED_KEYS: &str =
@@ -244,26 +290,5 @@ fn only_key(
             let fix = "append the key as PEM, name its file: { chain = \"...\", key = \"...\" }, or name a `signer` that has it";
             Err(Trouble::error(path, "there is no private key in this file", fix))
         }
-    }
-}
-
-/// Adds a credential, without the names that an earlier one of the same key type already stands for.
-fn admit(mut credential: Credential, path: &Path, credentials: &mut Vec<Credential>, troubles: &mut Vec<Trouble>) {
-    let taken = |name: &str| {
-        let same = |other: &&Credential| other.kind == credential.kind && other.names.iter().any(|n| &**n == name);
-        credentials.iter().find(same).is_some()
-    };
-    let (ignored, kept): (Vec<_>, Vec<_>) =
-        std::mem::take(&mut credential.names).into_iter().partition(|name| taken(name));
-    if !ignored.is_empty() {
-        let kind = credential.kind.name();
-        let what = format!("an earlier {kind} certificate already stands for {}", ignored.join(", "));
-        let fix = "the later one is ignored for these names; remove one of the two";
-        troubles.push(Trouble::warning(path, what, fix));
-    }
-    let useless = kept.is_empty() && !ignored.is_empty();
-    credential.names = kept;
-    if !useless {
-        credentials.push(credential);
     }
 }

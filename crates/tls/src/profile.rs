@@ -1,19 +1,17 @@
 //! One `[tls.NAME]`, loaded: which certificates there are, and for which names.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
-use propylon_crypto::RemoteKey;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use crate::acceptor::{Acceptor, AcceptorParts};
 use crate::client_auth::ClientTrust;
-use crate::compression::Compressed;
+use crate::credential::Credential;
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::offer::{Use, use_of};
@@ -29,8 +27,14 @@ pub struct Profile {
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
     /// In the order in which they were configured; at least one.
-    pub(crate) credentials: Vec<Credential>,
+    pub(crate) credentials: Arc<[Arc<Credential>]>,
     pub(crate) names: Arc<Names>,
+    /// By the orders of key types of listeners that have their own.
+    other_names: Mutex<Vec<(Vec<KeyType>, Arc<Names>)>>,
+    /// Some key signs elsewhere.
+    pub(crate) remote: bool,
+    /// Those that expire first, at most [`SHOWN_MAX`] of them.
+    soonest: Vec<u32>,
     /// Given after a full handshake; 0: none at all.
     pub(crate) tickets: u8,
     pub(crate) sessions: Arc<Sessions>,
@@ -42,22 +46,50 @@ pub struct Profile {
 
 impl Profile {
     /// Reads and checks the certificates. The findings beside a profile are warnings; those instead of one hold at
-    /// least one error. Either way they are all there are, in the order of the configuration.
+    /// least one error. Either way they are all there are, in the order of the configuration; of very many with the
+    /// same weight, as many as people read.
     ///
     /// `alpn` lists protocols, most preferred first; a client that offers some but none of these is refused.
     pub fn load(profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
-        let (mut credentials, mut findings) = load::credentials(profile);
-        findings.extend(unusable(profile, &credentials));
+        let (credentials, findings) = load::credentials(profile, &[]);
+        match findings.iter().any(|finding| finding.severity == Severity::Error) {
+            // What else there is to say is said at once.
+            true => Err(Profile::assemble(profile, alpn, credentials, findings).map_or_else(|all| all, |(_, all)| all)),
+            false => Profile::assemble(profile, alpn, credentials, findings),
+        }
+    }
+
+    /// The same `[tls.NAME]` once more: what the files are now, and the sessions as they were. Files that look as they
+    /// did are not read. Those that cannot be used are errors among the findings, and what they held before stays.
+    pub fn load_again(&self, profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        let (credentials, findings) = load::credentials(profile, &self.credentials);
+        if credentials.is_empty() {
+            return Err(findings);
+        }
+        let (next, findings) = Profile::assemble(profile, alpn, credentials, findings)?;
+        Ok((next.succeeding(self), findings))
+    }
+
+    /// Errors that are among the findings already are not this one's.
+    fn assemble(
+        profile: &TlsProfile,
+        alpn: &[&[u8]],
+        credentials: Vec<Arc<Credential>>,
+        mut findings: Vec<Finding>,
+    ) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
+        let mut more = unusable(profile, &credentials);
         let client_trust = profile.client_auth.as_ref().and_then(|auth| {
-            let (trust, more) = load::client_trust(auth);
-            findings.extend(more);
+            let (trust, found) = load::client_trust(auth);
+            more.extend(found);
             trust
         });
-        if findings.iter().any(|finding| finding.severity == Severity::Error) {
+        let failed = more.iter().any(|finding| finding.severity == Severity::Error);
+        findings.extend(more);
+        if failed {
             return Err(findings);
         }
         if profile.certificate_compression {
-            credentials.iter_mut().for_each(Credential::compress);
+            load::compress(&credentials[..credentials.len().min(COMPRESSED_MAX)]);
         }
         let names = Arc::new(Names::new(&credentials, &profile.prefer, profile.strict_sni));
         let profile = Profile {
@@ -66,8 +98,11 @@ impl Profile {
             strict_sni: profile.strict_sni,
             compresses: profile.certificate_compression,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
-            credentials,
+            remote: credentials.iter().any(|credential| credential.material.is_remote()),
+            soonest: soonest(&credentials),
+            credentials: credentials.into(),
             names,
+            other_names: Mutex::new(Vec::new()),
             tickets: profile.resumption.tickets,
             sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
             client_trust,
@@ -81,37 +116,55 @@ impl Profile {
         &self.name
     }
 
-    /// In the order of the configuration.
+    /// How many certificates there are.
+    pub fn count(&self) -> usize {
+        self.credentials.len()
+    }
+
+    /// Certificates in the order of the configuration: all, where there are no more than [`SHOWN_MAX`]; else those that
+    /// expire first.
     pub fn served(&self) -> impl Iterator<Item = Served> {
-        self.credentials.iter().map(|credential| Served {
-            name: credential.names.first().map_or_else(String::new, |name| name.to_string()),
-            key_type: credential.kind.key_type(),
-            not_after: credential.not_after,
-            path: credential.path.clone(),
-            stapled: credential.staple.is_some(),
-        })
+        self.served_at_most(SHOWN_MAX)
+    }
+
+    /// The same for fewer.
+    pub fn served_at_most(&self, max: usize) -> impl Iterator<Item = Served> {
+        let mut shown: Vec<u32> = self.soonest.iter().take(max).copied().collect();
+        shown.sort_unstable();
+        shown.into_iter().map(|index| served(&self.credentials[index as usize]))
+    }
+
+    /// When the first of them expires, in seconds since 1970.
+    pub fn soonest_expiry(&self) -> i64 {
+        self.soonest.first().map_or(0, |&first| self.credentials[first as usize].material.validity.not_after)
+    }
+
+    /// Warnings of those that have expired or soon will, the soonest first. Not of all, if they are very many.
+    pub fn expiring(&self, now: SystemTime) -> Vec<Finding> {
+        load::expiring(self.soonest.iter().map(|&index| &self.credentials[index as usize]), now)
     }
 
     /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
     /// profile's own), the preferred certificate first; it gets the first that it can verify. Empty: it is refused.
     pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
-        let own = prefer.map(|prefer| Names::new(&self.credentials, prefer, self.strict_sni));
-        let names = own.as_ref().unwrap_or(&self.names);
-        let served: Vec<Served> = self.served().collect();
-        let matched = |index: usize| self.credentials[index].matches(name);
-        names.candidates(name).map(|&index| (served[index].clone(), matched(index))).collect()
+        let names = self.names_by(prefer);
+        let shown = |index: u32| {
+            let credential = &self.credentials[index as usize];
+            (served(credential), credential.matches(name))
+        };
+        names.candidates(name).map(shown).collect()
     }
 
     /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
     pub fn same_as(&self, other: &Profile) -> bool {
-        let pairs = self.credentials.iter().zip(&other.credentials);
+        let pairs = self.credentials.iter().zip(other.credentials.iter());
         let trusts = match (&self.client_trust, &other.client_trust) {
             (Some(one), Some(two)) => one.same_as(two),
             (one, two) => one.is_none() && two.is_none(),
         };
         trusts
             && self.credentials.len() == other.credentials.len()
-            && pairs.into_iter().all(|(one, two)| one.same_as(two))
+            && pairs.into_iter().all(|(one, two)| Arc::ptr_eq(one, two) || one.same_as(two))
     }
 
     /// With the sessions kept by ID of the one that it takes the place of; both are of the same `[tls.NAME]`.
@@ -125,7 +178,7 @@ impl Profile {
         self.acceptor_parts(None, &[], tickets).assemble()
     }
 
-    /// For one core: builds its own configuration, resolver and signing keys, so that cores share nothing but
+    /// For one core: builds its own configuration and resolver, so that cores share nothing but certificates and
     /// `tickets`, which they only read. `prefer` is an order of key types in place of the profile's.
     ///
     /// `withheld` protocols of the profile's list are not offered here.
@@ -135,28 +188,38 @@ impl Profile {
         withheld: &[&[u8]],
         tickets: &Arc<Tickets>,
     ) -> AcceptorParts {
-        let own = |prefer| Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
-        AcceptorParts::new(self, prefer.map_or_else(|| self.names.clone(), own), withheld, tickets)
+        AcceptorParts::new(self, self.names_by(prefer), withheld, tickets)
+    }
+
+    /// Made once for each order that some listener has.
+    fn names_by(&self, prefer: Option<&[KeyType]>) -> Arc<Names> {
+        let Some(prefer) = prefer else { return Arc::clone(&self.names) };
+        let mut others = self.other_names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, names)) = others.iter().find(|(order, _)| order == prefer) {
+            return Arc::clone(names);
+        }
+        let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
+        others.push((prefer.to_vec(), Arc::clone(&names)));
+        names
     }
 
     /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
     /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
     /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        let mut named = self.names.named(host);
         let Some(server_name) = server_name else {
-            let named = self.names.named(host);
-            return named.is_empty() || named.iter().any(|index| self.names.default.contains(index));
+            return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
         };
         if server_name == host {
             return true;
         }
-        let named = self.names.named(host);
-        self.names.candidates(Some(server_name)).any(|index| named.contains(index))
+        self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
     }
 
     /// Certificates whose keys are elsewhere.
     pub fn remote_keys(&self) -> usize {
-        self.credentials.iter().filter(|credential| matches!(credential.key, CredentialKey::Remote(_))).count()
+        self.credentials.iter().filter(|credential| credential.material.is_remote()).count()
     }
 
     /// Forgets the sessions that are too old. For the main thread, now and then.
@@ -180,6 +243,32 @@ impl Profile {
     }
 }
 
+/// Certificates of a profile that are told of one by one, where all are: those that expire first.
+pub const SHOWN_MAX: usize = 1000;
+
+/// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to keep.
+/// Others are sent as they are.
+const COMPRESSED_MAX: usize = 256;
+
+fn served(credential: &Credential) -> Served {
+    Served {
+        name: credential.names().next().unwrap_or_default().to_owned(),
+        key_type: credential.material.kind.key_type(),
+        not_after: credential.material.validity.not_after,
+        path: credential.material.path.clone(),
+        stapled: credential.staple.is_some(),
+    }
+}
+
+/// By their index, the first to expire first.
+fn soonest(credentials: &[Arc<Credential>]) -> Vec<u32> {
+    let mut all: Vec<u32> = (0..credentials.len() as u32).collect();
+    all.sort_by_key(|&index| credentials[index as usize].material.validity.not_after);
+    all.truncate(SHOWN_MAX);
+    all.shrink_to_fit();
+    all
+}
+
 /// What is asked of clients beyond a handshake is in the ticket itself; see `client_auth`.
 fn ticket_context(name: &str) -> Box<[u8]> {
     [b"propylon ticket 1", name.as_bytes()].concat().into()
@@ -188,58 +277,6 @@ fn ticket_context(name: &str) -> Box<[u8]> {
 impl fmt::Debug for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Profile").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// A chain and its key, found to belong together.
-pub(crate) struct Credential {
-    /// The leaf first.
-    pub chain: Vec<CertificateDer<'static>>,
-    pub key: CredentialKey,
-    pub kind: KeyKind,
-    /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
-    pub names: Vec<Box<str>>,
-    /// Meant for clients that name nothing that any certificate stands for.
-    pub default: bool,
-    /// Seconds since 1970.
-    pub not_after: i64,
-    /// The chain's file.
-    pub path: PathBuf,
-    pub staple: Option<Staple>,
-    /// The message that it is sent in, without and with the staple; none where it goes as it is.
-    pub compressed: [Option<Arc<Compressed>>; 2],
-}
-
-/// An OCSP response that clients are shown, for as long as it may be.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Staple {
-    pub response: Vec<u8>,
-    /// Seconds since 1970; absent: newer information is always to be had, and this will do.
-    pub until: Option<i64>,
-}
-
-impl Credential {
-    fn compress(&mut self) {
-        let with_staple = self.staple.as_ref().map(|staple| Compressed::new(&self.chain, Some(&staple.response)));
-        self.compressed = [Some(Compressed::new(&self.chain, None)), with_staple].map(|each| each.map(Arc::new));
-    }
-
-    fn matches(&self, name: Option<&str>) -> NameMatch {
-        let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
-        let Some(name) = name else { return NameMatch::Default };
-        let parent = name.split_once('.').map(|(_, parent)| parent);
-        if self.names.iter().any(|own| **own == *name) {
-            NameMatch::Exact
-        } else if self.names.iter().any(|own| own.strip_prefix("*.").is_some_and(|own| Some(own) == parent)) {
-            NameMatch::Wildcard
-        } else {
-            NameMatch::Default
-        }
-    }
-
-    /// Files may have been written anew with what they held.
-    fn same_as(&self, other: &Credential) -> bool {
-        self.chain == other.chain && self.key == other.key && self.names == other.names && self.staple == other.staple
     }
 }
 
@@ -268,98 +305,68 @@ pub enum NameMatch {
     Default,
 }
 
-/// Where a certificate's key is.
-#[derive(PartialEq, Eq)]
-pub(crate) enum CredentialKey {
-    Local(Zeroizing<PrivateKeyDer<'static>>),
-    /// At the profile's signer.
-    Remote(RemoteKey),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyKind {
-    P256,
-    P384,
-    P521,
-    Ed25519,
-    Rsa,
-}
-
-impl KeyKind {
-    pub fn key_type(self) -> KeyType {
-        match self {
-            KeyKind::Rsa => KeyType::Rsa,
-            KeyKind::Ed25519 => KeyType::Ed25519,
-            KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => KeyType::Ecdsa,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            KeyKind::P256 => "P-256",
-            KeyKind::P384 => "P-384",
-            KeyKind::P521 => "P-521",
-            KeyKind::Ed25519 => "Ed25519",
-            KeyKind::Rsa => "RSA",
-        }
-    }
-}
-
 /// Which certificates stand for a name, by their index, the preferred ones first.
 #[derive(Debug)]
 pub(crate) struct Names {
-    exact: HashMap<Box<str>, Vec<usize>>,
+    exact: HashMap<Box<str>, Box<[u32]>>,
     /// By what follows `*.`; stands for one label (RFC 9525 §6.3).
-    wildcard: HashMap<Box<str>, Vec<usize>>,
+    wildcard: HashMap<Box<str>, Box<[u32]>>,
     /// For clients that name nothing, or nothing we have: the certificates marked for it, or else the first, and others
     /// for the same names. Empty where such clients are refused.
-    default: Vec<usize>,
+    default: Box<[u32]>,
 }
 
 impl Names {
-    fn new(credentials: &[Credential], prefer: &[KeyType], strict: bool) -> Names {
-        let mut names = Names { exact: HashMap::new(), wildcard: HashMap::new(), default: Vec::new() };
-        for (index, credential) in credentials.iter().enumerate() {
-            for name in &credential.names {
-                let set = match name.strip_prefix("*.") {
-                    Some(parent) => names.wildcard.entry(parent.into()),
-                    None => names.exact.entry(name.clone()),
+    fn new(credentials: &[Arc<Credential>], prefer: &[KeyType], strict: bool) -> Names {
+        let (mut exact, mut wildcard) = (HashMap::with_capacity(credentials.len()), HashMap::new());
+        for (index, credential) in (0..).zip(credentials) {
+            for name in credential.names() {
+                let (map, name) = match name.strip_prefix("*.") {
+                    Some(parent) => (&mut wildcard, parent),
+                    None => (&mut exact, name),
                 };
-                set.or_default().push(index);
+                add(map, name, index);
             }
         }
-        if !strict {
-            names.default = defaults(credentials);
-        }
-        let rank = |index: &usize| rank(credentials[*index].kind.key_type(), prefer);
-        let sets = names.exact.values_mut().chain(names.wildcard.values_mut());
-        for set in sets.chain([&mut names.default]) {
+        let mut default = if strict { Box::default() } else { defaults(credentials) };
+        let rank = |index: &u32| rank(credentials[*index as usize].material.kind.key_type(), prefer);
+        let sets = exact.values_mut().chain(wildcard.values_mut());
+        for set in sets.chain([&mut default]).filter(|set| set.len() > 1) {
             // Stable: of two with the same rank, the one configured first.
             set.sort_by_key(rank);
         }
-        names
+        exact.shrink_to_fit();
+        Names { exact, wildcard, default }
     }
 
     /// Those that stand for the name itself.
-    fn named(&self, name: &str) -> Vec<usize> {
+    fn named(&self, name: &str) -> impl Iterator<Item = u32> + Clone {
         let exact = self.exact.get(name);
         let wildcard = name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
-        exact.into_iter().chain(wildcard).flatten().copied().collect()
+        exact.into_iter().chain(wildcard).flat_map(|set| set.iter().copied())
     }
 
     /// In order of choice. An exact name goes before a wildcard, and the default serves only where neither is.
-    pub fn candidates(&self, name: Option<&str>) -> impl Iterator<Item = &usize> + Clone {
+    pub fn candidates(&self, name: Option<&str>) -> impl Iterator<Item = u32> + Clone {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
-        let exact = name.and_then(|name| self.exact.get(name)).map_or(&[][..], Vec::as_slice);
+        let exact = name.and_then(|name| self.exact.get(name)).map_or(&[][..], |set| set);
         let wildcard = name
             .and_then(|name| name.split_once('.'))
             .and_then(|(_, parent)| self.wildcard.get(parent))
-            .map_or(&[][..], Vec::as_slice);
+            .map_or(&[][..], |set| set);
         let default = match exact.is_empty() && wildcard.is_empty() {
-            true => self.default.as_slice(),
+            true => &*self.default,
             false => &[],
         };
-        exact.iter().chain(wildcard).chain(default)
+        exact.iter().chain(wildcard).chain(default).copied()
+    }
+}
+
+/// Nearly every set stays one of one: it takes no more room than that. One type of key comes once at most.
+fn add(map: &mut HashMap<Box<str>, Box<[u32]>>, name: &str, index: u32) {
+    match map.get_mut(name) {
+        Some(set) => *set = set.iter().copied().chain([index]).collect(),
+        None => drop(map.insert(name.into(), Box::new([index]))),
     }
 }
 
@@ -371,22 +378,21 @@ fn rank(key_type: KeyType, prefer: &[KeyType]) -> usize {
     position(key_type).or_else(with_ecdsa).unwrap_or(prefer.len())
 }
 
-fn defaults(credentials: &[Credential]) -> Vec<usize> {
+fn defaults(credentials: &[Arc<Credential>]) -> Box<[u32]> {
     let marked = credentials.iter().any(|credential| credential.default);
     let is_default = |index: usize| if marked { credentials[index].default } else { index == 0 };
-    let chosen: Vec<usize> = (0..credentials.len()).filter(|&index| is_default(index)).collect();
-    let beside = |index: &usize| {
-        chosen.contains(index) || chosen.iter().any(|&one| shares_a_name(&credentials[*index], &credentials[one]))
-    };
-    (0..credentials.len()).filter(beside).collect()
+    let chosen = (0..credentials.len()).filter(|&index| is_default(index));
+    let names: HashSet<&str> = chosen.flat_map(|index| credentials[index].names()).collect();
+    let beside = |index: &usize| is_default(*index) || credentials[*index].names().any(|name| names.contains(name));
+    (0..credentials.len()).filter(beside).map(|index| index as u32).collect()
 }
 
 /// Types of certificates that a policy of the user's own leaves without a version in which they can be served.
-fn unusable(profile: &TlsProfile, credentials: &[Credential]) -> Vec<Finding> {
+fn unusable(profile: &TlsProfile, credentials: &[Arc<Credential>]) -> Vec<Finding> {
     let TlsPolicy::Custom(policy) = &profile.policy else { return Vec::new() };
     let mut findings = Vec::new();
     for key_type in [KeyType::Ecdsa, KeyType::Ed25519, KeyType::Rsa] {
-        if !credentials.iter().any(|credential| credential.kind.key_type() == key_type) {
+        if !credentials.iter().any(|credential| credential.material.kind.key_type() == key_type) {
             continue;
         }
         let usable = use_of(&profile.policy, key_type);
@@ -405,8 +411,4 @@ fn unusable(profile: &TlsProfile, credentials: &[Credential]) -> Vec<Finding> {
         });
     }
     findings
-}
-
-fn shares_a_name(one: &Credential, other: &Credential) -> bool {
-    one.names.iter().any(|name| other.names.contains(name))
 }

@@ -1,10 +1,11 @@
 //! The server's signature: what the library asks of a certificate's key, and the job that is made of it.
 
-use propylon_crypto::{Hash, Key, KeyKind, Scheme};
+use propylon_crypto::{Hash, Key, KeyKind as JobKeyKind, Scheme};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
+use crate::credential::KeyKind;
 use crate::deferral::perform;
 
 /// A certificate's key, wherever it is.
@@ -16,29 +17,39 @@ impl CertificateKey {
         CertificateKey(key)
     }
 
-    /// Most preferred first.
-    fn schemes(&self) -> &'static [SignatureScheme] {
+    fn kind(&self) -> KeyKind {
         match self.0.kind() {
-            KeyKind::P256 => &[SignatureScheme::ECDSA_NISTP256_SHA256],
-            KeyKind::P384 => &[SignatureScheme::ECDSA_NISTP384_SHA384],
-            KeyKind::P521 => &[SignatureScheme::ECDSA_NISTP521_SHA512],
-            KeyKind::Ed25519 => &[SignatureScheme::ED25519],
-            // Of the paddings PSS, which TLS 1.3 demands; of the hashes the strongest that the client takes.
-            KeyKind::Rsa { .. } => &[
-                SignatureScheme::RSA_PSS_SHA512,
-                SignatureScheme::RSA_PSS_SHA384,
-                SignatureScheme::RSA_PSS_SHA256,
-                SignatureScheme::RSA_PKCS1_SHA512,
-                SignatureScheme::RSA_PKCS1_SHA384,
-                SignatureScheme::RSA_PKCS1_SHA256,
-            ],
+            JobKeyKind::P256 => KeyKind::P256,
+            JobKeyKind::P384 => KeyKind::P384,
+            JobKeyKind::P521 => KeyKind::P521,
+            JobKeyKind::Ed25519 => KeyKind::Ed25519,
+            JobKeyKind::Rsa { .. } => KeyKind::Rsa,
         }
+    }
+}
+
+/// What keys of a kind sign with, the most preferred first.
+pub(crate) fn schemes(kind: KeyKind) -> &'static [SignatureScheme] {
+    match kind {
+        KeyKind::P256 => &[SignatureScheme::ECDSA_NISTP256_SHA256],
+        KeyKind::P384 => &[SignatureScheme::ECDSA_NISTP384_SHA384],
+        KeyKind::P521 => &[SignatureScheme::ECDSA_NISTP521_SHA512],
+        KeyKind::Ed25519 => &[SignatureScheme::ED25519],
+        // Of the paddings PSS, which TLS 1.3 demands; of the hashes the strongest that the client takes.
+        KeyKind::Rsa => &[
+            SignatureScheme::RSA_PSS_SHA512,
+            SignatureScheme::RSA_PSS_SHA384,
+            SignatureScheme::RSA_PSS_SHA256,
+            SignatureScheme::RSA_PKCS1_SHA512,
+            SignatureScheme::RSA_PKCS1_SHA384,
+            SignatureScheme::RSA_PKCS1_SHA256,
+        ],
     }
 }
 
 impl SigningKey for CertificateKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
-        let scheme = *self.schemes().iter().find(|scheme| offered.contains(scheme))?;
+        let scheme = *schemes(self.kind()).iter().find(|scheme| offered.contains(scheme))?;
         Some(Box::new(Signing { key: self.0.clone(), scheme }))
     }
 
@@ -50,10 +61,10 @@ impl SigningKey for CertificateKey {
     }
 
     fn algorithm(&self) -> SignatureAlgorithm {
-        match self.0.kind() {
+        match self.kind() {
             KeyKind::P256 | KeyKind::P384 | KeyKind::P521 => SignatureAlgorithm::ECDSA,
             KeyKind::Ed25519 => SignatureAlgorithm::ED25519,
-            KeyKind::Rsa { .. } => SignatureAlgorithm::RSA,
+            KeyKind::Rsa => SignatureAlgorithm::RSA,
         }
     }
 }

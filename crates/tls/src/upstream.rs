@@ -95,12 +95,23 @@ impl UpstreamProfile {
         self.roots == other.roots && self.chain == other.chain
     }
 
+    /// For somebody who asks the servers for other protocols than requests need.
+    pub fn connector_for(&self, alpn: &[&[u8]]) -> Connector {
+        let mut config = self.config.clone();
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+        self.connector_of(&config)
+    }
+
     /// For one core, which the caller of this is: cores share neither sessions nor reference counts of their own.
     ///
     /// Sessions are kept for each server by itself: servers of one name need not know each other's tickets.
     pub fn connector(&self) -> Connector {
+        self.connector_of(&self.config)
+    }
+
+    fn connector_of(&self, config: &ClientConfig) -> Connector {
         let target = |name: &ServerName<'static>| {
-            let mut config = self.config.clone();
+            let mut config = config.clone();
             config.resumption = match self.resume {
                 true => Resumption::store(Arc::new(Store::default())),
                 false => Resumption::disabled(),
@@ -117,6 +128,8 @@ fn name_of(tls: &BackendTls, address: &ServerAddress) -> String {
         (Some(name), _) => name.trim_start_matches('[').trim_end_matches(']').to_string(),
         (None, ServerAddress::Ip(address)) => address.ip().to_string(),
         (None, ServerAddress::Name { host, .. }) => host.clone(),
+        // The hosts behind a service come from the network, unsigned: they are no names to trust.
+        (None, ServerAddress::Srv { name }) => name.splitn(3, '.').last().unwrap_or_default().to_string(),
     }
 }
 

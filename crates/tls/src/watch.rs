@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use propylon_config::{CertificateSource, Signer, TlsProfile};
 
 use crate::load::{folder, ocsp_path};
@@ -13,18 +14,21 @@ use crate::load::{folder, ocsp_path};
 /// is how Kubernetes swaps a secret), and so is a file renamed over another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    files: Vec<(PathBuf, Option<Look>)>,
+    /// Of their paths and looks, so that 50,000 files take no more room than one; absent: nobody has looked.
+    files: Option<[u8; 32]>,
     /// A file was so new that it may yet change without looking any different.
     unsettled: bool,
 }
 
+/// What a file looks like without being read. One that looks as it did, and had settled then, holds what it held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
+pub(crate) struct Look {
     device: u64,
     inode: u64,
     size: u64,
-    modified_ns: i128,
-    changed_ns: i128,
+    /// Since 1970; wraps around, as it is only compared.
+    modified_ns: i64,
+    changed_ns: i64,
 }
 
 /// File systems note times in steps, of two seconds at the coarsest (FAT).
@@ -33,7 +37,7 @@ const TIME_STEP: Duration = Duration::from_secs(2);
 impl Stamp {
     /// Of files that were read at a moment that nobody noted: the next look finds them changed.
     pub fn unread() -> Stamp {
-        Stamp { files: Vec::new(), unsettled: true }
+        Stamp { files: None, unsettled: true }
     }
 
     /// To be taken before the files are read: what changes meanwhile is then seen as a change.
@@ -49,15 +53,17 @@ impl Stamp {
     }
 
     fn of(paths: Vec<PathBuf>, now: SystemTime) -> Stamp {
-        let mut files = Vec::new();
-        let mut newest = SystemTime::UNIX_EPOCH;
+        let mut files = Context::new(&SHA256);
+        let mut unsettled = false;
         for path in paths {
             let metadata = fs::metadata(&path).ok();
-            newest = newest.max(metadata.as_ref().and_then(|metadata| metadata.modified().ok()).unwrap_or(newest));
-            files.push((path, metadata.as_ref().map(Look::of)));
+            unsettled |= metadata.as_ref().is_some_and(|metadata| !Look::is_settled(metadata, now));
+            // No path holds a zero byte, and a look is of one length: no two lists read the same.
+            files.update(path.as_os_str().as_encoded_bytes());
+            files.update(&[0]);
+            files.update(&metadata.map_or([0; 40], |metadata| Look::of(&metadata).bytes()));
         }
-        let unsettled = now.duration_since(newest).is_ok_and(|age| age < TIME_STEP);
-        Stamp { files, unsettled }
+        Stamp { files: files.finish().as_ref().try_into().ok(), unsettled }
     }
 
     /// Whether `later` calls for the files to be read again.
@@ -67,8 +73,8 @@ impl Stamp {
 }
 
 impl Look {
-    fn of(metadata: &fs::Metadata) -> Look {
-        let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+    pub fn of(metadata: &fs::Metadata) -> Look {
+        let ns = |seconds: i64, ns: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(ns);
         Look {
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -76,6 +82,25 @@ impl Look {
             modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
             changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
         }
+    }
+
+    /// Of a file that was not so new at this moment that it could have changed after it without looking different.
+    pub fn settled(metadata: &fs::Metadata, now: SystemTime) -> Option<Look> {
+        Look::is_settled(metadata, now).then(|| Look::of(metadata))
+    }
+
+    fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {
+        // One from the future is what somebody's clock says, and no reason to read it for ever.
+        metadata.modified().is_ok_and(|modified| now.duration_since(modified).map_or(true, |age| age >= TIME_STEP))
+    }
+
+    fn bytes(&self) -> [u8; 40] {
+        let mut bytes = [0; 40];
+        let numbers = [self.device, self.inode, self.size, self.modified_ns as u64, self.changed_ns as u64];
+        for (room, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            room.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
     }
 }
 
@@ -89,7 +114,13 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
         };
         match &certificate.source {
             CertificateSource::Path(path) if path.is_dir() => {
-                folder::files(path, &mut Vec::new()).iter().for_each(|file| with_response(file));
+                let folder::Listing { files, responses } = folder::list(path, &mut Vec::new());
+                paths.extend(files);
+                // By name: a set has no order of its own.
+                let before = paths.len();
+                paths.extend(responses);
+                paths[before..].sort();
+                paths.extend(certificate.ocsp.clone());
             }
             CertificateSource::Path(path) => with_response(path),
             CertificateSource::Pair { chain, key } => {

@@ -441,6 +441,7 @@ mod tests {
             let arguments = crate::certificates::Arguments {
                 out: scratch.path().to_owned(),
                 names: vec!["agents.test".to_owned()],
+                count: None,
                 days: 1,
                 keys: vec![crate::certificates::KeyType::Ec],
                 split: false,

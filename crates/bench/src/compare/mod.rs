@@ -274,6 +274,7 @@ pub fn write_certificates(scratch: &ScratchDir) -> Outcome<()> {
         out: scratch.path().to_owned(),
         names: vec![SITE_NAME.to_owned()],
         keys: vec![certificates::KeyType::Ec, certificates::KeyType::Rsa],
+        count: None,
         days: 7,
         split: false,
         keep_ca_key: false,

@@ -5,17 +5,16 @@ use std::num::{NonZeroU16, NonZeroU32};
 use std::ops::RangeInclusive;
 
 use super::backend_tls::backend_tls;
-use super::{Context, DAY, HOUR, balance, close, seconds, sticky, timeout, up_to};
-use crate::model::{Backend, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
+use super::{Context, DAY, HOUR, balance, close, health, seconds, sticky, timeout, up_to};
+use crate::address;
+use crate::model::{Backend, Drain, ProxyProtocol, Queue, Reuse, Server, ServerHttp2, ServerProtocol, ServerTimeouts};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch};
-use crate::{address, path};
 
 const WEIGHT: RangeInclusive<i128> = 1..=256;
 const CONNECTIONS: RangeInclusive<i128> = 1..=10_000_000;
 const REQUESTS: RangeInclusive<i128> = 1..=1_000_000_000;
-const CHECKS: RangeInclusive<i128> = 1..=1000;
 
 pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backend {
     let Named { name, span, mut section } = named;
@@ -36,7 +35,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     }
     let reuse = reuse(&mut section);
     let tls = backend_tls(context, &mut section);
-    health(&mut section);
+    let health = health::health(&mut section, tls.is_some());
+    let outlier = health::outlier(&mut section);
+    let circuit = health::circuit(&mut section);
     let queue = queue(&mut section);
     let slow_start = section.duration("slow_start", up_to(HOUR)).map(|found| found.value);
     let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
@@ -63,6 +64,9 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         max_requests,
         max_lifetime,
         retired: None,
+        health,
+        outlier,
+        circuit,
         tls,
         slow_start,
         min_healthy,
@@ -150,13 +154,17 @@ fn servers(section: &mut Section<'_, '_>) -> Vec<Server> {
 
 fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     let (address, weight, max_connections, drain, backup) = match &node.value {
-        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, false, false),
+        Value::String(text) => (Found { value: text.as_ref(), span: node.span }, NonZeroU16::MIN, None, None, false),
         Value::Table(_) => server_table(report, node)?,
         _ => {
             return mismatch(report, "servers", "\"HOST:PORT\" or { address = \"HOST:PORT\" }", node);
         }
     };
-    match address::server(address.value) {
+    let parsed = match address.value.strip_prefix("srv+") {
+        Some(name) => address::service(name),
+        None => address::server(address.value),
+    };
+    match parsed {
         Ok(value) => {
             let at = report.at(address.span);
             Some(Server { address: value, weight, max_connections, drain, backup, retired: None, at })
@@ -168,7 +176,7 @@ fn server(report: &Report<'_>, node: &Node<'_>) -> Option<Server> {
     }
 }
 
-type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, bool, bool);
+type ServerTable<'r> = (Found<&'r str>, NonZeroU16, Option<NonZeroU32>, Option<Drain>, bool);
 
 fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<ServerTable<'r>> {
     let mut section = Section::of(report, node, "this server", node.span)?;
@@ -180,7 +188,7 @@ fn server_table<'r>(report: &'r Report<'_>, node: &'r Node<'_>) -> Option<Server
     let max_connections =
         section.integer("max_connections", CONNECTIONS).and_then(|found| NonZeroU32::new(found.value));
     let backup = section.boolean("backup").is_some_and(|found| found.value);
-    let drain = section.boolean("drain").is_some_and(|found| found.value);
+    let drain = section.boolean("drain").filter(|found| found.value).map(|_| Drain::Written);
     section.close();
     Some((address?, weight, max_connections, drain, backup))
 }
@@ -204,24 +212,6 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
     };
     close(section);
     timeouts
-}
-
-fn health(section: &mut Section<'_, '_>) {
-    let Some(mut table) = section.table("health") else {
-        return;
-    };
-    let report = section.report;
-    report.unsupported(table.span, "health", "");
-    if let Some(found) = table.string("path")
-        && let Err((what, fix)) = path::check_target(found.value)
-    {
-        report.error(found.span, what, fix);
-    }
-    table.duration("interval", up_to(HOUR));
-    table.duration("timeout", up_to(HOUR));
-    table.integer::<i128>("rise", CHECKS);
-    table.integer::<i128>("fall", CHECKS);
-    table.close();
 }
 
 fn queue(section: &mut Section<'_, '_>) -> Queue {

@@ -5,6 +5,7 @@ mod backend_tls;
 mod balance;
 mod client_auth;
 mod headers;
+mod health;
 mod http2;
 pub(crate) mod keyserver;
 mod listener;

@@ -6,11 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::model::{
-    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, StateFolder, Trust,
-    UpgradeSocket, Workers,
+    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, StateFolder,
+    Trust, UpgradeSocket, Workers,
 };
 use crate::report::{Report, shown};
 use crate::tree::Value;
@@ -45,6 +46,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         state: None,
         immutable: false,
         upgrade_socket: None,
+        resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -78,6 +80,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         section.report.warning_at(state.at, what, "remove one of the two");
     }
     process.upgrade_socket = section.string("upgrade_socket").and_then(|found| upgrade_socket(&section, found, base));
+    process.resolver = resolver(&mut section);
     section.close();
     process
 }

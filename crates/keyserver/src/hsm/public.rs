@@ -101,8 +101,8 @@ pub(super) fn element(tag: u8, body: &[u8]) -> Vec<u8> {
     let len = body.len();
     // Keys here are far shorter than 64 KiB.
     let head = match len {
-        ..=0x7f => vec![tag, len as u8],
-        ..=0xff => vec![tag, 0x81, len as u8],
+        0..=0x7f => vec![tag, len as u8],
+        0x80..=0xff => vec![tag, 0x81, len as u8],
         _ => vec![tag, 0x82, (len >> 8) as u8, len as u8],
     };
     [head.as_slice(), body].concat()

@@ -148,10 +148,11 @@ impl Seat {
         }
         drop(inside);
         // A refused PIN is not the module's fault.
-        if has_failed_before && !token.is_pin_refused() {
-            if let Err(error) = token.module.start_anew() {
-                log::debug!("token \"{}\": the module cannot be started anew: {error}", token.name);
-            }
+        if has_failed_before
+            && !token.is_pin_refused()
+            && let Err(error) = token.module.start_anew()
+        {
+            log::debug!("token \"{}\": the module cannot be started anew: {error}", token.name);
         }
     }
 

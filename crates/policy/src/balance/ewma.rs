@@ -53,6 +53,13 @@ impl PeakEwma {
         Self { draw: Random::new(weights), servers, decay: decay_millis.max(1) as f64 }
     }
 
+    /// What is owed by these is owed to the earlier one, who waits for it.
+    pub fn continue_with(&mut self, earlier: &PeakEwma, same: &[usize]) {
+        for server in same {
+            self.servers[*server] = Server { waiting: 0, ..earlier.servers[*server].clone() };
+        }
+    }
+
     pub fn pick(&self, eligible: impl Fn(usize) -> bool, loads: &CoreLoads, random: u64, now: u64) -> Option<usize> {
         let one = self.draw.pick(&eligible, random)?;
         let Some(other) = self.draw.pick(|server| server != one && eligible(server), mix(!random)) else {

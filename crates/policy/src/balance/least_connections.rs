@@ -18,6 +18,10 @@ impl LeastConnections {
         Self { weights: weights.iter().map(|weight| u64::from(*weight)).collect(), among_equals }
     }
 
+    pub fn continue_with(&mut self, earlier: &LeastConnections, same: &[usize]) {
+        self.among_equals.continue_with(&earlier.among_equals, same);
+    }
+
     pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, loads: &CoreLoads) -> Option<usize> {
         let mut least: Option<(u64, u64)> = None;
         for server in (0..self.weights.len()).filter(|server| eligible(*server)) {

@@ -7,6 +7,8 @@
 pub(super) struct RoundRobin {
     weights: Box<[i64]>,
     credits: Box<[i64]>,
+    /// What the weights were divided by.
+    divisor: i64,
 }
 
 /// How much work a start offset may cost: turns times servers.
@@ -18,7 +20,7 @@ impl RoundRobin {
     pub fn new(weights: &[u16], seed: u64) -> Self {
         let divisor = weights.iter().map(|weight| u64::from(*weight)).fold(0, greatest_common_divisor).max(1);
         let weights: Box<[i64]> = weights.iter().map(|weight| i64::from(*weight) / divisor as i64).collect();
-        let mut round = Self { credits: vec![0; weights.len()].into(), weights };
+        let mut round = Self { credits: vec![0; weights.len()].into(), weights, divisor: divisor as i64 };
         // The offset is walked, not computed: only states that turns lead to keep the promise of exact shares.
         let period = round.weights.iter().sum::<i64>() as u64;
         let turns_max = OFFSET_STEPS_MAX / (round.weights.len() as u64).max(1);
@@ -26,6 +28,17 @@ impl RoundRobin {
             round.pick(|_| true);
         }
         round
+    }
+
+    /// The turns of these go on where they were: a change must not have every core begin with the same server.
+    pub fn continue_with(&mut self, earlier: &RoundRobin, same: &[usize]) {
+        self.credits.fill(0);
+        for server in same {
+            // No larger than a round: a weight that was lowered would leave a debt that takes many to pay off.
+            let most = self.weights.iter().sum::<i64>();
+            let credit = earlier.credits[*server] * earlier.divisor / self.divisor;
+            self.credits[*server] = credit.clamp(-most, most);
+        }
     }
 
     pub fn pick(&mut self, eligible: impl Fn(usize) -> bool) -> Option<usize> {
@@ -70,6 +83,31 @@ mod tests {
                     shares[round.pick(|_| true).unwrap()] += 1;
                 }
                 assert_eq!(shares, weights, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn turns_go_on_where_they_were_when_weights_change_and_servers_come() {
+        let mut round = RoundRobin::new(&[1, 1, 1], 0);
+        assert_eq!(round.pick(|_| true), Some(0));
+        let mut same = RoundRobin::new(&[1, 1, 1], 0);
+        same.continue_with(&round, &[0, 1, 2]);
+        assert_eq!([same.pick(|_| true), same.pick(|_| true)], [Some(1), Some(2)]);
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut weights = |count: usize| (0..count).map(|_| random.u16(1..=256)).collect::<Vec<u16>>();
+            let (before, after) = (weights(5), weights(7));
+            let mut round = RoundRobin::new(&before, seed);
+            (0..seed % 50).for_each(|_| _ = round.pick(|_| true));
+            let mut next = RoundRobin::new(&after, 0);
+            next.continue_with(&round, &[0, 1, 2, 3, 4]);
+            let total: u64 = after.iter().map(|weight| u64::from(*weight)).sum();
+            let mut shares = [0_u64; 7];
+            (0..total * 10).for_each(|_| shares[next.pick(|_| true).unwrap()] += 1);
+            for (share, weight) in shares.iter().zip(&after) {
+                let due = u64::from(*weight) * 10;
+                assert!(share.abs_diff(due) <= total, "seed {seed}: {shares:?} of {after:?} after {before:?}");
             }
         }
     }

@@ -31,6 +31,14 @@ impl SlowStart {
         Self { window, warming: vec![None; servers].into(), count: 0 }
     }
 
+    /// These go on growing warm as they were.
+    pub fn continue_with(&mut self, earlier: &SlowStart, same: &[usize]) {
+        for server in same.iter().filter(|_| self.window > 0) {
+            self.warming[*server] = earlier.warming[*server];
+        }
+        self.count = self.warming.iter().flatten().count();
+    }
+
     /// The server is back, or new.
     pub fn begin(&mut self, server: usize, now: u64) {
         if self.window == 0 {

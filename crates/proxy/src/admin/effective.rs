@@ -3,14 +3,16 @@
 //! Every default is filled in, and file names are as the process sees them. Keys and certificates are named and never
 //! shown: the configuration holds their paths alone.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
     AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
-    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HostPattern, Http2, Leniency, Level,
-    Listener, MemoryLimit, PathPattern, Piece, ProxyProtocol, Redirect, Reuse, Route, SameSite, ServerProtocol, Signer,
-    SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify, Workers,
+    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
+    Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
+    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
+    Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -89,6 +91,11 @@ fn process(config: &Config) -> Value {
     });
     if let Some(count) = handshakes.per_source {
         process["handshakes"]["per_source"] = json!(count);
+    }
+    let resolver = &config.process.resolver;
+    process["resolver"] = json!({ "ttl_min": duration(resolver.ttl_min), "ttl_max": duration(resolver.ttl_max) });
+    if !resolver.servers.is_empty() {
+        process["resolver"]["servers"] = json!(resolver.servers);
     }
     process
 }
@@ -321,7 +328,7 @@ pub fn backend(backend: &Backend) -> Value {
         if let Some(connections) = server.max_connections {
             value["max_connections"] = json!(connections);
         }
-        if server.drain {
+        if server.drain.is_some() {
             value["drain"] = json!(true);
         }
         if server.backup {
@@ -368,6 +375,15 @@ pub fn backend(backend: &Backend) -> Value {
     if let Some(lifetime) = backend.max_lifetime {
         value["max_lifetime"] = json!(duration(lifetime));
     }
+    if let Some(check) = &backend.health {
+        value["health"] = health(check);
+    }
+    if let Some(rules) = &backend.outlier {
+        value["outlier"] = outlier(rules);
+    }
+    if let Some(requests) = backend.circuit.requests {
+        value["circuit"] = json!({ "requests": requests });
+    }
     if let Some(tls) = &backend.tls {
         value["tls"] = backend_tls(tls);
     }
@@ -403,6 +419,54 @@ fn backend_tls(tls: &BackendTls) -> Value {
         value["certificate"] = json!(certificate.path.display().to_string());
     }
     value
+}
+
+pub fn health(check: &HealthCheck) -> Value {
+    let mut value = json!({
+        "interval": duration(check.interval),
+        "timeout": duration(check.timeout),
+        "rise": check.rise,
+        "fall": check.fall,
+        "start": if check.starts_up { "up" } else { "down" },
+    });
+    if let Some(port) = check.port {
+        value["port"] = json!(port);
+    }
+    match &check.kind {
+        ProbeKind::Tcp => value["kind"] = json!("tcp"),
+        ProbeKind::Tls => value["kind"] = json!("tls"),
+        ProbeKind::Grpc { service } => {
+            value["kind"] = json!("grpc");
+            value["service"] = json!(service);
+        }
+        ProbeKind::Http(http) => {
+            let range = |range: &RangeInclusive<u16>| format!("{}-{}", range.start(), range.end());
+            value["kind"] = json!("http");
+            value["path"] = json!(http.path);
+            value["method"] = json!(http.method);
+            value["status"] = http.status.iter().map(range).collect::<Vec<String>>().into();
+            if let Some(host) = &http.host {
+                value["host"] = json!(host);
+            }
+            if let Some(body) = &http.body {
+                value["body"] = json!(body);
+            }
+        }
+    }
+    value
+}
+
+pub fn outlier(rules: &Outlier) -> Value {
+    json!({
+        "interval": duration(rules.interval),
+        "consecutive_failures": rules.consecutive_failures,
+        "success_rate_servers": rules.success_rate_servers,
+        "success_rate_requests": rules.success_rate_requests,
+        "success_rate_deviation_percent": rules.success_rate_deviation_percent,
+        "ejection": duration(rules.ejection),
+        "ejection_max": duration(rules.ejection_max),
+        "ejected_percent_max": rules.ejected_percent_max,
+    })
 }
 
 fn hash(hash: &Hash) -> Value {
@@ -501,6 +565,7 @@ fn path(path: &Path) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
     use std::path::PathBuf;
 
     use propylon_config::Source;
@@ -513,8 +578,11 @@ mod tests {
         user = "nobody"
         drain_timeout = "1500ms"
         max_connections = 5000
+        connections_per_source = 90
+        memory_limit = "1GiB"
         watch_config = true
         state = "state"
+        resolver = { servers = ["10.0.0.2"], ttl_min = "1s" }
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }
         [admin]
         bind = "127.0.0.1:9900"
@@ -533,8 +601,16 @@ mod tests {
         [listener.plain]
         bind = "127.0.0.1:8080"
         forwarded = "remove"
+        accept_proxy_protocol = true
+        [listener.relay]
+        bind = "127.0.0.1:8444"
+        protocol = "tcp"
+        tls = "public"
+        alpn = ["imap"]
+        prefer = ["rsa"]
         [tls.public]
-        certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }]
+        certificates = ["a.pem", { chain = "c.pem", key = "k.pem" }, { path = "d.pem", ocsp = "d.ocsp", default = true }]
+        watch = "3s"
         policy = "modern"
         prefer = ["rsa"]
         tickets = 1
@@ -552,6 +628,7 @@ mod tests {
         ca = "keys-ca.pem"
         timeout = "750ms"
         connections = 3
+        watch = "4s"
         hedge = "off"
         verify = "all"
         [signer.near]
@@ -574,6 +651,16 @@ mod tests {
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
+        health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, start = "down" }
+        outlier = { consecutive_failures = 7, ejection = "1m" }
+        circuit = { requests = 100 }
+        [backend.grpc]
+        servers = ["srv+_grpc._tcp.app.internal"]
+        health = { kind = "grpc", service = "shop.Cart" }
+        [backend.raw]
+        servers = ["10.0.0.9:1"]
+        health = {}
+        send_proxy_protocol = "v2"
         [[route]]
         listener = "web"
         host = "*.shop.example"
@@ -593,6 +680,9 @@ mod tests {
         redirect = { status = 301, scheme = "https", host = "www.shop.example", port = 444, path = "/y" }
         [[route]]
         respond = { status = 418, body = "tea\n", content_type = "text/x-tea" }
+        [[route]]
+        listener = "relay"
+        backend = "raw"
     "#;
 
     fn effective(name: &str, text: &str) -> Value {
@@ -610,6 +700,66 @@ mod tests {
             let shown = effective("a.toml", text);
             assert_eq!(effective("a.json", &shown.to_string()), shown);
         }
+    }
+
+    /// The tables in a value, by their paths; of a list those of its entries.
+    fn tables(value: &Value, path: Vec<String>, found: &mut Vec<Vec<String>>) {
+        let inner: Vec<(String, &Value)> = match value {
+            Value::Object(entries) => entries.iter().map(|(key, value)| (key.clone(), value)).collect(),
+            Value::Array(entries) => entries.iter().enumerate().map(|(at, value)| (at.to_string(), value)).collect(),
+            _ => return,
+        };
+        for (key, value) in inner {
+            let mut path = path.clone();
+            path.push(key);
+            tables(value, path, found);
+        }
+        if value.is_object() {
+            found.push(path);
+        }
+    }
+
+    /// The keys that may stand in a table, by what is said of one that may not; none where any may, or it is no section.
+    fn known_keys(shown: &Value, pointer: &str) -> Option<Vec<String>> {
+        let mut asked = shown.clone();
+        asked.pointer_mut(pointer)?.as_object_mut()?.insert("zqxjzqxjzqxj".into(), json!("?"));
+        let source = Source { name: "a.json".into(), base: PathBuf::new(), text: asked.to_string() };
+        let problems = propylon_config::parse(&source).err()?;
+        let problem =
+            problems.iter().find(|problem| problem.what.contains("unknown") && problem.what.contains("zqxj"))?;
+        Some(problem.fix.split('`').skip(1).step_by(2).map(str::to_owned).collect())
+    }
+
+    /// What is not shown could not change: the difference between two configurations is one between what is shown of them.
+    #[test]
+    fn every_key_that_a_configuration_may_have_is_shown_somewhere() {
+        let shown = effective("a.toml", EVERYTHING);
+        let mut all = Vec::new();
+        tables(&shown, Vec::new(), &mut all);
+        let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut there: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for path in all {
+            let pointer: String = path.iter().map(|step| format!("/{step}")).collect();
+            let Some(keys) = known_keys(&shown, &pointer) else { continue };
+            let named = |place: &usize| ["listener", "tls", "signer", "backend"].contains(&path[*place].as_str());
+            let step = |(place, step): (usize, &String)| match place.checked_sub(1) {
+                Some(0) if named(&0) => "*".to_owned(),
+                _ if step.parse::<usize>().is_ok() => "*".to_owned(),
+                _ => step.clone(),
+            };
+            let kind = path.iter().enumerate().map(step).collect::<Vec<String>>().join(".");
+            known.entry(kind.clone()).or_default().extend(keys);
+            let table = shown.pointer(&pointer).and_then(Value::as_object).into_iter().flatten();
+            there.entry(kind).or_default().extend(table.map(|(key, _)| key.clone()));
+        }
+        assert!(known.len() > 20 && known["process"].contains("watch_config"), "{known:?}");
+        let mut missing = Vec::new();
+        for (kind, keys) in &known {
+            missing.extend(keys.difference(&there[kind]).map(|key| format!("{kind}.{key}")));
+        }
+        // One of several, and one that has one value only.
+        missing.retain(|key| !["backend.*.hash.key.header", "tls.*.early_data"].contains(&key.as_str()));
+        assert!(missing.is_empty(), "show these, and have EVERYTHING set them: {missing:?}");
     }
 
     #[test]
@@ -645,6 +795,13 @@ mod tests {
         assert_eq!(shown["backend"]["quick"]["sticky"]["secure"], false);
         assert_eq!(shown["tls"]["public"]["client_auth"]["crl"][0], "crl.pem");
         assert_eq!(shown["listener"]["web"]["request_headers"]["X-Who"], "dn={client.subject} via {tls.version}");
+        assert_eq!(shown["backend"]["app"]["health"]["status"], json!(["204-204", "300-302"]));
+        assert_eq!(shown["backend"]["grpc"]["health"]["service"], "shop.Cart");
+        assert_eq!(shown["backend"]["grpc"]["servers"][0]["address"], "srv+_grpc._tcp.app.internal");
+        assert_eq!(shown["backend"]["raw"]["health"]["kind"], "tcp");
+        assert_eq!(shown["backend"]["app"]["outlier"]["consecutive_failures"], 7);
+        assert_eq!(shown["backend"]["app"]["circuit"]["requests"], 100);
+        assert_eq!(shown["process"]["resolver"]["servers"], json!(["10.0.0.2:53"]));
         let vault = &shown["signer"]["vault"];
         assert_eq!(vault["servers"][1], json!({ "address": "keys.internal:2408", "server_name": "keys" }));
         assert_eq!((&vault["hedge"], &vault["verify"]), (&json!("off"), &json!("all")));

@@ -7,11 +7,12 @@ use std::time::{Instant, SystemTime};
 
 use propylon_config::{Backend, Balance, Listener};
 use propylon_metrics::Store;
-use propylon_tls::{Profile, Served};
+use propylon_tls::{Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates;
+use crate::certificates::{self, GLANCED_AT_MAX};
+use crate::health::{Health, State};
 use crate::reload::Shown;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{ListenerMetrics, Telemetry};
@@ -21,6 +22,7 @@ use crate::upgrade::handover::Handover;
 pub struct View {
     pub store: Arc<Store>,
     pub shown: Rc<RefCell<Shown>>,
+    pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
     /// Where there is an upgrade socket.
@@ -51,19 +53,21 @@ impl View {
 
     /// What is running, for people and scripts.
     pub fn snapshot(&self) -> String {
-        pretty(&self.running())
+        pretty(&self.running(SHOWN_MAX))
     }
 
     /// What is running and every metric, for the dashboard.
     pub fn status(&self) -> String {
-        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(), self.store.json())
+        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(GLANCED_AT_MAX), self.store.json())
     }
 
-    fn running(&self) -> Value {
+    /// With so many of each profile's certificates, those that expire first.
+    fn running(&self, certificates_max: usize) -> Value {
         let snapshot = &self.current();
         let config = &snapshot.config;
         let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
         let backends = config.live_backends().map(|(place, backend)| self.backend(snapshot, place, backend));
+        let certificates = &snapshot.profiles;
         // The last column is the main thread's.
         let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
         json!({
@@ -77,7 +81,8 @@ impl View {
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": snapshot.profiles.iter().flat_map(|profile| served(profile)).collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
+            "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
@@ -130,9 +135,10 @@ impl View {
             let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
-                "resolved": server.address,
+                "resolved": *server.notice.addresses(),
+                "health": health(&self.health.state(place, at)),
                 "weight": configured.weight,
-                "draining": configured.drain,
+                "draining": configured.drain.is_some(),
                 "backup": configured.backup,
                 "requests_in_flight": self.store.level(metrics.in_flight),
                 "latency_estimates_ms": View::latencies(snapshot, place, at),
@@ -163,7 +169,23 @@ impl View {
     }
 }
 
-fn served(profile: &Profile) -> Vec<Value> {
+/// Times in seconds since 1970.
+fn health(state: &State) -> Value {
+    let seconds = |time: SystemTime| {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        since.as_millis() as f64 / 1e3
+    };
+    json!({
+        "state": state.verdict.name(),
+        "usable": state.verdict.is_open(),
+        "reason": state.verdict.reason(),
+        "since": seconds(state.since),
+        "until": state.until.map(seconds),
+        "lookup_failed": state.lookup_failed,
+    })
+}
+
+fn served(profile: &Profile, max: usize) -> Vec<Value> {
     let one = |served: Served| {
         json!({
             "profile": profile.name(),
@@ -174,7 +196,7 @@ fn served(profile: &Profile) -> Vec<Value> {
             "ocsp": served.stapled,
         })
     };
-    profile.served().map(one).collect()
+    profile.served_at_most(max).map(one).collect()
 }
 
 fn pretty(value: &Value) -> String {

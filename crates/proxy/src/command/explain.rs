@@ -15,6 +15,7 @@ use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
 use serde_json::{Value, json};
 
+use crate::admin::effective;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
 use crate::snapshot::{load_profiles, rule};
@@ -276,6 +277,9 @@ impl Explanation<'_> {
                     let share = share(backend, server);
                     line(what, &format!("{}, {share} ({})", server_label(server), self.place(server.at)));
                 }
+                if let Some(watched) = watched(backend) {
+                    line("health", &format!("{watched}; `propylon top` shows how they are now"));
+                }
             }
             Action::Redirect(redirect) => line("answer", &format!("{} to another place", redirect.status)),
             Action::Respond(respond) => {
@@ -340,6 +344,8 @@ impl Explanation<'_> {
                     "name": backend.name,
                     "balance": backend.balance.name(),
                     "servers": servers.collect::<Vec<Value>>(),
+                    "health": backend.health.as_ref().map(effective::health),
+                    "outlier": backend.outlier.as_ref().map(effective::outlier),
                     "at": place(backend.at),
                 });
             }
@@ -348,6 +354,19 @@ impl Explanation<'_> {
         }
         value
     }
+}
+
+/// How it is found out that a server is not fit; none where nobody looks.
+fn watched(backend: &Backend) -> Option<String> {
+    let probes = backend.health.as_ref().map(|check| {
+        let shown = effective::health(check);
+        let word = |key: &str| shown[key].as_str().unwrap_or_default().to_string();
+        let kind = [word("kind"), word("path")].join(" ");
+        format!("probed by {} every {}", kind.trim_end(), word("interval"))
+    });
+    let outliers = backend.outlier.as_ref().map(|_| "ejected for bad answers".to_string());
+    let all: Vec<String> = probes.into_iter().chain(outliers).collect();
+    (!all.is_empty()).then(|| all.join(", "))
 }
 
 /// What part of the requests a server's weight gives it.

@@ -9,7 +9,7 @@ use super::fields::write_line;
 use super::grammar::is_token;
 use super::{Name, RequestBody, RequestHead, Scheme, Version};
 
-/// An address as X-Forwarded-For spells it; made once per connection. IPv4 in IPv6 is written as IPv4.
+/// An address as X-Forwarded-For spells it. IPv4 in IPv6 is written as IPv4.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientAddress {
     text: [u8; 39],
@@ -21,6 +21,11 @@ impl ClientAddress {
     pub fn new(address: IpAddr) -> ClientAddress {
         let address = address.to_canonical();
         let mut text = [0; 39];
+        if let IpAddr::V4(address) = address {
+            // Nearly all of them, once for each request: the standard library's way takes several times as long.
+            let length = write_v4(address.octets(), &mut text);
+            return ClientAddress { text, length, v6: false };
+        }
         let room = text.len();
         let mut rest = &mut text[..];
         write!(rest, "{address}").expect("no canonical address is longer than 39 bytes");
@@ -31,6 +36,24 @@ impl ClientAddress {
     pub fn as_bytes(&self) -> &[u8] {
         &self.text[..self.length as usize]
     }
+}
+
+/// Four numbers with dots between them; returns the length.
+fn write_v4(octets: [u8; 4], out: &mut [u8; 39]) -> u8 {
+    let mut at = 0;
+    for (index, octet) in octets.into_iter().enumerate() {
+        let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
+        let skipped = if octet >= 100 { 0 } else { 1 + usize::from(octet < 10) };
+        if index > 0 {
+            out[at] = b'.';
+            at += 1;
+        }
+        for digit in &digits[skipped..] {
+            out[at] = *digit;
+            at += 1;
+        }
+    }
+    at as u8
 }
 
 /// What a request is forwarded with.

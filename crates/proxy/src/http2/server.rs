@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,12 @@ use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
+use super::wire::stage;
 use crate::attempt::{Attempt, Repeatable};
-use crate::buffer::{Buffer, LARGE_BYTES};
+use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
+use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, ServerConnection};
 use crate::seat;
 use crate::server::ServerStream;
@@ -32,6 +35,11 @@ const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
 /// Body bytes of a response that may be on their way before the client has taken any. A connection has room for all its
 /// streams: clients that read slowly hold up no other.
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+/// DATA frames of this size may fill the windows of all streams whose clients take nothing: a stream of small messages is
+/// what gRPC is made of, and one stalled client must not cost the others their connection.
+const DATA_FRAME_BYTES_MIN: usize = 16;
+/// What the library charges for a frame that is smaller than this, less its size, while it lies unread.
+const DATA_FRAME_CHARGE: usize = 256;
 /// Body bytes of a request that the library may hold beyond the server's window.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Streams of ours that a server may answer wrongly on one connection.
@@ -69,6 +77,9 @@ pub struct ServerLink {
     /// Streams begun on it.
     requests: Cell<u32>,
     expires: Option<Instant>,
+    /// Whether its server is open and still where the connection leads.
+    notice: Arc<Notice>,
+    way: Cell<Way>,
     /// Whom to wake when it is to end.
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
@@ -119,6 +130,14 @@ impl ServerLink {
         }
     }
 
+    /// Whether it leads to where its server is.
+    fn is_current(&self) -> bool {
+        let mut way = self.way.get();
+        let current = self.notice.is_current(&mut way);
+        self.way.set(way);
+        current
+    }
+
     fn has_room(&self, streams_max: usize, requests_max: u32) -> bool {
         let mut send = self.send.borrow_mut();
         let Some(sender) = send.as_mut() else { return false };
@@ -129,7 +148,7 @@ impl ServerLink {
             return false;
         }
         let worn = self.requests.get() >= requests_max;
-        if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) {
+        if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) || !self.is_current() {
             drop(send);
             self.close();
             return false;
@@ -261,6 +280,12 @@ impl Lane {
         self.links.borrow().iter().for_each(|link| link.close());
     }
 
+    /// Ends those that lead to a server that is closed or elsewhere by now, each when its last stream is over.
+    pub fn sweep(&self) {
+        let links = self.links.borrow();
+        links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.close());
+    }
+
     fn failed(&self, attempt: Attempt) {
         self.failures.set(self.failures.get() + 1);
         self.failure.set(Some(attempt));
@@ -297,7 +322,7 @@ async fn live(
     if config.protocol == ServerProtocol::Auto && !agreed {
         return lane.keep(&core, &snapshot, backend, made).await;
     }
-    let ServerConnection { stream, permit, expires, .. } = *made;
+    let ServerConnection { stream, permit, expires, way, .. } = *made;
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
@@ -313,6 +338,8 @@ async fn live(
         seats: Cell::new(0),
         requests: Cell::new(0),
         expires,
+        notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
+        way: Cell::new(way),
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });
@@ -344,6 +371,10 @@ async fn live(
 
 type Begun = (SendRequest<Bytes>, Connection<ServerWire, Bytes>);
 
+fn data_frame_budget(streams: u32) -> usize {
+    STREAM_WINDOW_BYTES as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
+}
+
 /// Says our settings and waits for the server's: they tell how many streams there may be, and that it speaks HTTP/2.
 async fn greet(
     core: &Rc<Core>,
@@ -359,6 +390,7 @@ async fn greet(
         .initial_max_send_streams(config.max_streams as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32))
+        .data_frame_budget(data_frame_budget(config.max_streams))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
@@ -555,19 +587,7 @@ impl AsyncWrite for ServerWire {
             ready!(wired.poll_flush(context))?;
             wired.blocked.set(false);
         }
-        let stock = &wired.core.stock;
-        let mut staged = wired.staged.borrow_mut();
-        stock.equip(&mut staged);
-        let mut taken = 0;
-        for slice in slices {
-            let count = slice.len().min(SEAL_BYTES_MAX - staged.len());
-            if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
-                stock.enlarge(&mut staged);
-            }
-            staged.extend(&slice[..count]);
-            taken += count;
-        }
-        Poll::Ready(Ok(taken))
+        Poll::Ready(Ok(stage(&wired.core.stock, &mut wired.staged.borrow_mut(), slices)))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -74,8 +74,8 @@ impl Stream {
         let core = &self.link.core;
         let snapshot = core.snapshot();
         let listener = snapshot.listener(self.link.listener);
-        let key = translate::websocket_key(&mut core.random.borrow_mut());
-        translate::write_request(parts, self.body.is_end_stream(), &key, &mut request.text)?;
+        let ended = self.body.is_end_stream();
+        translate::write_request(parts, ended, &mut core.random.borrow_mut(), &mut request.text)?;
         // Both are bounded by the library already, but for what the text adds.
         let limits = http1::Limits {
             head_bytes: listener.limits.head_bytes + translate::OVERHEAD_BYTES_MAX,

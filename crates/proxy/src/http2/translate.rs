@@ -29,12 +29,12 @@ pub struct Pseudo<'a> {
     pub protocol: Option<&'a [u8]>,
 }
 
-/// Writes the head of a request as the library has decoded it. `end`: no body follows. `key` is for a WebSocket, whose
-/// servers of HTTP/1.1 want one.
+/// Writes the head of a request as the library has decoded it. `end`: no body follows. `random` is for the key of a WebSocket,
+/// whose servers of HTTP/1.1 want one.
 pub fn write_request(
     parts: &http::request::Parts,
     end: bool,
-    key: &WebSocketKey,
+    random: &mut fastrand::Rng,
     out: &mut Vec<u8>,
 ) -> Result<(), Reject> {
     let uri = &parts.uri;
@@ -47,7 +47,7 @@ pub fn write_request(
         protocol: protocol.map(|protocol| protocol.as_str().as_bytes()),
     };
     let fields = || parts.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-    write_head(&pseudo, fields, end, key, out)
+    write_head(&pseudo, fields, end, random, out)
 }
 
 /// As [`write_request`], of bytes that nobody has looked at.
@@ -55,7 +55,7 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
     pseudo: &Pseudo<'_>,
     fields: impl Fn() -> I,
     end: bool,
-    key: &WebSocketKey,
+    random: &mut fastrand::Rng,
     out: &mut Vec<u8>,
 ) -> Result<(), Reject> {
     let tunnel = is_websocket(pseudo)?;
@@ -80,7 +80,8 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
         if has_length {
             return Err(Reject::bad("content-length-in-tunnel"));
         }
-        let lines = [&b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: "[..], &key.0, b"\r\n"];
+        let key = websocket_key(random);
+        let lines = [&b"Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: "[..], &key, b"\r\n"];
         lines.iter().for_each(|part| out.extend_from_slice(part));
     } else if !end && !has_length {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -206,15 +207,13 @@ fn check_field(name: &[u8], value: &[u8]) -> Result<(), Reject> {
 }
 
 /// What a WebSocket's client makes up (RFC 6455 §4.1): 16 bytes in Base64.
-pub struct WebSocketKey([u8; 24]);
-
-pub fn websocket_key(random: &mut fastrand::Rng) -> WebSocketKey {
+fn websocket_key(random: &mut fastrand::Rng) -> [u8; 24] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut key = [b'='; 24];
     key[..21].iter_mut().for_each(|digit| *digit = DIGITS[random.usize(..64)]);
     // 128 bits: two of them in the last digit.
     key[21] = DIGITS[random.usize(..4) * 16];
-    WebSocketKey(key)
+    key
 }
 
 /// What proves that a server has understood a WebSocket's handshake (RFC 6455 §4.2.2).

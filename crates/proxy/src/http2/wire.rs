@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
-use crate::buffer::LARGE_BYTES;
+use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
 
@@ -51,6 +51,21 @@ impl AsyncRead for Wire {
     }
 }
 
+/// Puts what the library writes behind what is staged, as much as is sealed at one go; returns how much.
+pub(super) fn stage(stock: &Stock, staged: &mut Buffer, slices: &[IoSlice<'_>]) -> usize {
+    stock.equip(staged);
+    let mut taken = 0;
+    for slice in slices {
+        let count = slice.len().min(SEAL_BYTES_MAX - staged.len());
+        if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
+            stock.enlarge(staged);
+        }
+        staged.extend(&slice[..count]);
+        taken += count;
+    }
+    taken
+}
+
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
@@ -70,18 +85,7 @@ impl AsyncWrite for Wire {
             link.blocked.set(false);
             staged = link.staged.borrow_mut();
         }
-        let stock = &link.core.stock;
-        stock.equip(&mut staged);
-        let mut taken = 0;
-        for slice in slices {
-            let room = SEAL_BYTES_MAX - staged.len();
-            let count = slice.len().min(room);
-            if staged.len() + count > staged.capacity() && staged.capacity() < LARGE_BYTES {
-                stock.enlarge(&mut staged);
-            }
-            staged.extend(&slice[..count]);
-            taken += count;
-        }
+        let taken = stage(&link.core.stock, &mut staged, slices);
         link.sent.set(link.sent.get() + taken as u64);
         Poll::Ready(Ok(taken))
     }

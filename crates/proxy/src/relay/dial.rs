@@ -14,6 +14,7 @@ use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
+use crate::notice::Way;
 use crate::pool::{PoolKey, ServerConnection};
 use crate::proxied;
 use crate::seat::{self, CONNECT_TIMEOUT, Experience, Found, Need, Refusal, connect_failure};
@@ -44,6 +45,7 @@ pub async fn dial(
     let need = Need { fit: Fit::New, certain: false, owner: None };
     let wish = Wish::of_client(connection.peer.ip(), config);
     let mut experience = Experience { wish, ..Experience::default() };
+    snapshot.backends[backend.0].retry_budget.borrow_mut().earn();
     loop {
         let found = seat::find(&mut ClientSide::Http1(connection), snapshot, backend, &need, &mut experience).await;
         note.queue_us = experience.queue_us.map(narrow);
@@ -57,7 +59,7 @@ pub async fn dial(
         let micros = began.elapsed().as_micros() as u64;
         note.connect_us = Some(narrow(micros));
         let (made, sent) = match opened {
-            Ok((socket, sent)) => (Ok(ServerStream::plain(socket)), sent),
+            Ok((socket, way, sent)) => (Ok((ServerStream::plain(socket), way)), sent),
             Err(Failed::Client) => return Err("client-reset"),
             Err(Failed::Server(failed)) => (Err(failed), 0),
         };
@@ -76,6 +78,10 @@ pub async fn dial(
                 }
                 experience.failed(server);
                 if failed.repeatable == Repeatable::No || experience.failures > config.retries {
+                    return Err(failed.reason);
+                }
+                if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
+                    core.metrics.increment(metrics.retries_refused);
                     return Err(failed.reason);
                 }
                 core.metrics.increment(metrics.retries);
@@ -109,12 +115,18 @@ async fn open(
     backend: BackendId,
     server: usize,
     header: &[u8],
-) -> Result<(Socket, u64), Failed> {
+) -> Result<(Socket, Way, u64), Failed> {
     let core = Rc::clone(&connection.core);
     let patience = snapshot.shared.config.backends[backend.0].timeouts.connect.as_millis() as u64;
-    let address = snapshot.shared.servers[backend.0][server].address;
-    let fail = |error: &io::Error| Failed::Server(connect_failure(error));
-    let mut first = First { socket: Socket::new(propylon_sys::connect(address).map_err(|error| fail(&error))?), at: 0 };
+    let notice = &snapshot.shared.servers[backend.0][server].notice;
+    let Some(way) = notice.ways().next() else { return Err(Failed::Server(CONNECT_TIMEOUT)) };
+    // Another attempt takes another address, where there is one.
+    let fail = |error: &io::Error| {
+        notice.note_failed(way);
+        Failed::Server(connect_failure(error))
+    };
+    let mut first =
+        First { socket: Socket::new(propylon_sys::connect(way.address).map_err(|error| fail(&error))?), at: 0 };
     let due = core.timers.now() + patience;
     let sent = poll_fn(|context| {
         match first.poll(context, connection, header) {
@@ -125,13 +137,14 @@ async fn open(
         }
         if core.timers.now() >= due {
             connection.count_timeout(Wait::Connect);
+            notice.note_failed(way);
             return Poll::Ready(Err(Failed::Server(CONNECT_TIMEOUT)));
         }
         connection.deadline.set(due, context.waker());
         Poll::Pending
     })
     .await?;
-    Ok((first.socket, sent))
+    Ok((first.socket, way, sent))
 }
 
 enum Side {

@@ -72,6 +72,7 @@ impl Places {
                     let addresses = look_up(host, *port).map_err(|error| (at, error))?;
                     (Some((host.clone(), *port)), addresses)
                 }
+                ServerAddress::Srv { .. } => unreachable!("the schema takes no services for key servers"),
             };
             let addresses = ArcSwap::from_pointee(addresses);
             Ok(Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) })

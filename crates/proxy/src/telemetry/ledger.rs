@@ -7,14 +7,14 @@ use propylon_metrics::{Group, Registry, Store};
 
 use super::{
     BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
-    proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
+    probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
 };
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 pub struct Ledger {
     pub listeners: Vec<ListenerEntries>,
-    pub backends: Vec<(BackendEntries, Vec<Entry>)>,
+    pub backends: Vec<(BackendEntries, Vec<ServerEntries>)>,
     pub signers: Vec<Entry>,
 }
 
@@ -105,6 +105,40 @@ impl BackendEntries {
     }
 }
 
+/// Series of a server: those of every one, and those of one that is probed.
+pub struct ServerEntries {
+    pub all: Entry,
+    pub probes: Option<Entry>,
+}
+
+impl ServerEntries {
+    /// Registers what this server has for the first time.
+    fn register_more(&mut self, r: &mut Registry, backend: &Backend, metrics: &ServerMetrics) {
+        // Where the series are another's, that one has registered them.
+        if backend.health.is_some() && self.probes.is_none() && metrics.health.probes.get().is_none() {
+            let (probes, group) = r.group(|r| probe_metrics(r, &backend.name, &self.all.label));
+            self.probes = metrics.health.probes.set(probes).ok().map(|()| Entry::new(&self.all.label, group));
+        }
+    }
+
+    /// Shows what this server has, and only that.
+    fn follow(&mut self, store: &Store, backend: &Backend, label: &str, metrics: &ServerMetrics) {
+        let name = &backend.name;
+        self.all.show(store, label, |r| _ = server_metrics(r, name, label));
+        match &mut self.probes {
+            Some(entry) if backend.health.is_some() => entry.show(store, label, |r| _ = probe_metrics(r, name, label)),
+            Some(entry) => entry.withdraw(store),
+            None => {}
+        }
+        store.register(|r| self.register_more(r, backend, metrics));
+    }
+
+    fn withdraw(&mut self, store: &Store) {
+        self.all.withdraw(store);
+        self.probes.iter_mut().for_each(|entry| entry.withdraw(store));
+    }
+}
+
 /// Series of a listener, of a backend without its servers, of a server or of a signer.
 pub struct Entry {
     label: String,
@@ -173,18 +207,17 @@ impl Telemetry {
         self.follow_signers(store, config, &mut ledger.signers);
     }
 
-    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<Entry>) {
+    fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
         let metrics = &self.backends[place];
         // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
         for (entry, server) in entries.iter_mut().zip(&backend.servers) {
-            if server.retired.is_none() && entry.label != server_label(server) {
+            if server.retired.is_none() && entry.all.label != server_label(server) {
                 entry.withdraw(store);
             }
         }
         for (place, server) in backend.live_servers() {
             if let Some(entry) = entries.get_mut(place) {
-                let label = server_label(server);
-                entry.show(store, &label, |r| _ = server_metrics(r, &backend.name, &label));
+                entry.follow(store, backend, &server_label(server), &metrics.servers[place]);
             }
         }
         let mut later = Vec::new();
@@ -241,22 +274,24 @@ pub fn register_servers(
     r: &mut Registry,
     backend: &Backend,
     metrics: &BackendMetrics,
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<ServerEntries>,
 ) -> Vec<ServerMetrics> {
     let (known, mut later) = (entries.len(), Vec::new());
     for server in &backend.servers[known..] {
         let label = server_label(server);
-        match entries.iter().position(|entry| entry.label == label && entry.shown) {
+        match entries.iter().position(|entry| entry.all.label == label && entry.all.shown) {
             Some(place) if place < known => later.push(metrics.servers[place].clone()),
             Some(place) => later.push(later[place - known].clone()),
             None => {
                 let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
-                entries.push(Entry::new(&label, group));
+                let mut entry = ServerEntries { all: Entry::new(&label, group), probes: None };
+                entry.register_more(r, backend, &metrics);
+                entries.push(entry);
                 later.push(metrics);
                 continue;
             }
         }
-        entries.push(Entry { label, group: None, shown: true });
+        entries.push(ServerEntries { all: Entry { label, group: None, shown: true }, probes: None });
     }
     later
 }

@@ -24,6 +24,7 @@ use tokio::time::{interval, sleep, timeout};
 use super::message::{Channel, Message, SESSIONS_BYTES_MAX, SecretKind, word};
 use super::predecessors::{Predecessors, unix_seconds};
 use super::{ANSWER_WAIT, CONVERSATIONS_MAX, Failure, PROTOCOL, READY_WAIT};
+use crate::health::Health;
 use crate::reload::Shown;
 use crate::service;
 use crate::snapshot::Snapshot;
@@ -77,6 +78,7 @@ pub struct Property {
     pub shown: Rc<RefCell<Shown>>,
     pub store: Arc<Store>,
     pub telemetry: Arc<Telemetry>,
+    pub health: Health,
     pub own: Own,
     /// As it is in the configuration, with another handle on the socket.
     pub admin: Option<(String, OwnedFd)>,
@@ -435,6 +437,9 @@ impl Handover {
             description["kind"] = json!("predecessor");
             give(channel, description, &[file.as_fd()]).await?;
             items.push(Item::Predecessor);
+        }
+        for known in property.health.hand_over() {
+            channel.say(&json!({ "word": "server", "server": known.to_json() })).await?;
         }
         channel.say(&word("offered")).await?;
         Ok(items)

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::message::{Channel, Message, SecretKind, receive_now, send_now, word};
 use super::predecessors::Description;
 use super::{ANSWER_WAIT, END_WAIT, Failure, PREDECESSORS_MAX, PROTOCOL, READY_WAIT, SOCKETS_MAX};
+use crate::health::KnownServer;
 use crate::sockets::{Inherited, Wish};
 
 /// A conversation with the process that serves, up to the point where this one is ready.
@@ -41,6 +42,8 @@ pub struct Estate {
     /// Processes that drain, with the conversations in which they tell of it.
     pub predecessors: Vec<(Description, OwnedFd)>,
     pub tickets: Option<Tickets>,
+    /// What it thinks of its servers.
+    pub health: Vec<KnownServer>,
 }
 
 /// A socket that is not a listener's, with where it is.
@@ -95,6 +98,9 @@ impl Takeover {
                         )
                     })?;
                     place += 1;
+                }
+                Message::Word(value) if value["word"] == "server" => {
+                    self.estate.health.extend(KnownServer::from_json(&value["server"]));
                 }
                 Message::Word(value) if value["word"] == "offered" => return Ok(()),
                 Message::Secret { kind: SecretKind::TicketKeys, bytes, .. } => {

@@ -6,48 +6,67 @@ use std::time::SystemTime;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 use time::{Duration, OffsetDateTime};
 use x509_parser::certificate::X509Certificate;
-use x509_parser::extensions::GeneralName;
+use x509_parser::der_parser::asn1_rs::Oid;
+use x509_parser::der_parser::oid;
+use x509_parser::extensions::{GeneralName, X509Extension};
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::Trouble;
-use crate::profile::KeyKind;
+use crate::credential::{KeyKind, Validity};
+
+/// The certificates of a file, each of which could be read; at least one.
+pub(super) struct Parsed<'a>(Vec<X509Certificate<'a>>);
 
 /// What is needed of a leaf once it is loaded.
 pub(super) struct Leaf {
     /// Or the name of a type that is not supported.
     pub kind: Result<KeyKind, String>,
     pub names: Vec<Box<str>>,
+    pub validity: Validity,
+    /// Clients are to refuse it without a stapled response (RFC 7633).
+    pub must_staple: bool,
+    signed_with_sha1: bool,
 }
 
-impl Leaf {
-    /// Of the first certificate. All of them must be readable.
-    pub fn inspect(chain: &[CertificateDer<'_>], path: &Path) -> Result<Leaf, Trouble> {
-        let parsed = parse(chain, path)?;
-        Ok(Leaf { kind: key_kind(parsed[0].public_key()), names: dns_names(&parsed[0]) })
+/// The places of certificates in a chain that is in order; none where it is as it should be.
+pub(super) type Order = Option<Vec<usize>>;
+
+impl<'a> Parsed<'a> {
+    pub fn new(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Parsed<'a>, Trouble> {
+        if chain.is_empty() {
+            return Err(super::no_certificate(path));
+        }
+        Ok(Parsed(parse(chain, path)?))
     }
-}
 
-/// The SubjectPublicKeyInfo of a certificate.
-pub(super) fn public_key(
-    certificate: &CertificateDer<'_>,
-    path: &Path,
-) -> Result<SubjectPublicKeyInfoDer<'static>, Trouble> {
-    let parsed = parse(std::slice::from_ref(certificate), path)?;
-    Ok(parsed[0].public_key().raw.to_vec().into())
-}
+    pub fn leaf(&self, order: &Order) -> Leaf {
+        let leaf = &self.0[order.as_ref().map_or(0, |order| order[0])];
+        let is_tls_feature = |extension: &X509Extension<'_>| extension.oid == TLS_FEATURE;
+        Leaf {
+            kind: key_kind(leaf.public_key()),
+            names: dns_names(leaf),
+            validity: validity(leaf),
+            must_staple: leaf.extensions().iter().any(is_tls_feature),
+            signed_with_sha1: SHA1_SIGNATURES.contains(&leaf.signature_algorithm.algorithm),
+        }
+    }
 
-/// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is already
-/// so is left alone, and one that can be put in order in one way only is, with a warning.
-pub(super) fn order(
-    chain: Vec<CertificateDer<'static>>,
-    public_key: &SubjectPublicKeyInfoDer<'_>,
-    chain_path: &Path,
-    key_path: &Path,
-) -> Result<(Vec<CertificateDer<'static>>, Option<Trouble>), Trouble> {
-    let order = {
-        let parsed = parse(&chain, chain_path)?;
+    /// SubjectPublicKeyInfo of the first.
+    pub fn public_key(&self) -> SubjectPublicKeyInfoDer<'static> {
+        self.0[0].public_key().raw.to_vec().into()
+    }
+
+    /// Puts the certificate of this key first, and each other one behind one that it has issued. A chain that is already
+    /// so is left alone, and one that can be put in order in one way only is.
+    pub fn order(
+        &self,
+        public_key: &SubjectPublicKeyInfoDer<'_>,
+        chain_path: &Path,
+        key_path: &Path,
+    ) -> Result<Order, Trouble> {
+        let parsed = &self.0;
         let ours = |index: &usize| parsed[*index].public_key().raw == public_key.as_ref();
         let mut leaves = (0..parsed.len()).filter(ours);
         let Some(leaf) = leaves.next() else {
@@ -55,21 +74,29 @@ pub(super) fn order(
             let fix = format!("put the key of {} and its chain together", subject(&parsed[0]));
             return Err(Trouble::error(key_path, what, fix));
         };
-        if leaf == 0 && is_in_order(&parsed) {
-            None
+        if leaf == 0 && is_in_order(parsed) {
+            Ok(None)
         } else if leaves.next().is_some() {
-            return Err(ambiguous(chain_path, "the key belongs to more than one of the certificates"));
+            Err(ambiguous(chain_path, "the key belongs to more than one of the certificates"))
         } else {
-            Some(sort(&parsed, leaf).map_err(|why| ambiguous(chain_path, &why))?)
+            Ok(Some(sort(parsed, leaf).map_err(|why| ambiguous(chain_path, &why))?))
         }
-    };
+    }
+}
+
+/// The chain in this order, and a warning if it was not.
+pub(super) fn put_in_order(
+    chain: Vec<CertificateDer<'static>>,
+    order: Order,
+    path: &Path,
+) -> (Vec<CertificateDer<'static>>, Option<Trouble>) {
     let Some(order) = order else {
-        return Ok((chain, None));
+        return (chain, None);
     };
     let repaired = order.iter().map(|&index| chain[index].clone()).collect();
     let what = "the certificates are not in order: the server's own must come first, then each one's issuer";
     let fix = "they are served in the right order; sort the file to be rid of this warning";
-    Ok((repaired, Some(Trouble::warning(chain_path, what, fix))))
+    (repaired, Some(Trouble::warning(path, what, fix)))
 }
 
 /// Every certificate behind the first has issued one before it. A bundle with cross-signed intermediates is not a
@@ -104,32 +131,32 @@ fn ambiguous(path: &Path, why: &str) -> Trouble {
     Trouble::error(path, what, "keep the server's own certificate first, then each one's issuer, and nothing else")
 }
 
-/// What does not stop a leaf from being served.
-pub(super) fn worries(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -> Vec<Trouble> {
-    let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
-        return Vec::new();
-    };
-    let mut worries: Vec<Trouble> = validity(&leaf, now, path).into_iter().collect();
-    if let Some(left) = ends_soon(&leaf, OffsetDateTime::from(now)) {
-        let not_after = leaf.validity().not_after.to_datetime();
-        let what = format!("the certificate expires on {}, in {}", not_after.date(), days(left));
-        worries.push(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"));
+impl Leaf {
+    /// What does not stop it from being served, but for its age.
+    pub fn worries(&self, path: &Path) -> Vec<Trouble> {
+        let mut worries = Vec::new();
+        if self.names.is_empty() {
+            let what = "the certificate names no DNS name (subjectAltName)";
+            let fix = "clients refuse it by name; it is served only where no other certificate fits";
+            worries.push(Trouble::warning(path, what, fix));
+        }
+        if self.signed_with_sha1 {
+            let what = "the certificate is signed with SHA-1";
+            worries.push(Trouble::warning(path, what, "have it issued again: clients refuse it"));
+        }
+        worries
     }
-    if dns_names(&leaf).is_empty() {
-        let what = "the certificate names no DNS name (subjectAltName)";
-        let fix = "clients refuse it by name; it is served only where no other certificate fits";
-        worries.push(Trouble::warning(path, what, fix));
-    }
-    if SHA1_SIGNATURES.contains(&leaf.signature_algorithm.algorithm.to_id_string().as_str()) {
-        let what = "the certificate is signed with SHA-1";
-        worries.push(Trouble::warning(path, what, "have it issued again: clients refuse it"));
-    }
-    worries
 }
 
-/// Seconds since 1970; of a leaf that has been inspected.
-pub(super) fn not_after(leaf: &CertificateDer<'_>) -> i64 {
-    X509Certificate::from_der(leaf).map_or(0, |(_, leaf)| leaf.validity().not_after.timestamp())
+/// What the age of a leaf that is served gives reason to say.
+pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<Trouble> {
+    let invalid = invalidity(validity, now, path);
+    if invalid.is_some() {
+        return invalid;
+    }
+    let left = ends_soon(validity, now)?;
+    let what = format!("the certificate expires on {}, in {}", date(validity.not_after), days(left));
+    Some(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"))
 }
 
 /// Whether it is the certificate of an authority, which is not meant to be served by itself.
@@ -137,26 +164,18 @@ pub(super) fn is_authority(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate).is_ok_and(|(_, certificate)| certificate.is_ca())
 }
 
-/// Whether clients are to refuse the leaf without a stapled response (RFC 7633).
-pub(super) fn must_staple(leaf: &CertificateDer<'_>) -> bool {
-    const TLS_FEATURE: &str = "1.3.6.1.5.5.7.1.24";
-    X509Certificate::from_der(leaf)
-        .is_ok_and(|(_, leaf)| leaf.extensions().iter().any(|extension| extension.oid.to_id_string() == TLS_FEATURE))
-}
-
-/// Whether a certificate is for this key.
-pub(super) fn is_for(certificate: &CertificateDer<'_>, public_key: &SubjectPublicKeyInfoDer<'_>) -> bool {
-    X509Certificate::from_der(certificate)
-        .is_ok_and(|(_, certificate)| certificate.public_key().raw == public_key.as_ref())
+/// The SubjectPublicKeyInfo of those that can be read.
+pub(super) fn public_keys(chain: &[CertificateDer<'_>]) -> Vec<Vec<u8>> {
+    let key = |(_, certificate): (&[u8], X509Certificate<'_>)| certificate.public_key().raw.to_vec();
+    chain.iter().filter_map(|der| X509Certificate::from_der(der).ok().map(key)).collect()
 }
 
 /// What is left of a certificate that should have been renewed: less than two weeks, or, of one that is short-lived by
 /// design, less than a third of its life.
-fn ends_soon(leaf: &X509Certificate<'_>, now: OffsetDateTime) -> Option<Duration> {
-    let not_before = leaf.validity().not_before.to_datetime();
-    let not_after = leaf.validity().not_after.to_datetime();
-    let left = not_after - now;
-    let soon = RENEWAL.min((not_after - not_before) / 3);
+fn ends_soon(Validity { not_before, not_after }: Validity, now: SystemTime) -> Option<Duration> {
+    let left =
+        Duration::seconds(not_after) - Duration::try_from(now.duration_since(SystemTime::UNIX_EPOCH).ok()?).ok()?;
+    let soon = RENEWAL.min(Duration::seconds(not_after.saturating_sub(not_before)) / 3);
     (left.is_positive() && left < soon).then_some(left)
 }
 
@@ -164,26 +183,41 @@ const RENEWAL: Duration = Duration::days(14);
 
 /// What does not stop a certificate from being shown to others than clients.
 pub(super) fn age(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
-    validity(&X509Certificate::from_der(leaf).ok()?.1, now, path)
+    invalidity(validity(&X509Certificate::from_der(leaf).ok()?.1), now, path)
 }
 
-fn validity(leaf: &X509Certificate<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
-    let now = OffsetDateTime::from(now);
-    let not_before = leaf.validity().not_before.to_datetime();
-    let not_after = leaf.validity().not_after.to_datetime();
+fn validity(leaf: &X509Certificate<'_>) -> Validity {
+    let (not_before, not_after) = (&leaf.validity().not_before, &leaf.validity().not_after);
+    Validity { not_before: not_before.timestamp(), not_after: not_after.timestamp() }
+}
+
+fn invalidity(Validity { not_before, not_after }: Validity, now: SystemTime, path: &Path) -> Option<Trouble> {
+    let now = seconds(now);
     if now > not_after {
-        let what = format!("the certificate expired on {}, {} ago", not_after.date(), days(now - not_after));
+        let ago = days(Duration::seconds(now - not_after));
+        let what = format!("the certificate expired on {}, {ago} ago", date(not_after));
         return Some(Trouble::warning(path, what, "renew it: it is refused by those who are shown it"));
     }
     if now < not_before {
-        let what = format!("the certificate is not valid before {}, in {}", not_before.date(), days(not_before - now));
+        let ahead = days(Duration::seconds(not_before - now));
+        let what = format!("the certificate is not valid before {}, in {ahead}", date(not_before));
         let fix = "wait, or check this machine's clock: it is refused by those who are shown it";
         return Some(Trouble::warning(path, what, fix));
     }
     None
 }
 
-const SHA1_SIGNATURES: [&str; 3] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1", "1.3.14.3.2.29"];
+fn seconds(time: SystemTime) -> i64 {
+    OffsetDateTime::from(time).unix_timestamp()
+}
+
+/// In UTC.
+fn date(seconds: i64) -> String {
+    OffsetDateTime::from_unix_timestamp(seconds).map_or_else(|_| "?".into(), |time| time.date().to_string())
+}
+
+const SHA1_SIGNATURES: [Oid<'static>; 3] = [oid!(1.2.840.113549.1.1.5), oid!(1.2.840.10045.4.1), oid!(1.3.14.3.2.29)];
+const TLS_FEATURE: Oid<'static> = oid!(1.3.6.1.5.5.7.1.24);
 
 pub(super) fn days(span: Duration) -> String {
     match span.whole_days() {

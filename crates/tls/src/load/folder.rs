@@ -1,14 +1,16 @@
 //! A folder of certificates: files with chain and key together, or keys and the chains that belong to them apart, as
 //! certbot (`fullchain.pem`, `privkey.pem`) and Kubernetes (`tls.crt`, `tls.key`) leave them.
 
-use std::fs;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, DirEntry, FileType};
 use std::path::{Path, PathBuf};
 
 use propylon_crypto::PrivateKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::{Bundle, Trouble, chain, pem, worry_about_readers};
+use super::pem::Contents;
+use super::{Bundle, Trouble, chain, pem};
 
 /// What is looked at; a folder may hold a README and OCSP responses as well.
 const EXTENSIONS: [&str; 4] = ["pem", "crt", "cer", "key"];
@@ -27,32 +29,25 @@ struct Keys {
     keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
 }
 
-/// With a signer chains without keys are as good as those with them.
-pub(super) fn bundles(directory: &Path, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
+/// Puts together what files hold that have chains or keys alone. With a signer chains without keys are as good as those
+/// with them.
+pub(super) fn pair(parts: Vec<(PathBuf, Contents)>, signer: bool, troubles: &mut Vec<Trouble>) -> Vec<Bundle> {
     let (mut bundles, mut chains, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-    let before = troubles.len();
-    for path in files(directory, troubles) {
-        let file = match pem::read(&path) {
-            Ok(file) => file,
-            Err(trouble) => {
-                troubles.push(trouble);
-                continue;
-            }
-        };
-        worry_about_readers(&file, &path, troubles);
-        match (file.certificates.is_empty(), file.keys.is_empty()) {
-            (false, true) => chains.push(Chain { path, certificates: file.certificates, claimed: false }),
-            (true, false) => keys.push(Keys { path, keys: file.keys }),
-            (_, _) => bundles.push(Bundle {
-                chain_path: path.clone(),
-                key_path: path,
-                chain: file.certificates,
-                keys: file.keys,
-            }),
+    for (path, file) in parts {
+        match file.keys.is_empty() {
+            true => chains.push(Chain { path, certificates: file.certificates, claimed: false }),
+            false => keys.push(Keys { path, keys: file.keys }),
+        }
+    }
+    // Read once each, and not again for every key: a folder may hold them by the ten thousands.
+    let mut by_key: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+    for (index, chain) in chains.iter().enumerate().filter(|_| !keys.is_empty()) {
+        for key in chain::public_keys(&chain.certificates) {
+            by_key.entry(key).or_default().push(index);
         }
     }
     for file in keys {
-        bundles.extend(with_chain(file, &mut chains, troubles));
+        bundles.extend(with_chain(file, &mut chains, &by_key, troubles));
     }
     chains.retain(|chain| !chain.claimed && !chain::is_authority(&chain.certificates[0]));
     if signer {
@@ -62,16 +57,20 @@ pub(super) fn bundles(directory: &Path, signer: bool, troubles: &mut Vec<Trouble
         let fix = "add its key to the folder, or take the certificate out of it";
         troubles.push(Trouble::error(&chain.path, "there is no private key for this certificate in the folder", fix));
     }
-    if bundles.is_empty() && troubles.len() == before {
-        let fix = "add one, as .pem, or as .crt and .key";
-        troubles.push(Trouble::error(directory, "the directory has no certificate with its private key", fix));
-    }
     bundles
 }
 
-/// All that may be part of a certificate.
-pub(crate) fn files(directory: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
-    named(directory, &EXTENSIONS, troubles)
+/// All that may be part of a certificate, by name, and the OCSP responses beside it.
+pub(crate) struct Listing {
+    pub files: Vec<PathBuf>,
+    pub responses: HashSet<PathBuf>,
+}
+
+pub(crate) fn list(directory: &Path, troubles: &mut Vec<Trouble>) -> Listing {
+    let all = named(directory, &[&EXTENSIONS[..], &["ocsp"]].concat(), troubles);
+    let is_response = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "ocsp");
+    let (responses, files) = all.into_iter().partition::<Vec<_>, _>(is_response);
+    Listing { files, responses: responses.into_iter().collect() }
 }
 
 /// The `*.pem` alone: where no keys belong, of authorities and revocation lists.
@@ -97,22 +96,30 @@ fn named(directory: &Path, extensions: &[&str], troubles: &mut Vec<Trouble>) -> 
     let is_meant = |path: &PathBuf| {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        extensions.iter().any(|known| known.eq_ignore_ascii_case(extension)) && !hidden && !path.is_dir()
+        extensions.iter().any(|known| known.eq_ignore_ascii_case(extension)) && !hidden
     };
-    let mut files: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_meant(path)).collect();
+    // The listing knows of all but links what they are.
+    let is_folder =
+        |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir() || leads_to_folder(kind, entry));
+    let entries = entries.flatten().filter(|entry| is_meant(&entry.path()) && !is_folder(entry));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     files
+}
+
+fn leads_to_folder(kind: FileType, entry: &DirEntry) -> bool {
+    kind.is_symlink() && entry.path().is_dir()
 }
 
 /// The longest chain of each certificate.
 fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
     chains.sort_by_key(|chain| std::cmp::Reverse(chain.certificates.len()));
     let mut bundles: Vec<Bundle> = Vec::new();
+    let mut known = HashSet::new();
     for Chain { path, certificates, .. } in chains {
-        if bundles.iter().all(|longer| longer.chain[0] != certificates[0]) {
+        if known.insert(certificates[0].clone()) {
             let key_path = path.clone();
-            bundles.push(Bundle { chain_path: path, key_path, chain: certificates, keys: Vec::new() });
+            bundles.push(Bundle { chain_path: path, key_path, chain: certificates, keys: Vec::new(), seen: None });
         }
     }
     bundles.sort_by(|one, other| one.chain_path.cmp(&other.chain_path));
@@ -120,7 +127,12 @@ fn without_keys(mut chains: Vec<Chain>) -> Vec<Bundle> {
 }
 
 /// A key with the longest chain that is for it: certbot's folder has the leaf alone beside the whole chain.
-fn with_chain(file: Keys, chains: &mut [Chain], troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+fn with_chain(
+    file: Keys,
+    chains: &mut [Chain],
+    by_key: &HashMap<Vec<u8>, Vec<usize>>,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Bundle> {
     let Keys { path, keys } = file;
     let mut chain = None;
     if let [key] = keys.as_slice() {
@@ -129,17 +141,15 @@ fn with_chain(file: Keys, chains: &mut [Chain], troubles: &mut Vec<Trouble>) -> 
             troubles.push(Trouble::error(&path, what, super::SUPPORTED_KEYS));
             return None;
         };
-        for candidate in chains.iter_mut() {
-            if candidate.certificates.iter().any(|certificate| chain::is_for(certificate, &key.public_info().into())) {
-                candidate.claimed = true;
-                let longest: &mut Option<&Chain> = &mut chain;
-                if longest.is_none_or(|longest| candidate.certificates.len() > longest.certificates.len()) {
-                    *longest = Some(candidate);
-                }
+        for &index in by_key.get(key.public_info()).into_iter().flatten() {
+            let len = chains[index].certificates.len();
+            chains[index].claimed = true;
+            if chain.is_none_or(|longest: usize| len > chains[longest].certificates.len()) {
+                chain = Some(index);
             }
         }
     }
-    let Some(chain) = chain else {
+    let Some(chain) = chain.map(|index| &chains[index]) else {
         let what = match keys.len() {
             1 => "no certificate in the folder belongs to this private key".to_string(),
             many => format!("there are {many} private keys in this file and no certificate"),
@@ -147,5 +157,5 @@ fn with_chain(file: Keys, chains: &mut [Chain], troubles: &mut Vec<Trouble>) -> 
         troubles.push(Trouble::error(&path, what, "put one key beside its chain"));
         return None;
     };
-    Some(Bundle { chain_path: chain.path.clone(), key_path: path, chain: chain.certificates.clone(), keys })
+    Some(Bundle { chain_path: chain.path.clone(), key_path: path, chain: chain.certificates.clone(), keys, seen: None })
 }

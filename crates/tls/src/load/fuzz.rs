@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{Bundle, assemble, ocsp, pem};
 use crate::compression::Compressed;
-use crate::profile::Credential;
+use crate::credential::{Interner, Material};
 
 /// A file with chain and key, and the OCSP response beside it: a credential that can be used, or reasons.
 pub fn certificates(text: &[u8], response: &[u8]) {
@@ -15,23 +15,27 @@ pub fn certificates(text: &[u8], response: &[u8]) {
         Ok(file) => file,
         Err(trouble) => return assert!(!trouble.what.is_empty() && !trouble.fix.is_empty()),
     };
-    let bundle = Bundle { chain_path: path.into(), key_path: path.into(), chain: file.certificates, keys: file.keys };
+    let bundle = Bundle {
+        chain_path: path.into(),
+        key_path: path.into(),
+        chain: file.certificates,
+        keys: file.keys,
+        seen: None,
+    };
     let mut troubles = Vec::new();
-    match assemble(bundle, None, now, &mut troubles) {
-        Some(credential) => used(&credential, response, now),
+    match assemble(bundle, None, &Interner::default(), &mut troubles) {
+        Some(material) => used(&material, response, now),
         None => assert!(!troubles.is_empty(), "refused without a reason"),
     }
     assert!(troubles.iter().all(|trouble| !trouble.what.is_empty() && !trouble.fix.is_empty()));
 }
 
-fn used(credential: &Credential, response: &[u8], now: SystemTime) {
-    assert!(!credential.chain.is_empty());
-    assert!(
-        credential.names.iter().all(|name| !name.is_empty() && !name.bytes().any(|byte| byte.is_ascii_uppercase()))
-    );
-    let staple = ocsp::read_response(response, credential, now).ok();
-    Compressed::new(&credential.chain, staple.as_ref().map(|staple| staple.response.as_slice()));
-    crate::resolver::key_of(credential);
+fn used(material: &Material, response: &[u8], now: SystemTime) {
+    assert!(material.names.iter().all(|name| !name.is_empty() && !name.bytes().any(|byte| byte.is_ascii_uppercase())));
+    let staple = ocsp::read_response(response, &material.chain.leaf, now).ok();
+    Compressed::new(material.chain.iter(), staple.as_ref().map(|staple| staple.response.as_slice()));
+    material.key();
+    super::chain::aging(material.validity, now, &material.path);
 }
 
 #[cfg(test)]

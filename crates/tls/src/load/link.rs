@@ -61,7 +61,8 @@ pub(super) fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
             Trouble::error(path, what, SUPPORTED_KEYS)
         })?;
-        let (chain, repaired) = chain::order(bundle.chain, &public_key, path, path)?;
+        let order = chain::Parsed::new(&bundle.chain, path)?.order(&public_key, path, path)?;
+        let (chain, repaired) = chain::put_in_order(bundle.chain, order, path);
         troubles.extend(repaired);
         troubles.extend(chain::age(&chain[0], now, path));
         Ok((chain, key))

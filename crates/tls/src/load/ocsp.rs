@@ -7,12 +7,13 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
+use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use super::Trouble;
+use crate::credential::Staple;
 use crate::finding::Severity;
-use crate::profile::{Credential, Staple};
 
 /// Responses are 0.5 to 3 KB.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
@@ -21,7 +22,7 @@ const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 pub(super) fn staple(
     path: &Path,
     named: bool,
-    credential: &Credential,
+    leaf: &CertificateDer<'_>,
     now: SystemTime,
     troubles: &mut Vec<Trouble>,
 ) -> Option<Staple> {
@@ -37,7 +38,7 @@ pub(super) fn staple(
             return None;
         }
     };
-    match read_response(&der, credential, now) {
+    match read_response(&der, leaf, now) {
         Ok(staple) => Some(staple),
         Err(what) => {
             troubles.push(Trouble::warning(path, what, REFRESH));
@@ -47,10 +48,10 @@ pub(super) fn staple(
 }
 
 /// Or what speaks against stapling it.
-pub(super) fn read_response(der: &[u8], credential: &Credential, now: SystemTime) -> Result<Staple, String> {
+pub(super) fn read_response(der: &[u8], leaf: &CertificateDer<'_>, now: SystemTime) -> Result<Staple, String> {
     let now = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let answer = parse(der).ok_or_else(|| "this is not an OCSP response in DER".to_string())?;
-    let until = judge(&answer, credential, now)?;
+    let until = judge(&answer, leaf, now)?;
     Ok(Staple { response: der.to_vec(), until })
 }
 
@@ -61,12 +62,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Until when it may be shown.
-fn judge(answer: &Answer<'_>, credential: &Credential, now: i64) -> Result<Option<i64>, String> {
+fn judge(answer: &Answer<'_>, leaf: &CertificateDer<'_>, now: i64) -> Result<Option<i64>, String> {
     let single = match answer {
         Answer::Unsuccessful(status) => {
             return Err(format!("the OCSP responder has refused to answer (status {status})"));
         }
-        Answer::Singles(singles) => singles.iter().find(|single| single.is_for(credential)),
+        Answer::Singles(singles) => singles.iter().find(|single| single.is_for(leaf)),
     };
     let Some(single) = single else {
         return Err("the OCSP response is not about this certificate".into());
@@ -114,8 +115,8 @@ enum Status {
 }
 
 impl Single<'_> {
-    fn is_for(&self, credential: &Credential) -> bool {
-        let Ok((_, leaf)) = X509Certificate::from_der(&credential.chain[0]) else { return false };
+    fn is_for(&self, leaf: &CertificateDer<'_>) -> bool {
+        let Ok((_, leaf)) = X509Certificate::from_der(leaf) else { return false };
         const SHA1: &[u8] = &[0x2b, 0x0e, 0x03, 0x02, 0x1a];
         const SHA256: &[u8] = &[0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01];
         let issuer = leaf.issuer().as_raw();

@@ -1,28 +1,34 @@
 //! One PEM file: its certificates and keys, in whatever order.
 
-use std::fs::{self, File};
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use rustls_pki_types::pem::{PemObject, SectionKind};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::Trouble;
+use crate::watch::Look;
 
 pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
     pub world_readable: bool,
+    /// Absent where the file must be read again to be sure of what it holds.
+    pub look: Option<Look>,
 }
 
 /// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
-    let (text, world_readable) = text(path).map_err(|error| unreadable(path, &error))?;
-    parse(&text, world_readable, path)
+    let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
+    let world_readable = metadata.permissions().mode() & 0o004 != 0;
+    let look = Look::settled(&metadata, SystemTime::now());
+    Ok(Contents { look, ..parse(&text, world_readable, path)? })
 }
 
 pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Contents, Trouble> {
@@ -33,7 +39,7 @@ pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Co
     if has_encrypted_key(text) {
         return Err(encrypted(path));
     }
-    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable };
+    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable, look: None };
     for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text) {
         match section {
             Ok((SectionKind::Certificate, der)) => contents.certificates.push(der.into()),
@@ -77,14 +83,15 @@ pub(super) fn bytes(path: &Path, max: u64) -> Result<Vec<u8>, Trouble> {
     Ok(bytes)
 }
 
-fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, bool)> {
-    let metadata = fs::metadata(path)?;
+fn text(path: &Path) -> io::Result<(Zeroizing<Vec<u8>>, Metadata)> {
+    // Of the very file that is read: one renamed over it meanwhile looks different.
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
     // Room for all of it at once: a buffer that grows leaves copies of the key behind.
     let room = metadata.len().min(FILE_BYTES_MAX) as usize + 2;
     let mut text = Zeroizing::new(Vec::with_capacity(room));
-    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
-    let world_readable = metadata.permissions().mode() & 0o004 != 0;
-    Ok((text, world_readable))
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    Ok((text, metadata))
 }
 
 pub(super) fn unreadable(path: &Path, error: &io::Error) -> Trouble {

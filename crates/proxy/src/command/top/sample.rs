@@ -241,7 +241,7 @@ impl Change<'_> {
             let own = [("backend", name.as_str()), ("server", address.as_str())];
             Server {
                 backend: name.clone(),
-                state: state(server),
+                state: text(&server["health"]["state"]),
                 requests: self.rate("propylon_server_requests_total", &own),
                 connections: number(&server["connections"]),
                 idle: number(&server["connections_idle"]),
@@ -290,11 +290,6 @@ fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
     Some(low + (bound - low) * (share * all - below) / (count - below))
 }
 
-fn state(server: &Value) -> String {
-    let state = [&server["state"], &server["health"]["state"], &server["health"]].into_iter().find_map(Value::as_str);
-    state.unwrap_or("").to_string()
-}
-
 fn certificates(now: &Value) -> Vec<Certificate> {
     let today =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
@@ -332,7 +327,8 @@ pub mod tests {
                     "listeners": [{ "name": "web", "connections": 5, "requests_in_progress": 1 }],
                     "certificates": [{ "name": "shop.test", "type": "ecdsa", "not_after": 0 }],
                     "backends": [{ "name": "app", "client_connections": 30, "queued": 2, "servers": [
-                        { "address": "127.0.0.1:1", "connections": 3, "connections_idle": 1, "state": "up" },
+                        { "address": "127.0.0.1:1", "connections": 3, "connections_idle": 1,
+                          "health": { "state": "up", "usable": true } },
                     ] }],
                 },
                 "metrics": [
@@ -355,6 +351,7 @@ pub mod tests {
         assert!((web.p99.unwrap() - 0.0198).abs() < 1e-9, "{:?}", web.p99);
         assert_eq!(figures.cpu, 0.5);
         assert_eq!(figures.servers[0].clients_per_connection, Some(10.0));
+        assert_eq!(figures.servers[0].state, "up");
     }
 
     #[test]

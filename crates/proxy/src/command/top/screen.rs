@@ -128,7 +128,8 @@ fn listener(listener: &Listener) -> Row<'static> {
 fn server(server: &Server) -> Row<'static> {
     let state = match server.state.as_str() {
         "" => Cell::from("-"),
-        "up" => Cell::from("up"),
+        // Not probed: nothing is known against it.
+        fit @ ("up" | "unknown") => Cell::from(fit.to_string()),
         other => Cell::from(other.to_string()).style(Style::new().fg(Color::Red)),
     };
     Row::new([

@@ -1,6 +1,6 @@
 //! Requests as the server gets them, byte for byte.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use propylon_config::Forwarded;
 
@@ -204,4 +204,16 @@ fn an_open_quote_does_not_swallow_the_next_hop() {
     let out = forwarded(&get("Forwarded: for=1\r\nForwarded: for=\"2\\\"\r\n"), with);
     let expected = "\r\nForwarded: for=1, for=192.0.2.7;host=a;proto=https\r\n";
     assert!(out.contains(expected), "{out}");
+}
+
+#[test]
+fn addresses_are_written_as_the_standard_library_writes_them() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let drawn = std::iter::repeat_with(|| Ipv4Addr::from_bits(random.u32(..)));
+    let edges = [[0, 0, 0, 0], [9, 10, 99, 100], [199, 200, 249, 250], [255; 4]].map(Ipv4Addr::from);
+    for address in edges.into_iter().chain(drawn.take(1000)) {
+        let written = ClientAddress::new(address.into());
+        assert_eq!(written.as_bytes(), address.to_string().as_bytes());
+        assert_eq!(ClientAddress::new(address.to_ipv6_mapped().into()).as_bytes(), written.as_bytes());
+    }
 }

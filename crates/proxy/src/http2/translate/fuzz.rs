@@ -30,9 +30,9 @@ pub fn translate(input: &[u8]) {
 
 /// Either refused, or text that reads as what was asked and as nothing more.
 pub fn check(pseudo: &Pseudo<'_>, fields: &[(&[u8], &[u8])], end: bool) {
-    let key = websocket_key(&mut fastrand::Rng::with_seed(1));
+    let mut random = fastrand::Rng::with_seed(1);
     let mut text = Vec::new();
-    if write_head(pseudo, || fields.iter().copied(), end, &key, &mut text).is_err() {
+    if write_head(pseudo, || fields.iter().copied(), end, &mut random, &mut text).is_err() {
         return;
     }
     let mut head = RequestHead::default();

@@ -13,10 +13,10 @@ type Pairs<'a> = &'a [(&'a str, &'a [u8])];
 
 /// What a request comes to: its text, or the word that it is refused with, here or by the parser.
 fn text(pseudo: &Pseudo<'_>, fields: Pairs<'_>, end: bool) -> Result<String, &'static str> {
-    let key = websocket_key(&mut fastrand::Rng::with_seed(1));
+    let mut random = fastrand::Rng::with_seed(1);
     let fields = || fields.iter().map(|(name, value)| (name.as_bytes(), *value));
     let mut out = Vec::new();
-    write_head(pseudo, fields, end, &key, &mut out).map_err(|reject| reject.reason)?;
+    write_head(pseudo, fields, end, &mut random, &mut out).map_err(|reject| reject.reason)?;
     let mut head = RequestHead::default();
     match parse_request(&out, &Limits { head_bytes: 65536, headers: 200 }, &mut head) {
         Ok(Parsed::Complete) => Ok(String::from_utf8_lossy(&out).into_owned()),

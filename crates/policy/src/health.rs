@@ -1,0 +1,411 @@
+//! Whether a server is fit for requests: what probes find and what its answers have been, in one verdict with its reason
+//! and its time.
+//!
+//! This is what the whole engine knows, at its own pace; what one core learns in the moment is in `suspect`.
+
+use std::sync::Arc;
+
+/// A probe comes so much earlier or later, by chance: servers are not asked in step.
+const JITTER_PERCENT: u64 = 10;
+/// Why a place gets nothing that has no server any more.
+const GONE: &str = "removed";
+/// Why a server is down that has to rise first.
+const UNCHECKED: &str = "not checked yet";
+
+/// Why a server is not fit: for people.
+pub type Reason = Arc<str>;
+
+/// What is thought of a server. Times are in milliseconds of any clock that does not go backwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nobody has asked it yet, or nobody ever will: it is taken for fit.
+    Unknown,
+    Up,
+    /// Probes have failed.
+    Down(Reason),
+    /// Its answers were worse than they may be. It comes back by itself.
+    Ejected {
+        reason: Reason,
+        until: u64,
+    },
+    /// Somebody wants it to get no new requests.
+    Draining(Reason),
+}
+
+/// How a backend's servers are judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    pub probes: Option<Probes>,
+    pub outliers: Option<Outliers>,
+}
+
+/// How often the same has to be found before it is believed.
+#[derive(Clone, Copy, Debug)]
+pub struct Probes {
+    /// Successes in a row, after which a server that was down is up. At least 1.
+    pub rise: u32,
+    /// Failures in a row, after which one that was up is down. At least 1.
+    pub fall: u32,
+    /// A server is taken for fit until its first probe says otherwise.
+    pub starts_up: bool,
+}
+
+/// When a server is ejected for its answers, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Outliers {
+    /// Milliseconds between two comparisons of success rates.
+    pub interval: u64,
+    /// Failures without a success between them; 0: this is not looked at.
+    pub consecutive_failures: u64,
+    pub success_rate: Option<SuccessRate>,
+    /// The first ejection, in milliseconds; each further one is longer by as much.
+    pub ejection: u64,
+    /// The longest.
+    pub ejection_max: u64,
+    /// Share of a backend's servers that may be ejected; one may be in any case, unless it is the last that is fit.
+    pub ejected_percent_max: u32,
+}
+
+/// An ejection for a success rate that lies below the mean of its peers by more than so many standard deviations
+/// (Envoy's rule).
+#[derive(Clone, Copy, Debug)]
+pub struct SuccessRate {
+    /// Servers with enough requests that there must be for a comparison.
+    pub servers_min: usize,
+    /// Requests in the interval that make a server's rate worth comparing.
+    pub requests_min: u64,
+    /// In hundredths of a standard deviation.
+    pub deviation_percent: u32,
+}
+
+/// A verdict that is not what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub server: usize,
+    pub from: Verdict,
+    pub to: Verdict,
+}
+
+/// The servers of a backend.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    rules: Rules,
+    all: Vec<Server>,
+    /// When success rates are compared next.
+    compare_at: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    checked: Checked,
+    /// Probes in a row that contradict `checked`.
+    streak: u32,
+    outcomes: Outcomes,
+    ejected: Option<(Reason, u64)>,
+    /// Ejections that still count for the length of the next.
+    ejections: u32,
+    /// It was not ejected in this interval, not even for a part of it.
+    calm: bool,
+    /// Who wants it to get no new requests.
+    draining: Option<Reason>,
+    /// It is no server any more, only its place is held.
+    gone: bool,
+    verdict: Verdict,
+    since: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Checked {
+    Never,
+    Up,
+    Down(Reason),
+}
+
+/// What came of requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    /// Failures since the last success.
+    consecutive: u64,
+    /// In the interval.
+    successes: u64,
+    failures: u64,
+}
+
+impl Verdict {
+    /// Whether requests may go there.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Verdict::Unknown | Verdict::Up)
+    }
+
+    /// A word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Unknown => "unknown",
+            Verdict::Up => "up",
+            Verdict::Down(_) => "down",
+            Verdict::Ejected { .. } => "ejected",
+            Verdict::Draining(_) => "draining",
+        }
+    }
+
+    /// Why, where there is more to say than the word.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Verdict::Down(reason) | Verdict::Ejected { reason, .. } | Verdict::Draining(reason) => Some(reason),
+            Verdict::Unknown | Verdict::Up => None,
+        }
+    }
+}
+
+/// How long until the next probe. `random` is any 64 random bits.
+pub fn next_probe(interval: u64, random: u64) -> u64 {
+    let spread = interval * JITTER_PERCENT / 100;
+    interval - spread + random % (2 * spread + 1)
+}
+
+impl Servers {
+    pub fn new(rules: Rules, servers: usize, now: u64) -> Servers {
+        let checked = match rules.probes {
+            Some(Probes { starts_up: false, .. }) => Checked::Down(UNCHECKED.into()),
+            _ => Checked::Never,
+        };
+        let server = Server {
+            verdict: match &checked {
+                Checked::Down(reason) => Verdict::Down(Arc::clone(reason)),
+                Checked::Never | Checked::Up => Verdict::Unknown,
+            },
+            checked,
+            streak: 0,
+            outcomes: Outcomes::default(),
+            ejected: None,
+            ejections: 0,
+            calm: true,
+            draining: None,
+            gone: false,
+            since: now,
+        };
+        let compare_at = now + rules.outliers.map_or(0, |outliers| outliers.interval);
+        Servers { rules, all: vec![server; servers], compare_at }
+    }
+
+    /// What probes have found: `Err` is why it is down. None where there are no probes, or none has found anything yet.
+    pub fn found(&self, server: usize) -> Option<Result<(), Reason>> {
+        self.rules.probes?;
+        match &self.all[server].checked {
+            Checked::Never => None,
+            Checked::Up => Some(Ok(())),
+            Checked::Down(reason) => Some(Err(Arc::clone(reason))),
+        }
+    }
+
+    /// Takes over what somebody else's probes have found, as [`Servers::found`] told it there. To be followed by
+    /// [`Servers::review`].
+    pub fn inherit(&mut self, server: usize, down: Option<Reason>) {
+        if self.rules.probes.is_some() {
+            self.all[server].checked = down.map_or(Checked::Up, Checked::Down);
+        }
+    }
+
+    /// The server is gone, and nothing is asked of its place but to be held.
+    pub fn retire(&mut self, server: usize) {
+        self.all[server].gone = true;
+        self.all[server].verdict = self.all[server].judged();
+    }
+
+    /// What was known of a server by other rules, or at another place, goes on here. To be followed by [`Servers::review`].
+    pub fn adopt(&mut self, server: usize, from: &Servers, at: usize) {
+        let known = from.all[at].clone();
+        let checked = match self.rules.probes {
+            Some(_) if from.rules.probes.is_some() => known.checked.clone(),
+            _ => self.all[server].checked.clone(),
+        };
+        let ejected = known.ejected.clone().filter(|_| self.rules.outliers.is_some());
+        if self.rules.outliers.is_some() && from.rules.outliers.is_some() {
+            // However often rules change, rates are compared in their time.
+            self.compare_at = self.compare_at.min(from.compare_at);
+        }
+        self.all[server] = Server { checked, ejected, ..known };
+    }
+
+    /// The verdict, and since when it is.
+    pub fn verdict(&self, server: usize) -> (&Verdict, u64) {
+        (&self.all[server].verdict, self.all[server].since)
+    }
+
+    /// Servers that requests may go to.
+    pub fn open(&self) -> usize {
+        self.all.iter().filter(|server| server.verdict.is_open()).count()
+    }
+
+    /// A probe has ended.
+    ///
+    /// The first one of all is believed at once: before it, nothing is known that it could contradict.
+    pub fn probed(&mut self, server: usize, found: Result<(), Reason>, now: u64) -> Vec<Change> {
+        let Some(Probes { rise, fall, .. }) = self.rules.probes else { return Vec::new() };
+        let state = &mut self.all[server];
+        let needed = match (&state.checked, &found) {
+            (Checked::Never, _) => 1,
+            (Checked::Down(_), Ok(())) => rise,
+            (Checked::Up, Err(_)) => fall,
+            (Checked::Up, Ok(())) | (Checked::Down(_), Err(_)) => 0,
+        };
+        state.streak = if needed == 0 { 0 } else { state.streak + 1 };
+        if state.streak >= needed {
+            state.streak = 0;
+            state.checked = match found {
+                Ok(()) => Checked::Up,
+                Err(reason) => Checked::Down(reason),
+            };
+        }
+        self.settle(now)
+    }
+
+    /// What came of requests since this was called last.
+    ///
+    /// The order in which they ended is not known, so any success among them ends a row of failures.
+    pub fn counted(&mut self, server: usize, successes: u64, failures: u64) {
+        let state = &mut self.all[server];
+        if state.ejected.is_some() || state.gone {
+            // Those that were on their way when it was ejected.
+            return;
+        }
+        let outcomes = &mut state.outcomes;
+        outcomes.consecutive = if successes > 0 { 0 } else { outcomes.consecutive + failures };
+        outcomes.successes += successes;
+        outcomes.failures += failures;
+    }
+
+    /// Ejects whom `counted` has given reason to, and lets back whose time is over. To be called about once a second.
+    pub fn tick(&mut self, now: u64) -> Vec<Change> {
+        let Some(outliers) = self.rules.outliers else { return Vec::new() };
+        for server in &mut self.all {
+            if server.ejected.as_ref().is_some_and(|(_, until)| *until <= now) {
+                server.release();
+            }
+        }
+        for server in 0..self.all.len() {
+            let failures = self.all[server].outcomes.consecutive;
+            if outliers.consecutive_failures > 0 && failures >= outliers.consecutive_failures {
+                self.eject(server, &outliers, format!("{failures} failures in a row").into(), now);
+            }
+        }
+        if now >= self.compare_at {
+            self.compare_at = now + outliers.interval;
+            for (server, reason) in self.outlying(&outliers) {
+                self.eject(server, &outliers, reason, now);
+            }
+            for server in &mut self.all {
+                server.outcomes = Outcomes { consecutive: server.outcomes.consecutive, ..Outcomes::default() };
+                if server.calm {
+                    server.ejections = server.ejections.saturating_sub(1);
+                }
+                server.calm = server.ejected.is_none();
+            }
+        }
+        self.settle(now)
+    }
+
+    /// New requests go elsewhere from now on, for this reason, or may come again. To be followed by [`Servers::review`].
+    pub fn set_drain(&mut self, server: usize, draining: Option<Reason>) {
+        self.all[server].draining = draining;
+    }
+
+    /// What rules and drains that are new make of what was known before.
+    pub fn review(&mut self, now: u64) -> Vec<Change> {
+        self.settle(now)
+    }
+
+    /// Places with a server.
+    fn present(&self) -> usize {
+        self.all.iter().filter(|server| !server.gone).count()
+    }
+
+    /// Servers whose success rate in the interval is below that of their peers by too much.
+    fn outlying(&self, outliers: &Outliers) -> Vec<(usize, Reason)> {
+        let Some(SuccessRate { servers_min, requests_min, deviation_percent }) = outliers.success_rate else {
+            return Vec::new();
+        };
+        let rate = |server: &Server| {
+            let Outcomes { successes, failures, .. } = server.outcomes;
+            let enough = server.ejected.is_none() && successes + failures >= requests_min.max(1);
+            enough.then(|| successes as f64 * 100.0 / (successes + failures) as f64)
+        };
+        let rates: Vec<(usize, f64)> =
+            self.all.iter().enumerate().filter_map(|(index, server)| Some((index, rate(server)?))).collect();
+        if rates.len() < servers_min.max(2) {
+            return Vec::new();
+        }
+        let count = rates.len() as f64;
+        let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / count;
+        let variance = rates.iter().map(|(_, rate)| (rate - mean).powi(2)).sum::<f64>() / count;
+        let threshold = mean - variance.sqrt() * f64::from(deviation_percent) / 100.0;
+        let mut worst: Vec<(usize, f64)> = rates.into_iter().filter(|(_, rate)| *rate < threshold).collect();
+        // Where not all of them may be ejected, those that are worst are.
+        worst.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let reason = |rate: f64| format!("success rate {rate:.1} %, its peers' mean is {mean:.1} %").into();
+        worst.into_iter().map(|(server, rate)| (server, reason(rate))).collect()
+    }
+
+    /// Ejects a server, if that leaves enough of the others.
+    fn eject(&mut self, server: usize, outliers: &Outliers, reason: Reason, now: u64) {
+        let ejected = self.all.iter().filter(|server| server.ejected.is_some()).count();
+        let allowed = (self.present() * outliers.ejected_percent_max as usize / 100).max(1);
+        let others = self.all.iter().enumerate().filter(|(index, _)| *index != server);
+        let left = others.filter(|(_, other)| other.judged().is_open()).count();
+        let state = &mut self.all[server];
+        if state.ejected.is_some() || ejected >= allowed || left == 0 {
+            return;
+        }
+        state.ejections = state.ejections.saturating_add(1);
+        state.calm = false;
+        let length = outliers.ejection.saturating_mul(state.ejections.into()).min(outliers.ejection_max);
+        state.ejected = Some((reason, now + length));
+    }
+
+    /// Brings every verdict up to date. Ejections give way where nobody else is left: bad answers are better than none.
+    fn settle(&mut self, now: u64) -> Vec<Change> {
+        if !self.all.iter().any(|server| server.judged().is_open()) {
+            self.all.iter_mut().filter(|server| server.ejected.is_some()).for_each(Server::release);
+        }
+        let mut changes = Vec::new();
+        for (index, server) in self.all.iter_mut().enumerate() {
+            let to = server.judged();
+            if to == server.verdict {
+                continue;
+            }
+            let from = std::mem::replace(&mut server.verdict, to.clone());
+            // That it is down for another reason by now is no news; that it has been asked at all is.
+            if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
+                continue;
+            }
+            server.since = now;
+            changes.push(Change { server: index, from, to });
+        }
+        changes
+    }
+}
+
+impl Server {
+    fn judged(&self) -> Verdict {
+        if self.gone {
+            return Verdict::Draining(GONE.into());
+        }
+        if let Some(reason) = &self.draining {
+            return Verdict::Draining(Arc::clone(reason));
+        }
+        match (&self.checked, &self.ejected) {
+            (Checked::Down(reason), _) => Verdict::Down(Arc::clone(reason)),
+            (_, Some((reason, until))) => Verdict::Ejected { reason: Arc::clone(reason), until: *until },
+            (Checked::Up, None) => Verdict::Up,
+            (Checked::Never, None) => Verdict::Unknown,
+        }
+    }
+
+    fn release(&mut self) {
+        self.ejected = None;
+        self.outcomes = Outcomes::default();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! Verdicts by dialogue, and by seeds.
+
+use super::*;
+
+const PROBES: Probes = Probes { rise: 2, fall: 3, starts_up: true };
+const OUTLIERS: Outliers = Outliers {
+    interval: 10_000,
+    consecutive_failures: 5,
+    success_rate: Some(SuccessRate { servers_min: 3, requests_min: 100, deviation_percent: 190 }),
+    ejection: 30_000,
+    ejection_max: 100_000,
+    ejected_percent_max: 30,
+};
+
+fn probing(servers: usize) -> Servers {
+    Servers::new(Rules { probes: Some(PROBES), outliers: None }, servers, 0)
+}
+
+fn ejecting(servers: usize, outliers: Outliers) -> Servers {
+    Servers::new(Rules { probes: None, outliers: Some(outliers) }, servers, 0)
+}
+
+fn bad() -> Result<(), Reason> {
+    Err("status 500".into())
+}
+
+fn state(servers: &Servers, server: usize) -> &'static str {
+    servers.verdict(server).0.name()
+}
+
+#[test]
+fn the_first_probe_is_believed_and_later_ones_have_to_agree() {
+    let mut servers = probing(2);
+    assert_eq!(state(&servers, 0), "unknown");
+    assert_eq!(servers.open(), 2);
+    assert_eq!(servers.probed(0, Ok(()), 5).len(), 1);
+    assert_eq!((state(&servers, 0), servers.verdict(0).1), ("up", 5));
+    for now in [10, 11] {
+        assert!(servers.probed(0, bad(), now).is_empty());
+    }
+    let changes = servers.probed(0, bad(), 12);
+    let down = Verdict::Down("status 500".into());
+    assert_eq!(changes, [Change { server: 0, from: Verdict::Up, to: down }]);
+    assert!(servers.probed(0, Ok(()), 13).is_empty());
+    assert_eq!((state(&servers, 0), servers.verdict(0).1), ("down", 12));
+    servers.probed(0, Ok(()), 14);
+    assert_eq!(state(&servers, 0), "up");
+    servers.probed(1, bad(), 15);
+    assert_eq!(state(&servers, 1), "down", "its first one failed");
+}
+
+#[test]
+fn servers_that_start_down_have_to_rise() {
+    let probes = Probes { starts_up: false, ..PROBES };
+    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None }, 1, 0);
+    assert_eq!(servers.open(), 0);
+    servers.probed(0, Ok(()), 1);
+    assert_eq!(state(&servers, 0), "down");
+    servers.probed(0, Ok(()), 2);
+    assert_eq!(state(&servers, 0), "up");
+    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None }, 1, 0);
+    assert_eq!(servers.probed(0, bad(), 7).len(), 1, "what was not known is known");
+    assert_eq!(servers.verdict(0), (&Verdict::Down("status 500".into()), 7));
+    assert!(servers.probed(0, Err("timeout".into()), 8).is_empty());
+    assert_eq!(servers.verdict(0), (&Verdict::Down("timeout".into()), 7), "down as before, for what it is down now");
+}
+
+#[test]
+fn a_server_that_flaps_does_not_flap_the_verdict() {
+    let mut servers = probing(1);
+    servers.probed(0, Ok(()), 0);
+    let mut changes = 0;
+    for now in 1..1_000 {
+        changes += servers.probed(0, if now % 3 == 0 { Ok(()) } else { bad() }, now).len();
+    }
+    assert_eq!((changes, state(&servers, 0)), (0, "up"), "two failures in a row are not three");
+    for now in 1_000..1_003 {
+        servers.probed(0, bad(), now);
+    }
+    for now in 1_003..2_000 {
+        changes += servers.probed(0, if now % 2 == 0 { Ok(()) } else { bad() }, now).len();
+    }
+    assert_eq!((changes, state(&servers, 0)), (0, "down"), "one success in a row is not two");
+}
+
+#[test]
+fn all_may_be_down_and_each_comes_back_by_its_probes() {
+    let mut servers = probing(3);
+    (0..3).for_each(|server| drop(servers.probed(server, bad(), 1)));
+    assert_eq!(servers.open(), 0);
+    (0..2).for_each(|now| drop(servers.probed(1, Ok(()), now)));
+    assert_eq!(servers.open(), 1);
+}
+
+#[test]
+fn failures_in_a_row_eject_for_longer_each_time_and_a_calm_interval_is_forgiven() {
+    let mut servers = ejecting(4, Outliers { success_rate: None, ..OUTLIERS });
+    let (mut now, mut lengths) = (0, Vec::new());
+    for _ in 0..5 {
+        servers.counted(2, 0, 5);
+        let changes = servers.tick(now);
+        let Verdict::Ejected { until, reason } = &changes[0].to else { panic!("{changes:?}") };
+        assert_eq!(&**reason, "5 failures in a row");
+        lengths.push(until - now);
+        assert!(servers.tick(until - 1).is_empty());
+        now = *until;
+        assert_eq!(servers.tick(now)[0].to, Verdict::Unknown, "back by itself");
+    }
+    assert_eq!(lengths, [30_000, 60_000, 90_000, 100_000, 100_000]);
+    for _ in 0..20 {
+        now += OUTLIERS.interval;
+        servers.tick(now);
+    }
+    servers.counted(2, 0, 5);
+    let Verdict::Ejected { until, .. } = servers.tick(now)[0].to else { panic!("not ejected") };
+    assert_eq!(until - now, 30_000);
+}
+
+#[test]
+fn a_success_ends_a_row_of_failures() {
+    let mut servers = ejecting(2, OUTLIERS);
+    for now in 0..100 {
+        servers.counted(0, u64::from(now % 5 == 4), 1);
+        assert!(servers.tick(now).is_empty());
+    }
+}
+
+#[test]
+fn a_success_rate_far_below_its_peers_ejects() {
+    let mut servers = ejecting(6, Outliers { consecutive_failures: 0, ..OUTLIERS });
+    let count = |servers: &mut Servers, rates: [u64; 6]| {
+        rates.iter().enumerate().for_each(|(server, rate)| servers.counted(server, *rate, 100 - rate));
+    };
+    count(&mut servers, [99, 98, 99, 100, 98, 70]);
+    assert!(servers.tick(9_999).is_empty(), "not before the interval is over");
+    let changes = servers.tick(10_000);
+    assert_eq!(changes.len(), 1);
+    assert_eq!(changes[0].server, 5);
+    assert_eq!(changes[0].to.reason(), Some("success rate 70.0 %, its peers' mean is 94.0 %"));
+    count(&mut servers, [50, 51, 49, 52, 48, 0]);
+    assert!(servers.tick(20_000).is_empty(), "all equally bad: nobody is an outlier");
+    servers.counted(0, 0, 99);
+    (1..5).for_each(|server| servers.counted(server, 100, 0));
+    assert!(servers.tick(30_000).iter().all(|change| change.server == 5), "99 requests are not enough for a judgement");
+}
+
+#[test]
+fn draining_is_above_everything_and_ends_when_told() {
+    let mut servers = probing(2);
+    servers.probed(0, Ok(()), 0);
+    servers.set_drain(0, Some("moving house".into()));
+    servers.review(1);
+    assert_eq!(servers.verdict(0), (&Verdict::Draining("moving house".into()), 1));
+    assert!(servers.probed(0, bad(), 2).is_empty());
+    servers.set_drain(0, None);
+    servers.review(3);
+    assert_eq!(state(&servers, 0), "up");
+}
+
+#[test]
+fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
+    let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 4, 0);
+    before.probed(0, bad(), 1);
+    before.probed(1, Ok(()), 1);
+    before.set_drain(1, Some("moving house".into()));
+    before.review(2);
+    before.counted(2, 0, 9);
+    before.tick(3);
+    let mut probed = probing(3);
+    (0..3).for_each(|server| probed.adopt(server, &before, 2 - server));
+    let changes = probed.review(4);
+    assert_eq!(changes.iter().map(|change| (change.server, change.from.name())).collect::<Vec<_>>(), [(0, "ejected")]);
+    assert_eq!([state(&probed, 0), state(&probed, 1), state(&probed, 2)], ["unknown", "draining", "down"]);
+    assert_eq!(probed.verdict(2).1, 1, "since when it was");
+    let mut unprobed = ejecting(3, OUTLIERS);
+    (0..3).for_each(|server| unprobed.adopt(server, &before, server));
+    let changes = unprobed.review(4);
+    assert_eq!(changes.iter().map(|change| (change.server, change.from.name())).collect::<Vec<_>>(), [(0, "down")]);
+    assert_eq!([state(&unprobed, 0), state(&unprobed, 1), state(&unprobed, 2)], ["unknown", "draining", "ejected"]);
+}
+
+#[test]
+fn a_place_whose_server_is_gone_counts_for_nothing() {
+    let mut servers = ejecting(4, Outliers { ejected_percent_max: 50, ..OUTLIERS });
+    servers.retire(2);
+    servers.retire(3);
+    assert_eq!(servers.open(), 2);
+    servers.counted(2, 0, 50);
+    servers.counted(0, 0, 50);
+    let changes = servers.tick(1);
+    assert_eq!(changes.iter().map(|change| change.server).collect::<Vec<_>>(), [0]);
+    servers.counted(1, 0, 50);
+    assert!(servers.tick(2).is_empty(), "the last server there is");
+}
+
+#[test]
+fn rules_that_change_all_the_time_keep_no_rates_from_being_compared() {
+    let mut servers = ejecting(6, Outliers { consecutive_failures: 0, ..OUTLIERS });
+    let mut ejected = 0;
+    for now in (1_000..15_000).step_by(1_000) {
+        (0..5).for_each(|server| servers.counted(server, 50, 0));
+        servers.counted(5, 25, 25);
+        ejected += servers.tick(now).len();
+        let mut next = Servers::new(servers.rules, 6, now);
+        (0..6).for_each(|server| next.adopt(server, &servers, server));
+        assert!(next.review(now).is_empty());
+        servers = next;
+    }
+    assert_eq!((ejected, state(&servers, 5)), (1, "ejected"));
+}
+
+#[test]
+fn ejections_give_way_where_nobody_else_is_left() {
+    let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) };
+    let mut servers = Servers::new(rules, 2, 0);
+    (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
+    servers.counted(0, 0, 50);
+    servers.tick(1);
+    assert_eq!(state(&servers, 0), "ejected");
+    servers.counted(1, 0, 50);
+    assert!(servers.tick(2).is_empty(), "the last one is not ejected");
+    (3..6).for_each(|now| drop(servers.probed(1, bad(), now)));
+    assert_eq!((state(&servers, 1), state(&servers, 0)), ("down", "up"));
+    // What it does then is nobody's reason to eject it.
+    servers.counted(0, 0, 500);
+    servers.tick(6);
+    assert_eq!(state(&servers, 0), "up");
+}
+
+#[test]
+fn probes_are_spread_around_their_interval() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let waits: Vec<u64> = (0..10_000).map(|_| next_probe(2_000, random.u64(..))).collect();
+    assert_eq!((waits.iter().min(), waits.iter().max()), (Some(&1_800), Some(&2_200)));
+    assert_eq!(next_probe(1, random.u64(..)), 1);
+}
+
+/// Servers that fail, heal and are drained as they like, for ten minutes.
+#[test]
+fn whatever_happens_limits_hold_and_who_is_well_for_long_is_open() {
+    for seed in 0..100 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let count = random.usize(1..12);
+        let rules = Rules { probes: random.bool().then_some(PROBES), outliers: Some(OUTLIERS) };
+        let mut servers = Servers::new(rules, count, 0);
+        let mut sick = vec![false; count];
+        for now in (0..600_000).step_by(1_000) {
+            for (server, sick) in sick.iter_mut().enumerate() {
+                if random.u32(0..60) == 0 {
+                    *sick = !*sick;
+                }
+                let requests = if servers.verdict(server).0.is_open() { random.u64(0..200) } else { 0 };
+                let failures = if *sick { requests } else { requests / 100 };
+                servers.counted(server, requests - failures, failures);
+                servers.probed(server, if *sick { bad() } else { Ok(()) }, now);
+            }
+            servers.tick(now);
+            check(&servers, &sick, rules.probes.is_some(), seed);
+        }
+        // All are well again.
+        for now in (600_000..1_000_000).step_by(1_000) {
+            (0..count).for_each(|server| {
+                servers.counted(server, 100, 0);
+                servers.probed(server, Ok(()), now);
+            });
+            servers.tick(now);
+        }
+        assert_eq!(servers.open(), count, "seed {seed}: all of them are back");
+    }
+}
+
+fn check(servers: &Servers, sick: &[bool], probed: bool, seed: u64) {
+    let ejected = servers.all.iter().filter(|server| server.ejected.is_some()).count();
+    let allowed = (sick.len() * 30 / 100).max(1);
+    assert!(ejected <= allowed, "seed {seed}: {ejected} of {} ejected", sick.len());
+    let down = servers.all.iter().filter(|server| matches!(server.verdict, Verdict::Down(_))).count();
+    assert!(servers.open() > 0 || down == sick.len(), "seed {seed}: nobody is left, and not for the probes");
+    assert!(probed || servers.open() > 0, "seed {seed}: ejection alone never takes all");
+}

@@ -1,0 +1,139 @@
+//! A probe by HTTP/1.1: one request, and an answer read as strictly as any other.
+
+use propylon_config::HttpProbe;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::line::Line;
+use super::probe::Failure;
+use crate::http1::{Asked, Decoder, Event, Limits, Method, Parsed, ResponseBody, ResponseHead, parse_response};
+
+/// A head that is longer is no answer to a health check.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// So much of a body is looked at; what is expected has to be in there.
+pub const BODY_BYTES_MAX: usize = 64 * 1024;
+/// Heads of 1xx before the answer.
+const INFORMATIONAL_MAX: usize = 8;
+const READ_BYTES: usize = 4096;
+const LIMITS: Limits = Limits { head_bytes: HEAD_BYTES_MAX, headers: 100 };
+
+/// Sends the request and judges the answer.
+pub async fn ask(mut stream: Line, probe: &HttpProbe, host: &str) -> Result<(), Failure> {
+    let HttpProbe { path, method, .. } = probe;
+    let host = probe.host.as_deref().unwrap_or(host);
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: propylon-health/{}\r\nAccept: */*\r\n\
+         Connection: close\r\n\r\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut inbox = Vec::new();
+    let head = read_head(&mut stream, &mut inbox, method).await?;
+    if !probe.status.iter().any(|range| range.contains(&head.status)) {
+        return Err(Failure::new("unexpected-status", head.status.to_string()));
+    }
+    let Some(expected) = &probe.body else { return Ok(()) };
+    inbox.drain(..head.length);
+    let mut body = Body { framing: head.body, decoder: Decoder::new(), text: Vec::new(), taken: 0 };
+    if find_in_body(&mut stream, &mut inbox, &mut body, expected.as_bytes()).await? {
+        return Ok(());
+    }
+    Err(Failure::new("body-mismatch", format!("status {}, {} bytes without the text", head.status, body.text.len())))
+}
+
+async fn read_head(stream: &mut Line, inbox: &mut Vec<u8>, method: &str) -> Result<ResponseHead, Failure> {
+    let method = if method == "HEAD" { Method::Head } else { Method::Get };
+    let asked = Asked { method, upgrade: false };
+    let mut informational = 0;
+    let mut head = ResponseHead::default();
+    loop {
+        match parse_response(inbox, asked, &LIMITS, &mut head) {
+            Err(reject) => return Err(Failure::new("bad-response", reject.reason)),
+            Ok(Parsed::Complete) if head.is_informational() => {
+                informational += 1;
+                if informational > INFORMATIONAL_MAX {
+                    return Err(Failure::new("bad-response", "too many informational answers"));
+                }
+                inbox.drain(..head.length);
+            }
+            Ok(Parsed::Complete) => return Ok(head),
+            Ok(Parsed::Partial) => {
+                if read_more(stream, inbox).await? == 0 {
+                    return Err(Failure::new("closed", "before the end of the answer's head"));
+                }
+            }
+        }
+    }
+}
+
+async fn read_more(stream: &mut Line, inbox: &mut Vec<u8>) -> Result<usize, Failure> {
+    inbox.reserve(READ_BYTES);
+    Ok(stream.read_buf(inbox).await?)
+}
+
+struct Body {
+    framing: ResponseBody,
+    decoder: Decoder,
+    /// Without framing.
+    text: Vec<u8>,
+    /// Of a body with a length.
+    taken: u64,
+}
+
+/// Whether the text is in the first [`BODY_BYTES_MAX`] of the body.
+async fn find_in_body(
+    stream: &mut Line,
+    inbox: &mut Vec<u8>,
+    body: &mut Body,
+    expected: &[u8],
+) -> Result<bool, Failure> {
+    loop {
+        let over = body.take(inbox)?;
+        if memchr::memmem::find(&body.text, expected).is_some() {
+            return Ok(true);
+        }
+        if over || body.text.len() >= BODY_BYTES_MAX {
+            return Ok(false);
+        }
+        if read_more(stream, inbox).await? == 0 {
+            return match body.framing {
+                ResponseBody::UntilClose => Ok(false),
+                _ => Err(Failure::new("closed", "before the end of the answer's body")),
+            };
+        }
+    }
+}
+
+impl Body {
+    /// Takes what is there out of the inbox. True at the body's end.
+    fn take(&mut self, inbox: &mut Vec<u8>) -> Result<bool, Failure> {
+        match self.framing {
+            ResponseBody::None => return Ok(true),
+            ResponseBody::UntilClose => self.text.append(inbox),
+            ResponseBody::Length(length) => {
+                let count = (length - self.taken).min(inbox.len() as u64);
+                self.text.extend(inbox.drain(..count as usize));
+                self.taken += count;
+                return Ok(self.taken == length);
+            }
+            ResponseBody::Chunked => return self.take_chunks(inbox),
+        }
+        Ok(false)
+    }
+
+    fn take_chunks(&mut self, inbox: &mut Vec<u8>) -> Result<bool, Failure> {
+        let mut at = 0;
+        loop {
+            match self.decoder.next(&inbox[at..]).map_err(|reject| Failure::new("bad-response", reject.reason))? {
+                Event::NeedMore { consumed } => {
+                    inbox.drain(..at + consumed);
+                    return Ok(false);
+                }
+                Event::Data { start, end } => {
+                    self.text.extend_from_slice(&inbox[at + start..at + end]);
+                    at += end;
+                }
+                Event::End { .. } => return Ok(true),
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A probe's connection: a socket with or without TLS, as the libraries that speak over it want it.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use propylon_tls::Connector;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::probe::Failure;
+use crate::buffer::{Buffer, Stock};
+use crate::server::{Greeting, ServerStream};
+use crate::socket::Socket;
+
+pub enum Line {
+    Plain(TcpStream),
+    Secure(Box<Secure>),
+}
+
+pub struct Secure {
+    stream: ServerStream,
+    stock: Stock,
+    /// Read and not yet taken.
+    inbox: Buffer,
+}
+
+impl Line {
+    /// Agrees on TLS by the settings of the backend.
+    pub async fn secure(stream: TcpStream, connector: &Connector, server: usize) -> Result<Line, Failure> {
+        let session = connector.connect(server).map_err(|failure| Failure::new("tls-failed", failure.to_string()))?;
+        let stock = Stock::default();
+        let mut greeting = Greeting::new(Socket::new(stream.into_std()?), session);
+        let greeted = poll_fn(|context| greeting.poll(context, &stock)).await;
+        let stream = greeted.map_err(|failure| Failure::new("tls-failed", failure.to_string()))?;
+        Ok(Line::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
+    }
+}
+
+impl Secure {
+    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.inbox.is_empty() {
+            // Nothing is the end.
+            ready!(self.stream.poll_fill(context, &self.stock, &mut self.inbox))?;
+        }
+        let count = self.inbox.len().min(into.remaining());
+        into.put_slice(&self.inbox.readable()[..count]);
+        self.inbox.consume(count);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Line::Secure(secure) => secure.poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Line::Secure(secure) => {
+                let count = ready!(secure.stream.poll_write(context, &secure.stock, &[IoSlice::new(bytes)]))?;
+                // What was taken need not be on its way, and nobody may flush before the answer is waited for.
+                if let Poll::Ready(Err(error)) = secure.stream.poll_flush(context, &secure.stock) {
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Ready(Ok(count))
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Line::Secure(secure) => secure.stream.poll_flush(context, &secure.stock),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Line::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Line::Secure(secure) => secure.stream.poll_end(context, &secure.stock),
+        }
+    }
+}

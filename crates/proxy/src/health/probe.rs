@@ -1,0 +1,103 @@
+//! One probe of one address: connect, ask, judge the answer. What a server sends is bounded, and so is the time.
+
+use std::cell::Cell;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use propylon_config::{HealthCheck, ProbeKind};
+use propylon_tls::Connector;
+use rustix::io::Errno;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::line::Line;
+use super::{grpc, http};
+
+/// Everything that a probe can come to; the labels of its counters.
+pub const RESULTS: &[&str] = &[
+    SUCCESS,
+    "connect-refused",
+    "connect-failed",
+    "connect-timeout",
+    "tls-failed",
+    "timeout",
+    "closed",
+    "bad-response",
+    "unexpected-status",
+    "body-mismatch",
+    "not-serving",
+    NOT_MADE,
+];
+pub const SUCCESS: &str = "success";
+/// This machine could not ask: that says nothing about the server.
+pub const NOT_MADE: &str = "not-made";
+
+/// Why a probe did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// One of [`RESULTS`].
+    pub word: &'static str,
+    /// What there is to say beside; may be empty.
+    pub detail: String,
+}
+
+impl Failure {
+    pub fn new(word: &'static str, detail: impl Into<String>) -> Failure {
+        Failure { word, detail: detail.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.detail.is_empty() {
+            true => f.write_str(self.word),
+            false => write!(f, "{} ({})", self.word, self.detail),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::new("closed", error.to_string())
+    }
+}
+
+/// How TLS with a server is begun: by whom, and the server's position in the backend.
+pub type Secure<'a> = Option<(&'a Connector, usize)>;
+
+/// Asks one address. `host` is what the server is called in the request.
+pub async fn probe(check: &HealthCheck, address: SocketAddr, host: &str, secure: Secure<'_>) -> Result<(), Failure> {
+    let connected = Cell::new(false);
+    let asked = async {
+        let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
+        connected.set(true);
+        if check.kind == ProbeKind::Tcp {
+            return Ok(());
+        }
+        let line = match secure {
+            None => Line::Plain(stream),
+            Some((connector, server)) => Line::secure(stream, connector, server).await?,
+        };
+        match &check.kind {
+            ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
+            ProbeKind::Http(expected) => http::ask(line, expected, host).await,
+            ProbeKind::Grpc { service } => grpc::ask(line, service, host, secure.is_some()).await,
+        }
+    };
+    timeout(check.timeout, asked).await.unwrap_or_else(|_| {
+        let word = if connected.get() { "timeout" } else { "connect-timeout" };
+        Err(Failure::new(word, format!("after {} ms", check.timeout.as_millis())))
+    })
+}
+
+fn not_connected(error: &io::Error) -> Failure {
+    let word = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::ADDRNOTAVAIL) => NOT_MADE,
+        Some(Errno::CONNREFUSED) => "connect-refused",
+        _ => "connect-failed",
+    };
+    // "connect-refused (Connection refused)" would say it twice.
+    let detail = if word == "connect-refused" { String::new() } else { error.to_string() };
+    Failure::new(word, detail)
+}

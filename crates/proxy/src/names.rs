@@ -1,0 +1,184 @@
+//! Names of servers, looked up: all their addresses, and for how long these are good.
+//!
+//! Name servers are asked directly, because only their answers say how long they hold, and which ports a service has. What they do
+//! not know, the system may know from elsewhere: it is asked as well, unless the configuration names name servers of its own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::proto::rr::RData;
+use hickory_resolver::proto::rr::rdata::SRV;
+use propylon_config::ServerAddress;
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Addresses of one name that are used; more are left aside.
+pub const ADDRESSES_MAX: usize = 16;
+/// How long a lookup may take, all questions and repeats of it together.
+const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an answer of the system holds, which does not say.
+const SYSTEM_TTL: Duration = Duration::from_secs(30);
+
+/// How to look up names.
+#[derive(Clone, Debug)]
+pub struct Names {
+    config: propylon_config::Resolver,
+}
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// In order, without repeats; at least one, at most [`ADDRESSES_MAX`].
+    pub addresses: Vec<SocketAddr>,
+    /// How long they are good, within the bounds of the configuration.
+    pub valid: Duration,
+}
+
+impl Names {
+    pub fn new(config: &propylon_config::Resolver) -> Names {
+        Names { config: config.clone() }
+    }
+
+    /// Looks up many names side by side, on a thread of its own, and waits for it. The results are in the order of the questions.
+    pub fn look_up_all(&self, questions: Vec<ServerAddress>) -> std::io::Result<Vec<Result<Found, String>>> {
+        if questions.iter().all(|question| matches!(question, ServerAddress::Ip(_))) {
+            return Ok(questions.iter().map(|question| Ok(self.literal(question))).collect());
+        }
+        let names = self.clone();
+        let look = move || -> std::io::Result<Vec<Result<Found, String>>> {
+            let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+            let found = runtime.block_on(names.look_up_beside(questions));
+            // A question that the system does not answer must not hold us up.
+            runtime.shutdown_background();
+            Ok(found)
+        };
+        std::thread::spawn(look).join().unwrap_or_else(|_| Err(std::io::Error::other("the lookup panicked")))
+    }
+
+    /// As [`Names::look_up_all`], on the current runtime.
+    pub async fn look_up_beside(&self, questions: Vec<ServerAddress>) -> Vec<Result<Found, String>> {
+        let names = Arc::new(self.clone());
+        let mut tasks = JoinSet::new();
+        for (index, question) in questions.into_iter().enumerate() {
+            let names = Arc::clone(&names);
+            tasks.spawn(async move { (index, names.look_up(&question).await) });
+        }
+        let mut found = tasks.join_all().await;
+        found.sort_by_key(|(index, _)| *index);
+        found.into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// Looks up one name. The error says what the name servers said.
+    pub async fn look_up(&self, question: &ServerAddress) -> Result<Found, String> {
+        if let ServerAddress::Ip(_) = question {
+            return Ok(self.literal(question));
+        }
+        let asked = timeout(LOOKUP_PATIENCE, self.ask(question)).await;
+        let (mut addresses, valid) = asked.unwrap_or_else(|_| Err("no answer in time".into()))?;
+        addresses.sort_unstable();
+        addresses.dedup();
+        // Where the network has no way to one family, its addresses would fail in turn.
+        let reachable: Vec<SocketAddr> = addresses.iter().copied().filter(|address| has_route(*address)).collect();
+        let mut addresses = if reachable.is_empty() { addresses } else { reachable };
+        addresses.truncate(ADDRESSES_MAX);
+        match addresses.is_empty() {
+            true => Err("the name has no address".into()),
+            false => Ok(Found { addresses, valid: valid.clamp(self.config.ttl_min, self.config.ttl_max) }),
+        }
+    }
+
+    fn literal(&self, question: &ServerAddress) -> Found {
+        let addresses = if let ServerAddress::Ip(address) = question { vec![*address] } else { Vec::new() };
+        Found { addresses, valid: self.config.ttl_max }
+    }
+
+    async fn ask(&self, question: &ServerAddress) -> Result<(Vec<SocketAddr>, Duration), String> {
+        // Made for every lookup: so changes of the system's files need no restart, and nothing old is in its memory.
+        let resolver = self.resolver();
+        match question {
+            ServerAddress::Ip(address) => Ok((vec![*address], self.config.ttl_max)),
+            ServerAddress::Srv { name } => service(&resolver?, name).await,
+            ServerAddress::Name { host, port } => {
+                let found = match resolver {
+                    Ok(resolver) => hosts(&resolver, host, *port).await,
+                    Err(error) => Err(error),
+                };
+                match found {
+                    Err(error) if self.config.servers.is_empty() => system(host, *port).await.map_err(|_| error),
+                    found => found,
+                }
+            }
+        }
+    }
+
+    fn resolver(&self) -> Result<TokioResolver, String> {
+        let builder = if self.config.servers.is_empty() {
+            TokioResolver::builder_tokio().map_err(|error| error.to_string())?
+        } else {
+            let servers = self.config.servers.iter().map(|address| name_server(*address)).collect();
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+            let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+            // Who names name servers means these.
+            builder.options_mut().use_hosts_file = ResolveHosts::Never;
+            builder
+        };
+        builder.build().map_err(|error| error.to_string())
+    }
+}
+
+fn name_server(address: SocketAddr) -> NameServerConfig {
+    let [mut udp, mut tcp] = [ConnectionConfig::udp(), ConnectionConfig::tcp()];
+    (udp.port, tcp.port) = (address.port(), address.port());
+    NameServerConfig::new(address.ip(), true, vec![udp, tcp])
+}
+
+async fn hosts(resolver: &TokioResolver, host: &str, port: u16) -> Result<(Vec<SocketAddr>, Duration), String> {
+    let found = resolver.lookup_ip(host).await.map_err(|error| error.to_string())?;
+    let valid = found.valid_until().saturating_duration_since(Instant::now());
+    Ok((found.iter().map(|ip| SocketAddr::new(ip, port)).collect(), valid))
+}
+
+/// The hosts and ports of a service: those of the first priority (RFC 2782). Weights are not heeded.
+async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<SocketAddr>, Duration), String> {
+    let found = resolver.srv_lookup(format!("{name}.")).await.map_err(|error| error.to_string())?;
+    let mut valid = found.valid_until().saturating_duration_since(Instant::now());
+    let services = found.answers().iter().filter_map(|record| match &record.data {
+        RData::SRV(service) => Some(service),
+        _ => None,
+    });
+    let services: Vec<&SRV> = services.collect();
+    let first = services.iter().map(|service| service.priority).min().ok_or("the name has no SRV record")?;
+    let (mut addresses, mut failed) = (Vec::new(), None);
+    for service in services.iter().filter(|service| service.priority == first).take(ADDRESSES_MAX) {
+        if service.target.is_root() {
+            return Err("the service is decidedly not available there".into());
+        }
+        match hosts(resolver, &service.target.to_string(), service.port).await {
+            Ok((more, until)) => {
+                addresses.extend(more);
+                valid = valid.min(until);
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (addresses.is_empty(), failed) {
+        (true, Some(error)) => Err(error),
+        _ => Ok((addresses, valid)),
+    }
+}
+
+/// What the system knows beside the name servers.
+async fn system(host: &str, port: u16) -> std::io::Result<(Vec<SocketAddr>, Duration)> {
+    Ok((tokio::net::lookup_host((host, port)).await?.collect(), SYSTEM_TTL))
+}
+
+/// Whether the network has a way there at all; no packet is sent to find out.
+fn has_route(address: SocketAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)).is_ok()
+}

@@ -1,0 +1,475 @@
+//! Servers that die, sicken, flap and move: clients do not notice, and everybody is told.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use propylon_e2e::dns::{NameServer, Record};
+use propylon_e2e::grpc::{GrpcServer, NOT_SERVING, SERVING};
+use propylon_e2e::nginx::Nginx;
+use propylon_e2e::{Certificates, Client, Engine, Origin, Response, holds};
+use serde_json::Value;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+const BROKEN: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
+const QUICK: &str = "interval = \"100ms\", timeout = \"2s\", rise = 2, fall = 2";
+
+fn config(process: &str, servers: &[String], backend: &str) -> String {
+    let servers: Vec<String> = servers.iter().map(|server| format!("\"{server}\"")).collect();
+    format!(
+        "[process]\nworkers = 1\ndrain_timeout = \"1s\"\n{process}\n\
+         [listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         [backend.app]\nservers = [{}]\n{backend}\n[[route]]\nbackend = \"app\"\n",
+        servers.join(", ")
+    )
+}
+
+fn engine(servers: &[SocketAddr], backend: &str) -> Engine {
+    let servers: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    Engine::start(&config("", &servers, backend))
+}
+
+fn is_probe(request: &[u8]) -> bool {
+    String::from_utf8_lossy(request).contains("User-Agent: propylon-health/")
+}
+
+/// An origin whose probes are answered by what `health` says at the time, and all else with HELLO.
+fn sickly(health: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Origin {
+    Origin::answering(move |request| if is_probe(request) { health() } else { HELLO.into() })
+}
+
+fn up(engine: &Engine, server: SocketAddr, value: f64) {
+    engine.metric_reaches("propylon_server_up", &[("server", &server.to_string())], value);
+}
+
+/// What the admin address says of a server.
+fn state(engine: &Engine, server: &str) -> Value {
+    let request = format!("GET /snapshot HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+    let snapshot: Value = serde_json::from_slice(&Client::plain(engine.admin()).ask(request).body).expect("JSON");
+    let servers = snapshot["backends"][0]["servers"].as_array().expect("servers").clone();
+    let found = servers.into_iter().find(|each| each["address"] == server).expect("the server");
+    found["health"].clone()
+}
+
+fn all_good(engine: &Engine, count: usize) {
+    let mut client = engine.client("plain");
+    for _ in 0..count {
+        assert_eq!(client.get("/").status, 200);
+    }
+}
+
+/// Two ports that are the same, on 127.0.0.1 and 127.0.0.2.
+fn twins() -> [TcpListener; 2] {
+    for _ in 0..100 {
+        let one = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        if let Ok(two) = TcpListener::bind(("127.0.0.2", one.local_addr().expect("bound").port())) {
+            return [one, two];
+        }
+    }
+    panic!("no port is free on both addresses");
+}
+
+fn named(name: &'static str) -> impl Fn(&mut propylon_e2e::Peer) {
+    move |peer| {
+        while peer.read_request().is_some() {
+            peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()));
+        }
+    }
+}
+
+#[test]
+fn a_server_that_dies_is_left_out_and_comes_back() {
+    let stays = Origin::always(HELLO);
+    let dies = Origin::always(HELLO);
+    let address = dies.address();
+    let engine = engine(&[stays.address(), address], &format!("health = {{ path = \"/up?x\", {QUICK} }}"));
+    up(&engine, address, 1.0);
+    all_good(&engine, 20);
+    holds("a probe of each", || [&stays, &dies].iter().all(|o| o.received_text().contains("GET /up?x HTTP/1.1\r\n")));
+    assert!(dies.received_text().contains(&format!("Host: {address}\r\n")));
+    drop(dies);
+    // Clients see nothing of it, before it is found out and after.
+    let mut client = engine.client("plain");
+    while engine.metric("propylon_server_up", &[("server", &address.to_string())]) > 0.0 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let tried = engine.metric("propylon_server_requests_total", &[("server", &address.to_string())]);
+    all_good(&engine, 50);
+    assert_eq!(engine.metric("propylon_server_requests_total", &[("server", &address.to_string())]), tried);
+    let told = state(&engine, &address.to_string());
+    assert_eq!((&told["state"], &told["usable"]), (&"down".into(), &false.into()), "{told}");
+    assert_eq!(told["reason"], "connect-refused");
+    assert!(told["since"].as_f64().is_some_and(|since| since > 1.6e9), "{told}");
+    let line = format!("backend \"app\": server {address} is down: connect-refused; 1 of 2 servers can be used");
+    assert!(engine.stderr().iter().any(|said| said.ends_with(&line)), "{:?}", engine.stderr());
+
+    let again = Origin::on(TcpListener::bind(address).expect("its port again"), named("again"));
+    up(&engine, address, 1.0);
+    holds("requests come to it again", || engine.client("plain").get("/").text() == "again");
+    assert_eq!(state(&engine, &address.to_string())["state"], "up");
+    assert!(engine.stderr().iter().any(|said| said.contains("is up again; 2 of 2 servers can be used")));
+    drop(again);
+}
+
+#[test]
+fn backups_stand_in_for_a_server_that_its_probes_fail_and_it_comes_back_slowly() {
+    let well = Arc::new(AtomicBool::new(true));
+    let is_well = Arc::clone(&well);
+    let says = |name: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into_bytes();
+    let sick = Origin::answering(move |request| match is_probe(request) && !is_well.load(Ordering::SeqCst) {
+        true => BROKEN.into(),
+        false => says("sick"),
+    });
+    let [other, backup] = ["other", "backup"].map(|name| Origin::answering(move |_| says(name)));
+    let count = |engine: &Engine, name: &str| {
+        let mut client = engine.client("plain");
+        (0..20).filter(|_| client.get("/").text() == name).count()
+    };
+    let health = format!("health = {{ path = \"/\", {QUICK} }}");
+    let text = config("", &[sick.address().to_string(), "BACKUP".into()], &health);
+    let spare = format!("{{ address = \"{}\", backup = true }}", backup.address());
+    let spared = Engine::start(&text.replace("\"BACKUP\"", &spare));
+    let slow = engine(&[sick.address(), other.address()], &format!("slow_start = \"1h\"\n{health}"));
+    assert_eq!((count(&spared, "sick"), count(&slow, "sick")), (20, 10));
+    well.store(false, Ordering::SeqCst);
+    [&spared, &slow].iter().for_each(|engine| up(engine, sick.address(), 0.0));
+    assert_eq!((count(&spared, "backup"), count(&slow, "other")), (20, 20));
+    assert!(spared.metric("propylon_unusual_picks_total", &[("reason", "backup")]) >= 20.0);
+    well.store(true, Ordering::SeqCst);
+    [&spared, &slow].iter().for_each(|engine| up(engine, sick.address(), 1.0));
+    assert_eq!(count(&spared, "sick"), 20);
+    let warm = count(&slow, "sick");
+    assert!(warm <= 3, "{warm} of 20 requests in the first moments of an hour");
+}
+
+#[test]
+fn a_server_that_accepts_and_says_nothing_is_down() {
+    let (silent, good) = (Origin::scripted(|peer| peer.stall(Duration::from_secs(30))), Origin::always(HELLO));
+    let health = "health = { path = \"/\", interval = \"200ms\", timeout = \"150ms\", start = \"down\" }";
+    let engine = engine(&[silent.address(), good.address()], health);
+    up(&engine, good.address(), 1.0);
+    holds("the silence is noted", || {
+        state(&engine, &silent.address().to_string())["reason"] == "timeout (after 150 ms)"
+            && engine.metric("propylon_health_checks_total", &[("result", "timeout")]) >= 3.0
+    });
+    let label = silent.address().to_string();
+    assert_eq!(engine.metric("propylon_server_state_changes_total", &[("server", &label)]), 1.0, "told of once");
+    all_good(&engine, 10);
+}
+
+#[test]
+fn a_server_that_flaps_does_not_flap_its_state() {
+    let turn = AtomicUsize::new(0);
+    let origin = sickly(move || match turn.fetch_add(1, Ordering::SeqCst) % 2 {
+        0 => HELLO.into(),
+        _ => BROKEN.into(),
+    });
+    let engine = engine(&[origin.address()], "health = { path = \"/\", interval = \"50ms\", rise = 2, fall = 2 }");
+    let probes = |result: &str| engine.metric("propylon_health_checks_total", &[("result", result)]);
+    holds("many probes", || probes("success") >= 10.0 && probes("unexpected-status") >= 10.0);
+    // From not being known to being up, and no further.
+    assert_eq!(engine.metric("propylon_server_state_changes_total", &[]), 1.0);
+    assert_eq!(engine.metric("propylon_server_up", &[]), 1.0);
+}
+
+#[test]
+fn status_and_body_have_to_be_what_is_expected() {
+    let answers: [(&str, &str, Option<&str>); 9] = [
+        ("path = \"/\"", BROKEN, Some("unexpected-status (500)")),
+        ("path = \"/\", status = 500", BROKEN, None),
+        ("path = \"/\", status = [204, \"500-599\"]", HELLO, Some("unexpected-status (200)")),
+        ("path = \"/\", body = \"ell\"", HELLO, None),
+        ("path = \"/\", body = \"ill\"", HELLO, Some("body-mismatch (status 200, 6 bytes without the text)")),
+        (
+            "path = \"/\", body = \"well then\"",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nwell \r\n4\r\nthen\r\n0\r\n\r\n",
+            None,
+        ),
+        ("path = \"/\", method = \"HEAD\"", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", None),
+        ("path = \"/\"", "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n", None),
+        ("path = \"/\"", "HTTP/1.1 200 OK\nContent-Length: 0\n\n", Some("bad-response (bare-lf)")),
+    ];
+    for (keys, answer, reason) in answers {
+        let origin = Origin::always(answer);
+        let engine = engine(&[origin.address()], &format!("health = {{ {keys}, {QUICK} }}"));
+        let expected = if reason.is_some() { "down" } else { "up" };
+        let server = origin.address().to_string();
+        holds(&format!("{keys}: {expected}"), || state(&engine, &server)["state"] == expected);
+        assert_eq!(state(&engine, &server)["reason"].as_str(), reason, "{keys}");
+    }
+}
+
+#[test]
+fn a_connection_is_enough_for_the_tcp_kind_and_the_port_may_be_another() {
+    let origin = Origin::always(HELLO);
+    let guard = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = guard.local_addr().expect("bound").port();
+    let engine = engine(&[origin.address()], &format!("health = {{ kind = \"tcp\", port = {port}, {QUICK} }}"));
+    holds("up", || state(&engine, &origin.address().to_string())["state"] == "up");
+    assert_eq!(origin.connections(), 0, "the server's own port is left alone");
+    drop(guard);
+    up(&engine, origin.address(), 0.0);
+    assert_eq!(engine.client("plain").get("/").status, 503);
+}
+
+#[test]
+fn a_grpc_server_is_asked_how_it_is() {
+    let server = GrpcServer::start("shop.Cart");
+    let health = format!("health = {{ kind = \"grpc\", service = \"shop.Cart\", {QUICK} }}");
+    let asked = engine(&[server.address()], &health);
+    let address = server.address().to_string();
+    holds("up", || state(&asked, &address)["state"] == "up");
+    assert_eq!(server.asked()[0], format!("{address}/grpc.health.v1.Health/Check shop.Cart"));
+    server.say(NOT_SERVING);
+    holds("down", || state(&asked, &address)["reason"] == "not-serving (NOT_SERVING)");
+    server.say(SERVING);
+    up(&asked, server.address(), 1.0);
+    let unknown = engine(&[server.address()], &format!("health = {{ kind = \"grpc\", service = \"a.B\", {QUICK} }}"));
+    holds("down", || state(&unknown, &address)["reason"] == "not-serving (the service is unknown there)");
+    let whole = engine(&[server.address()], &format!("health = {{ kind = \"grpc\", {QUICK} }}"));
+    holds("up", || state(&whole, &address)["state"] == "up");
+    let other = Origin::always(HELLO);
+    let wrong = engine(&[other.address()], &format!("health = {{ kind = \"grpc\", {QUICK} }}"));
+    up(&wrong, other.address(), 0.0);
+}
+
+/// An nginx that speaks HTTP/1.1 and HTTP/2 over TLS, with locations of the story's own.
+fn secure(locations: &str) -> Nginx {
+    let nginx = Nginx::secure_http2("tls", &Certificates::shared().ec(), locations);
+    std::fs::write(nginx.root().join("index.html"), "a small page\n").expect("a page");
+    nginx
+}
+
+/// `tls` of a backend that trusts the stories' CA.
+fn tls(more: &str) -> String {
+    format!("tls = {{ ca = \"{}\"{more} }}", Certificates::shared().ca().display())
+}
+
+#[test]
+fn probes_go_over_tls_where_requests_do() {
+    let mut nginx = secure("");
+    let server = nginx.address().to_string();
+    for kind in ["path = \"/\", body = \"a small page\"", "kind = \"tls\"", "kind = \"tcp\""] {
+        let engine = engine(&[nginx.address()], &format!("{}\nhealth = {{ {kind}, {QUICK} }}", tls("")));
+        holds("up", || state(&engine, &server)["state"] == "up");
+        assert_eq!(engine.client("plain").get("/").text(), "a small page\n");
+    }
+    for kind in ["path = \"/\"", "kind = \"tls\""] {
+        let wrong = tls(", server_name = \"elsewhere.test\"");
+        let engine = engine(&[nginx.address()], &format!("{wrong}\nhealth = {{ {kind}, {QUICK} }}"));
+        up(&engine, nginx.address(), 0.0);
+        let reason = state(&engine, &server)["reason"].to_string();
+        assert!(reason.contains("tls-failed (certificate-name-mismatch"), "{reason}");
+        assert_eq!(engine.client("plain").get("/").text(), "503 Service Unavailable: no-healthy-server\n");
+    }
+    let plain = Origin::scripted(|peer| {
+        let _ = peer.read_some();
+        peer.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+    });
+    let engine = engine(&[plain.address()], &format!("{}\nhealth = {{ kind = \"tls\", {QUICK} }}", tls("")));
+    up(&engine, plain.address(), 0.0);
+    assert!(engine.metric("propylon_health_checks_total", &[("result", "tls-failed")]) > 0.0);
+    nginx.stop();
+}
+
+#[test]
+fn a_grpc_server_is_asked_over_tls() {
+    let server = GrpcServer::start("shop.Cart");
+    let pass = format!("location /grpc. {{ grpc_pass grpc://{}; }}", server.address());
+    let mut nginx = secure(&pass);
+    let health = format!("{}\nhealth = {{ kind = \"grpc\", service = \"shop.Cart\", {QUICK} }}", tls(""));
+    let engine = engine(&[nginx.address()], &health);
+    holds("up", || state(&engine, &nginx.address().to_string())["state"] == "up");
+    server.say(NOT_SERVING);
+    holds("down", || state(&engine, &nginx.address().to_string())["reason"] == "not-serving (NOT_SERVING)");
+    nginx.stop();
+}
+
+#[test]
+fn with_every_server_down_requests_are_refused_at_once_and_nobody_is_asked() {
+    let origins = [Origin::always(BROKEN), Origin::always(BROKEN)];
+    let addresses: Vec<SocketAddr> = origins.iter().map(Origin::address).collect();
+    let engine = engine(&addresses, &format!("health = {{ path = \"/\", {QUICK} }}"));
+    addresses.iter().for_each(|address| up(&engine, *address, 0.0));
+    let mut client = engine.client("plain");
+    for _ in 0..20 {
+        let refused = client.get("/asked");
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.text(), "503 Service Unavailable: no-healthy-server\n");
+        assert_eq!(refused.field("Retry-After"), Some("1"));
+    }
+    assert_eq!(engine.metric("propylon_server_requests_total", &[]), 0.0);
+    assert!(origins.iter().all(|origin| !origin.received_text().contains("/asked")));
+    assert_eq!(engine.metric("propylon_backend_unavailable_total", &[]), 20.0);
+    assert_eq!(engine.logged_path("/asked")["fault"], "no-healthy-server");
+}
+
+#[test]
+fn an_outage_is_met_with_a_fifth_more_attempts_than_there_are_requests() {
+    // Nobody listens there, and no probe says so: every request tries.
+    let dead: Vec<SocketAddr> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        .map(|listener| listener.local_addr().expect("bound"))
+        .collect();
+    let engine = engine(&dead, "retries = 3");
+    let mut client = engine.client("plain");
+    let mut ask = |count: usize| (0..count).for_each(|_| assert_eq!(client.get("/").status, 502));
+    // What was saved up for a bad moment is used up first.
+    ask(400);
+    let attempts = || engine.metric("propylon_server_requests_total", &[]);
+    let before = attempts();
+    assert!(before <= 400.0 * 1.2 + 256.0, "{before}");
+    ask(1000);
+    assert_eq!(attempts() - before, 1200.0);
+    assert!(engine.metric("propylon_retries_refused_total", &[]) > 0.0);
+}
+
+#[test]
+fn a_server_with_bad_answers_is_ejected_for_a_while_and_others_are_not() {
+    let sick = Arc::new(AtomicBool::new(true));
+    let is_sick = Arc::clone(&sick);
+    let outlier = Origin::answering(move |_| if is_sick.load(Ordering::SeqCst) { BROKEN.into() } else { HELLO.into() });
+    let others = [Origin::always(HELLO), Origin::always(HELLO)];
+    let addresses = [outlier.address(), others[0].address(), others[1].address()];
+    let engine = engine(&addresses, "outlier = { consecutive_failures = 5, ejection = \"2s\" }");
+    let mut client = engine.client("plain");
+    let server = outlier.address().to_string();
+    let by_server = [("server", server.as_str())];
+    while engine.metric("propylon_server_ejections_total", &by_server) == 0.0 {
+        let status = client.get("/").status;
+        assert!(status == 200 || status == 500, "{status}");
+    }
+    let told = state(&engine, &server);
+    assert_eq!(told["state"], "ejected", "{told}");
+    assert!(told["reason"].as_str().is_some_and(|reason| reason.ends_with(" failures in a row")), "{told}");
+    assert!(told["until"].as_f64() > told["since"].as_f64(), "{told}");
+    let before = engine.metric("propylon_server_requests_total", &by_server);
+    all_good(&engine, 30);
+    assert_eq!(engine.metric("propylon_server_requests_total", &by_server), before);
+    sick.store(false, Ordering::SeqCst);
+    up(&engine, outlier.address(), 1.0);
+    all_good(&engine, 30);
+    assert!(engine.metric("propylon_server_requests_total", &by_server) > before, "it has its share again");
+    assert_eq!(engine.metric("propylon_server_ejections_total", &[]), 1.0);
+}
+
+#[test]
+fn a_full_circuit_turns_requests_away() {
+    let (go, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Origin::answering(move |_| {
+        let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+        HELLO.into()
+    });
+    let engine = engine(&[origin.address()], "circuit = { requests = 2 }");
+    let mut waiting = [engine.client("plain"), engine.client("plain")];
+    waiting.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    engine.metric_reaches("propylon_server_requests_total", &[], 2.0);
+    let refused: Response = engine.client("plain").get("/third");
+    assert_eq!((refused.status, refused.text().as_str()), (503, "503 Service Unavailable: circuit-open\n"));
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "circuit-open")]), 1.0);
+    (0..3).for_each(|_| go.send(()).expect("the origin waits"));
+    assert!(waiting.iter_mut().all(|client| client.read_response().status == 200));
+    assert_eq!(engine.client("plain").get("/").status, 200);
+}
+
+#[test]
+fn a_name_is_followed_to_its_new_address_and_kept_where_it_is_while_nobody_answers() {
+    let [one, two] = twins();
+    let port = one.local_addr().expect("bound").port();
+    let (one, two) = (Origin::on(one, named("one")), Origin::on(two, named("two")));
+    let names = NameServer::start();
+    names.set("app.internal", &[Record::Address(Ipv4Addr::new(127, 0, 0, 1))]);
+    let resolver = format!("resolver = {{ servers = [\"{}\"], ttl_min = \"100ms\" }}", names.address());
+    let server = format!("app.internal:{port}");
+    let engine = Engine::start(&config(&resolver, std::slice::from_ref(&server), "reuse = \"always\""));
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "one");
+    names.set("app.internal", &[Record::Address(Ipv4Addr::new(127, 0, 0, 2))]);
+    // The connection to the old address is kept by both sides, and not used any more.
+    holds("requests go to the new address", || client.get("/").text() == "two");
+    assert!((0..20).all(|_| client.get("/").text() == "two"));
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+    let moved = format!("backend \"app\": server {server} is now at 127.0.0.2:{port}");
+    assert!(engine.stderr().iter().any(|line| line.ends_with(&moved)), "{:?}", engine.stderr());
+    names.fail(true);
+    holds("lookups fail", || engine.metric("propylon_server_lookup_failures_total", &[]) >= 2.0);
+    assert_eq!(client.get("/").text(), "two");
+    assert!(state(&engine, &server)["lookup_failed"].is_string());
+    let kept = engine.stderr().iter().filter(|line| line.contains("its name cannot be looked up")).count();
+    assert_eq!(kept, 1, "said once, however often it fails");
+    names.fail(false);
+    holds("found again", || state(&engine, &server)["lookup_failed"].is_null());
+    // Both of them now, and each connection takes its turn.
+    names.set("app.internal", &[Record::Address([127, 0, 0, 1].into()), Record::Address([127, 0, 0, 2].into())]);
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    holds("the other has been asked as well", || {
+        let mut clients: Vec<Client> = (0..4).map(|_| engine.client("plain")).collect();
+        clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        clients.iter_mut().any(|client| client.read_response().text() == "one")
+    });
+    assert!(names.questions() > 4);
+    drop((one, two));
+}
+
+#[test]
+fn an_address_that_does_not_answer_is_passed_over_while_another_does() {
+    let [one, two] = twins();
+    let port = one.local_addr().expect("bound").port();
+    let one = Origin::on(one, named("one"));
+    drop(two);
+    let names = NameServer::start();
+    names.set("app.internal", &[Record::Address([127, 0, 0, 1].into()), Record::Address([127, 0, 0, 2].into())]);
+    let resolver = format!("resolver = \"{}\"", names.address());
+    let servers = [format!("app.internal:{port}")];
+    // Without probes: the next address is tried where a connect fails, which is no failure of the server.
+    let engine = Engine::start(&config(&resolver, &servers, "max_requests = 1"));
+    all_good(&engine, 10);
+    assert_eq!(engine.metric("propylon_server_connect_failures_total", &[]), 0.0);
+    drop(engine);
+    let engine =
+        Engine::start(&config(&resolver, &servers, &format!("max_requests = 1\nhealth = {{ path = \"/\", {QUICK} }}")));
+    engine.metric_reaches("propylon_server_addresses", &[], 1.0);
+    all_good(&engine, 10);
+    assert_eq!(engine.metric("propylon_server_up", &[]), 1.0);
+    drop(one);
+}
+
+#[test]
+fn a_service_is_looked_up_with_its_ports() {
+    let (one, two, spare) = (Origin::always(HELLO), Origin::always(HELLO), Origin::always(HELLO));
+    let names = NameServer::start();
+    let service = |origin: &Origin, priority, target: &str| {
+        names.set(target, &[Record::Address(Ipv4Addr::LOCALHOST)]);
+        Record::Service { priority, port: origin.address().port(), target: target.into() }
+    };
+    let records =
+        [service(&one, 1, "a.app.internal"), service(&two, 1, "b.app.internal"), service(&spare, 2, "c.app.internal")];
+    names.set("_http._tcp.app.internal", &records);
+    let resolver = format!("resolver = \"{}\"", names.address());
+    let servers = ["srv+_http._tcp.app.internal".to_string()];
+    let engine =
+        Engine::start(&config(&resolver, &servers, &format!("max_requests = 1\nhealth = {{ path = \"/\", {QUICK} }}")));
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    all_good(&engine, 10);
+    for origin in [&one, &two] {
+        assert!(origin.received_text().contains("GET / HTTP/1.1\r\nHost: shop.test"), "{}", origin.received_text());
+    }
+    assert!(
+        one.received_text().contains(&format!("Host: app.internal:{}\r\nUser-Agent: propylon", one.address().port()))
+    );
+    assert_eq!(spare.connections(), 0, "the second choice");
+}
+
+#[test]
+fn a_name_that_nobody_knows_is_a_reason_not_to_start() {
+    let names = NameServer::start();
+    let resolver = format!("resolver = \"{}\"", names.address());
+    let mut engine = Engine::spawn(&config(&resolver, &["nowhere.internal:80".into()], ""));
+    engine.expect_exit(1);
+    let end = engine.wait(Duration::from_secs(20));
+    assert_eq!(end.status.code(), Some(1));
+    assert!(end.stderr.iter().any(|line| line.contains("nowhere.internal:80")), "{:?}", end.stderr);
+}

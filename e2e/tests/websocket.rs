@@ -1,0 +1,237 @@
+//! WebSocket by other people's client, server and browser, with the engine between them: over HTTP/1.1 and over HTTP/2.
+
+use std::time::Duration;
+
+use propylon_e2e::engine::{simple, with};
+use propylon_e2e::frames::{ACK, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, SETTINGS, WINDOW_UPDATE};
+use propylon_e2e::python::{PythonServer, python};
+use propylon_e2e::{Certificates, Engine, Origin, holds};
+
+const ENABLE_CONNECT_PROTOCOL: u16 = 8;
+/// What a frame may have in it, unless settings say more (RFC 9113 §4.2).
+const FRAME_BYTES_MAX: usize = 16_384;
+
+struct Chat {
+    server: PythonServer,
+    engine: Engine,
+}
+
+impl Chat {
+    fn new(listener: &str) -> Chat {
+        let server = PythonServer::start("ws_server.py", &[]);
+        let engine = Engine::start(&with(&[server.address()], listener, ""));
+        Chat { server, engine }
+    }
+
+    /// One of the client's stories, in plaintext and over TLS.
+    #[track_caller]
+    fn tells(&self, story: &str) {
+        let ca = Certificates::shared().ca().display().to_string();
+        for (listener, scheme) in [("plain", "ws"), ("web", "wss")] {
+            let url = format!("{scheme}://localhost:{}", self.engine.address(listener).port());
+            let arguments = [story, &url, &ca];
+            python("ws_client.py", if listener == "web" { &arguments } else { &arguments[..2] }).ok();
+        }
+    }
+
+    #[track_caller]
+    fn nothing_is_left(&self) {
+        holds("no connection is left", || {
+            self.engine.metric("propylon_connections", &[]) + self.engine.metric("propylon_server_connections", &[])
+                == 0.0
+        });
+    }
+
+    /// How many of the server's connections ended like this.
+    fn closed(&self, how: &str) -> usize {
+        self.server.said().iter().filter(|line| line.starts_with(&format!("closed {how}"))).count()
+    }
+}
+
+#[test]
+fn texts_and_bytes_come_back_as_they_were() {
+    let chat = Chat::new("");
+    chat.tells("echo");
+    chat.tells("fragments");
+    chat.nothing_is_left();
+}
+
+#[test]
+fn pings_go_to_the_other_end_and_pongs_back() {
+    Chat::new("").tells("pings");
+}
+
+#[test]
+fn codes_and_reasons_of_a_close_arrive_either_way() {
+    let chat = Chat::new("");
+    chat.tells("closes");
+    holds("the server has heard", || chat.closed("/echo 4001 the client has had enough") == 2);
+    holds("the server has heard", || chat.closed("/closes 4002 the server has had enough") == 2);
+    chat.nothing_is_left();
+}
+
+#[test]
+fn a_client_that_vanishes_is_gone_for_the_server_too() {
+    let chat = Chat::new("");
+    chat.tells("vanishes");
+    holds("the server notices", || chat.closed("/vanished 1006") == 2);
+    chat.nothing_is_left();
+}
+
+#[test]
+fn pings_keep_a_connection_that_would_be_ended() {
+    let chat = Chat::new("timeouts = { tunnel_idle = \"1s\" }");
+    chat.tells("idles");
+    assert_eq!(chat.engine.metric("propylon_timeouts_total", &[("wait", "tunnel-idle")]), 2.0);
+    chat.tells("keeps_alive");
+    assert_eq!(chat.engine.metric("propylon_timeouts_total", &[("wait", "tunnel-idle")]), 2.0);
+    chat.nothing_is_left();
+}
+
+#[test]
+fn a_hundred_talk_at_once() {
+    let chat = Chat::new("");
+    chat.tells("crowd");
+    assert_eq!(chat.engine.metric("propylon_tunnels_total", &[]), 200.0);
+    chat.nothing_is_left();
+}
+
+/// A frame of RFC 6455 §5.2 as a client sends it, masked with zeros.
+fn masked(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let head = match payload.len() {
+        length @ 0..126 => vec![0x80 | opcode, 0x80 | length as u8],
+        length => [&[0x80 | opcode, 0x80 | 127][..], &(length as u64).to_be_bytes()].concat(),
+    };
+    [&head[..], &[0; 4], payload].concat()
+}
+
+/// RFC 8441: SETTINGS announce it, CONNECT with `:protocol` opens it, and the server of HTTP/1.1 sees an Upgrade.
+struct OverHttp2 {
+    http2: Http2,
+    inbox: Vec<u8>,
+    ended: bool,
+}
+
+impl OverHttp2 {
+    #[track_caller]
+    fn open(engine: &Engine, path: &str) -> OverHttp2 {
+        let mut http2 = Http2::start_tls(engine);
+        let settings = http2.next_frame();
+        assert_eq!((settings.kind, settings.flags), (SETTINGS, 0));
+        let wanted = [&ENABLE_CONNECT_PROTOCOL.to_be_bytes()[..], &1_u32.to_be_bytes()].concat();
+        assert!(settings.payload.chunks(6).any(|setting| setting == wanted), "{settings:?}");
+        http2.send(SETTINGS, ACK, 0, &[]);
+        let connect =
+            [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":authority", "localhost")];
+        let rest = [(":path", path), ("sec-websocket-version", "13"), ("origin", "https://localhost")];
+        http2.headers(1, 0, &[&connect[..], &rest].concat());
+        let head = http2.next_of(1);
+        assert_eq!((head.kind, head.status(), head.ends()), (HEADERS, Some(200), false));
+        OverHttp2 { http2, inbox: Vec::new(), ended: false }
+    }
+
+    #[track_caller]
+    fn say(&mut self, opcode: u8, payload: &[u8]) {
+        for piece in masked(opcode, payload).chunks(FRAME_BYTES_MAX) {
+            self.http2.send(DATA, 0, 1, piece);
+        }
+    }
+
+    /// The next message or control frame; none at the end of the stream.
+    #[track_caller]
+    fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
+        loop {
+            if let Some((opcode, length, at)) = unmasked(&self.inbox)
+                && self.inbox.len() >= at + length
+            {
+                let frame: Vec<u8> = self.inbox.drain(..at + length).collect();
+                return Some((opcode, frame[at..].to_vec()));
+            }
+            if self.ended {
+                return None;
+            }
+            let frame = self.http2.next_of(1);
+            assert_eq!(frame.kind, DATA, "{frame:?}");
+            self.ended = frame.ends();
+            self.inbox.extend(&frame.payload);
+            for stream in [0, 1] {
+                let count = (frame.payload.len() as u32).max(1);
+                self.http2.send(WINDOW_UPDATE, 0, stream, &count.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Opcode, length and where the payload begins.
+fn unmasked(bytes: &[u8]) -> Option<(u8, usize, usize)> {
+    let opcode = bytes.first()? & 0x0f;
+    Some(match bytes.get(1)? {
+        126 => (opcode, u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?) as usize, 4),
+        127 => (opcode, u64::from_be_bytes(bytes.get(2..10)?.try_into().ok()?) as usize, 10),
+        length => (opcode, usize::from(*length), 2),
+    })
+}
+
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+#[test]
+fn over_http_2_a_stream_is_a_websocket_to_a_server_of_http_1() {
+    let chat = Chat::new("");
+    let mut socket = OverHttp2::open(&chat.engine, "/echo");
+    socket.say(TEXT, "hellö".as_bytes());
+    assert_eq!(socket.hear(), Some((TEXT, "hellö".into())));
+    socket.say(PING, b"are you?");
+    assert_eq!(socket.hear(), Some((PONG, b"are you?".to_vec())));
+    // Within the window that a stream begins with.
+    let large: Vec<u8> = (0..60_000_u32).map(|n| (n >> 3) as u8).collect();
+    socket.say(BINARY, &large);
+    assert!(socket.hear() == Some((BINARY, large)));
+    socket.say(CLOSE, &[&4001_u16.to_be_bytes()[..], b"bye"].concat());
+    assert_eq!(socket.hear(), Some((CLOSE, [&4001_u16.to_be_bytes()[..], b"bye"].concat())));
+    assert_eq!(socket.hear(), None, "the server has closed its side");
+    socket.http2.send(DATA, END_STREAM, 1, &[]);
+    holds("the server has heard", || chat.closed("/echo 4001 bye") == 1);
+    holds("the stream is over", || chat.engine.metric("propylon_http2_streams", &[]) == 0.0);
+    assert_eq!(chat.engine.metric("propylon_tunnels_total", &[]), 1.0);
+}
+
+#[test]
+fn over_http_2_a_close_of_the_server_and_a_reset_of_the_client_arrive() {
+    let chat = Chat::new("");
+    let mut socket = OverHttp2::open(&chat.engine, "/closes");
+    let said = [&4002_u16.to_be_bytes()[..], b"the server has had enough"].concat();
+    assert_eq!(socket.hear(), Some((CLOSE, said.clone())));
+    socket.say(CLOSE, &said);
+    assert_eq!(socket.hear(), None);
+    let mut socket = OverHttp2::open(&chat.engine, "/vanished");
+    socket.say(TEXT, b"x");
+    assert_eq!(socket.hear(), Some((TEXT, b"x".to_vec())));
+    socket.http2.send(RST_STREAM, 0, 1, &8_u32.to_be_bytes());
+    holds("the server notices", || chat.closed("/vanished 1006") == 1);
+}
+
+#[test]
+fn over_http_2_a_stream_in_which_nothing_moves_is_ended_and_its_connection_is_not() {
+    let chat = Chat::new("timeouts = { tunnel_idle = \"1s\" }");
+    let mut socket = OverHttp2::open(&chat.engine, "/idle");
+    socket.http2.client.patience(Duration::from_secs(20));
+    let heard = socket.http2.next_of(1);
+    assert!(heard.kind == RST_STREAM || heard.kind == DATA && heard.ends(), "{heard:?}");
+    holds("the server notices", || chat.closed("/idle 1006") == 1);
+    assert_eq!(chat.engine.metric("propylon_timeouts_total", &[("wait", "tunnel-idle")]), 1.0);
+    assert_eq!(chat.engine.metric("propylon_http2_connections", &[]), 1.0);
+}
+
+#[test]
+fn a_server_that_is_none_of_websocket_refuses_it_like_any_request() {
+    let origin = Origin::always("HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let ca = Certificates::shared().ca().display().to_string();
+    let url = format!("wss://localhost:{}", engine.address("web").port());
+    let said = python("ws_client.py", &["echo", &url, &ca]);
+    assert!(said.stderr.contains("HTTP 404"), "{}", said.stderr);
+}
