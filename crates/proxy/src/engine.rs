@@ -1,7 +1,6 @@
 //! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -11,10 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Admin, AdminBind, Config, Workers};
+use propylon_config::{AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
-use propylon_sys::{Account, ListenOptions};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -24,22 +22,20 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::access_log::Writer;
 use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
-use crate::health::{Health, PROBES_AT_ONCE_MAX};
+use crate::health::Health;
+use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
 use crate::reload::{self, Keeper, Shown};
 use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
-use crate::sockets::{self, BindError, Inherited, bind_advice};
 use crate::telemetry::Telemetry;
 use crate::upgrade::handover::{Handover, Kept, Own, Property};
 use crate::upgrade::predecessors::Predecessors;
-use crate::upgrade::takeover::{Heirloom, Takeover};
+use crate::upgrade::takeover::Takeover;
 use crate::upgrade::{self, Failure};
 use crate::worker::{self, Assignment, Phase};
 
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
-const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
@@ -50,67 +46,11 @@ type Threads = Vec<JoinHandle<io::Result<()>>>;
 
 /// Where no service manager wants to hear anything.
 const NO_WATCHDOG: Duration = Duration::from_secs(3600);
-/// How long somebody at the upgrade socket may take to be there.
-const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long workers may take to be ready to accept.
 const WORKERS_WAIT: Duration = Duration::from_secs(30);
 
 /// How long the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why the engine could not start.
-#[derive(Debug)]
-pub enum StartError {
-    Bind(BindError),
-    /// Another process answers at the upgrade socket.
-    Served(PathBuf),
-    /// The service manager's sockets that the configuration has no address for, or what is wrong with them.
-    Activation(String),
-    UpgradeSocket {
-        path: PathBuf,
-        error: io::Error,
-    },
-    /// The process that serves goes on.
-    Upgrade(Failure),
-    AdminBind {
-        address: String,
-        error: io::Error,
-    },
-    AccessLog(io::Error),
-    Privileges(propylon_sys::PrivilegesError),
-    Threads(io::Error),
-    /// By a signal, before it was ready.
-    Stopped,
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Served(path) => {
-                let path = path.display();
-                write!(
-                    f,
-                    "another process serves and answers at {path}; take over from it with run --upgrade, or stop it first"
-                )
-            }
-            StartError::Activation(what) => write!(f, "{what}"),
-            StartError::UpgradeSocket { path, error } => {
-                write!(f, "process.upgrade_socket {}: {error}; check its folder's permissions", path.display())
-            }
-            StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
-            StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
-            StartError::AdminBind { address, error } => {
-                write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
-            }
-            StartError::AccessLog(error) => {
-                write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
-            }
-            StartError::Privileges(error) => write!(f, "{error}"),
-            StartError::Stopped => f.write_str("stopped before it was ready"),
-            StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
-        }
-    }
-}
 
 /// What a start begins with.
 pub struct Start {
@@ -151,154 +91,11 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     Ok(Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max })
 }
 
-/// What the configuration asks for of the system.
-struct Opened {
-    bound: Vec<sockets::Bound>,
-    admin: Option<AdminSocket>,
-    upgrade: Option<OwnedFd>,
-    log: Writer,
-    adopted: Vec<usize>,
-    connections_max: usize,
-}
-
-fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Opened, StartError> {
-    let files = propylon_sys::raise_files_limit();
-    let workers = worker_count(config);
-    let mut inherited = match &mut takeover {
-        Some(takeover) => std::mem::take(&mut takeover.estate.sockets),
-        None => {
-            refuse_second(config)?;
-            activated()?
-        }
-    };
-    let mut adopted: Vec<usize> = inherited.iter().map(|each| each.place).collect();
-    let bound = sockets::bind_first(config, workers, &mut inherited);
-    let bound = bound.map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
-    match takeover {
-        // The other process takes what is in their queues, and closes them.
-        Some(_) => adopted.retain(|place| !inherited.iter().any(|left| left.place == *place)),
-        None => refuse_unmatched(&inherited)?,
-    }
-    sockets::announce(config, &bound, &[]);
-    let (admin_given, upgrade_given) = match &mut takeover {
-        Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
-        None => (None, None),
-    };
-    let admin = config.admin.as_ref().map(|admin| open_admin(admin, admin_given, &mut adopted)).transpose()?;
-    let upgrade = open_upgrade_socket(config, upgrade_given, &mut adopted)?;
-    let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
-    if let Some(user) = &config.process.user {
-        let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
-        log::info!("running as {account:?}");
-    }
-    // A request needs a file on each side; a client that is idle needs one.
-    let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
-    let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
-    Ok(Opened { bound, admin, upgrade, log, adopted, connections_max })
-}
-
-/// A start by mistake would otherwise be told of an address that is taken, and not by whom.
-fn refuse_second(config: &Config) -> Result<(), StartError> {
-    let Some(socket) = &config.process.upgrade_socket else { return Ok(()) };
-    match propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE) {
-        Ok(_) => Err(StartError::Served(socket.path.clone())),
-        Err(_) => Ok(()),
-    }
-}
-
-/// What a service manager has opened.
-fn activated() -> Result<Vec<Inherited>, StartError> {
-    let files = propylon_sys::take_activated()
-        .map_err(|error| StartError::Activation(format!("the service manager's sockets cannot be used: {error}")))?;
-    let mut all: Vec<Inherited> = Vec::new();
-    for file in files {
-        let name = format!("socket \"{}\" of the service manager", file.name);
-        let listener = propylon_sys::tcp_listener(file.file).and_then(|socket| Ok((socket.local_addr()?, socket)));
-        let (address, socket) = listener.map_err(|_| {
-            StartError::Activation(format!("{name} is no listening TCP socket; remove it from the unit"))
-        })?;
-        // Several for one address are as many workers' worth.
-        match all.iter_mut().find(|known| known.address == address) {
-            Some(known) => known.sockets.push(socket),
-            None => {
-                all.push(Inherited { place: all.len(), wish: None, address, sockets: vec![socket], name });
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
-    if left.is_empty() {
-        return Ok(());
-    }
-    let names: Vec<String> = left.iter().map(|each| format!("{} at {}", each.name, each.address)).collect();
-    let what = format!(
-        "no listener has the address of {}; add it to a listener's bind, or remove it from the unit",
-        names.join(", ")
-    );
-    Err(StartError::Activation(what))
-}
-
-/// The other process's, if it is for the same address.
-fn open_admin(
-    admin: &Admin,
-    given: Option<Heirloom<String>>,
-    adopted: &mut Vec<usize>,
-) -> Result<AdminSocket, StartError> {
-    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
-    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else { return bind_admin(admin) };
-    adopted.push(given.place);
-    match &admin.bind {
-        AdminBind::Tcp(_) => {
-            let socket = propylon_sys::tcp_listener(given.socket).map_err(fail)?;
-            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
-            Ok(AdminSocket::Tcp(socket))
-        }
-        AdminBind::Unix(_) => {
-            let socket = propylon_sys::unix_listener(given.socket).map_err(fail)?;
-            log::info!("admin at {}", admin.bind);
-            Ok(AdminSocket::Unix(socket))
-        }
-    }
-}
-
-fn open_upgrade_socket(
-    config: &Config,
-    given: Option<Heirloom<PathBuf>>,
-    adopted: &mut Vec<usize>,
-) -> Result<Option<OwnedFd>, StartError> {
-    let Some(wanted) = &config.process.upgrade_socket else { return Ok(None) };
-    if let Some(given) = given.filter(|given| given.at == wanted.path) {
-        adopted.push(given.place);
-        return Ok(Some(given.socket));
-    }
-    let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
-    let made = propylon_sys::listen_messages(&wanted.path, owner.as_ref());
-    made.map(Some).map_err(|error| StartError::UpgradeSocket { path: wanted.path.clone(), error })
-}
-
 /// Threads that will serve.
 pub fn worker_count(config: &Config) -> usize {
     match config.process.workers {
         Workers::Auto => propylon_sys::allowed_cores().len().max(1),
         Workers::Count(count) => count.get().into(),
-    }
-}
-
-fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
-    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
-    match &admin.bind {
-        AdminBind::Tcp(address) => {
-            let socket = propylon_sys::listen(*address, ListenOptions::default()).map_err(fail)?;
-            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
-            Ok(AdminSocket::Tcp(socket))
-        }
-        AdminBind::Unix(path) => {
-            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
-            log::info!("admin at {}", admin.bind);
-            Ok(AdminSocket::Unix(socket))
-        }
     }
 }
 

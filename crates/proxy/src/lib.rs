@@ -27,6 +27,7 @@ pub mod http2;
 pub mod logger;
 pub mod names;
 pub mod notice;
+pub mod opening;
 pub mod origin;
 pub mod pool;
 pub mod proxied;

@@ -749,7 +749,7 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
 }
 
 /// The log shows no line of the configuration beside it, so the file that is meant is named.
-fn with_path(problem: Problem, finding: &Finding) -> Problem {
+pub fn with_path(problem: Problem, finding: &Finding) -> Problem {
     let path = finding.path.display().to_string();
     if path.is_empty() || problem.what.contains(&path) {
         return problem;

@@ -95,7 +95,8 @@ pub fn send_message(socket: impl AsFd, message: &[u8], files: &[BorrowedFd<'_>])
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_PER_MESSAGE_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fits = files.len() <= FILES_PER_MESSAGE_MAX;
-    if !files.is_empty() && !(fits && ancillary.push(SendAncillaryMessage::ScmRights(files))) {
+    let taken = files.is_empty() || (fits && ancillary.push(SendAncillaryMessage::ScmRights(files)));
+    if !taken {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     loop {

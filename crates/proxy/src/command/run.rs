@@ -12,6 +12,7 @@ use crate::command::check;
 use crate::engine::{self, Outcome, Start};
 use crate::logger;
 use crate::origin::{self, Meant};
+use crate::reload::with_path;
 use crate::snapshot::Snapshot;
 use crate::upgrade::Failure;
 use crate::upgrade::handover::Own;
@@ -108,7 +109,13 @@ fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     let problems: Vec<Problem> = findings.iter().map(|finding| check::problem(&meant.source, finding)).collect();
     print(&problems, &meant.source.text);
-    compiled.map(|(snapshot, _)| (meant, snapshot)).map_err(|_| summary(&problems))
+    match compiled {
+        Ok((snapshot, _)) => Ok((meant, snapshot)),
+        Err(findings) => {
+            let problems = findings.iter().map(|finding| with_path(check::problem(&meant.source, finding), finding));
+            Err(summary(&problems.collect::<Vec<Problem>>()))
+        }
+    }
 }
 
 fn print(problems: &[Problem], text: &str) {
