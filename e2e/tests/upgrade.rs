@@ -363,6 +363,73 @@ fn what_the_admin_api_has_changed_is_there_after_an_upgrade_and_the_generation_g
     assert!(!lineage.socket().exists() && !lineage.folder().join("admin.sock").exists());
 }
 
+/// A process that serves nothing and hands over a listening socket: up to the successor's "ready", and then it ends, or just
+/// says nothing more.
+fn false_predecessor(upgrade_socket: &Path, plain: SocketAddr, then: &str) -> Child {
+    let script = "import array, json, os, socket, sys, time\n\
+        path, address, then = sys.argv[1:4]\n\
+        host, port = address.rsplit(':', 1)\n\
+        web = socket.socket()\n\
+        web.bind((host, int(port)))\n\
+        web.listen(128)\n\
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+        door.bind(path + '.new')\n\
+        door.listen(8)\n\
+        os.rename(path + '.new', path)\n\
+        s, _ = door.accept()\n\
+        def say(**word): s.send(b'W' + json.dumps(word).encode())\n\
+        assert b'hello' in s.recv(65536)\n\
+        say(word='offer', pid=os.getpid(), version='0', generation=7, upgrades=2)\n\
+        say(word='sockets', kind='listener', listener='plain', wanted=address, address=address, count=1)\n\
+        s.sendmsg([b'F'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [web.fileno()]))])\n\
+        say(word='offered')\n\
+        while b'ready' not in s.recv(65536): pass\n\
+        if then == 'end': os._exit(1)\n\
+        s.close()\n\
+        time.sleep(120)\n";
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", script]).arg(upgrade_socket).args([plain.to_string(), then.to_owned()]).stdin(Stdio::null());
+    let child = command.spawn().expect("Debian's Python");
+    holds("it listens", || upgrade_socket.exists());
+    child
+}
+
+#[test]
+fn a_predecessor_that_dies_meanwhile_is_succeeded_and_one_that_takes_back_its_word_is_not() {
+    let origin = hello();
+    let (plain, web, scratch) = (free(), free(), Scratch::new());
+    let socket = scratch.join("old.sock");
+    let upgrade = || {
+        let mut command = Command::new(binaries::propylon());
+        command.arg("run").arg(format!("--upgrade={}", socket.display()));
+        command
+    };
+    let mut alive = false_predecessor(&socket, plain, "stay");
+    let config = scratch.write("propylon.toml", engine::complete(&placed(&origin, plain, web)));
+    let mut command = upgrade();
+    command.arg("-c").arg(config);
+    let said = run(command, b"", PATIENCE);
+    assert_eq!(said.status.code(), Some(1), "{}", said.stderr);
+    assert!(said.stderr.contains("nothing was taken over: the conversation"), "{}", said.stderr);
+    signal(alive.id(), Signal::KILL);
+    alive.wait().expect("a child can be waited for");
+
+    std::fs::remove_file(&socket).expect("what it has left");
+    let mut dying = false_predecessor(&socket, plain, "end");
+    // In the queue before there is anybody to serve it.
+    let mut early = Client::plain(plain);
+    early.send("GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    let mut lineage = Lineage::start_by(upgrade(), "workers = 2\ndrain_timeout = \"1s\"", &placed(&origin, plain, web));
+    lineage.says("has ended before it could hand over in order");
+    assert_eq!(early.read_response().status, 200);
+    assert_eq!(Client::plain(plain).get("/").status, 200);
+    assert_eq!(lineage.snapshot()["configuration"]["generation"], 8);
+    assert_eq!(lineage.metric("propylon_upgrades_total"), 3.0);
+    dying.wait().expect("a child can be waited for");
+    lineage.upgrade(How::Signal);
+    assert_eq!(Client::plain(plain).get("/").status, 200);
+}
+
 /// A command that is `propylon run` with sockets at these addresses, given to it as a service manager does; each is an address
 /// and a name.
 fn activated(sockets: &[(SocketAddr, &str)]) -> Command {

@@ -107,8 +107,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Serving,
-    /// Somebody was started, and has yet to say a word.
-    Called,
+    /// This one was started, and has yet to say a word.
+    Called(u32),
     /// Somebody makes itself ready.
     Preparing(u32),
     Succeeded(u32, SystemTime),
@@ -157,7 +157,7 @@ impl Handover {
         match child {
             Ok(child) => {
                 log::info!("upgrade: {} was started as process {}", inner.property.own.program.display(), child.id());
-                inner.stage.replace(Stage::Called);
+                inner.stage.replace(Stage::Called(child.id()));
                 spawn_local(self.clone().look_after(child));
                 Ok(())
             }
@@ -199,8 +199,7 @@ impl Handover {
         let property = &self.0.property;
         let (stage, successor, since) = match *self.0.stage.borrow() {
             Stage::Serving => ("serving", None, None),
-            Stage::Called => ("successor-starts", None, None),
-            Stage::Preparing(pid) => ("successor-starts", Some(pid), None),
+            Stage::Called(pid) | Stage::Preparing(pid) => ("successor-starts", Some(pid), None),
             Stage::Succeeded(pid, since) => ("draining", Some(pid), Some(unix_seconds(since))),
         };
         json!({
@@ -227,8 +226,8 @@ impl Handover {
     fn may_begin(&self, comes: bool) -> Result<(), Failure> {
         let what = match *self.0.stage.borrow() {
             Stage::Serving => return Ok(()),
-            Stage::Called if comes => return Ok(()),
-            Stage::Called => "an upgrade has begun already".to_owned(),
+            Stage::Called(_) if comes => return Ok(()),
+            Stage::Called(pid) => format!("process {pid} has been started to take over already"),
             Stage::Preparing(pid) => format!("process {pid} is taking over at this moment"),
             Stage::Succeeded(pid, _) => format!("process {pid} has taken over already, and this one drains"),
         };
@@ -257,7 +256,7 @@ impl Handover {
         let began = Instant::now();
         loop {
             sleep(CHILD_LOOK).await;
-            let waits = *self.0.stage.borrow() == Stage::Called;
+            let waits = *self.0.stage.borrow() == Stage::Called(child.id());
             match child.try_wait() {
                 Ok(None) if waits && began.elapsed() > READY_WAIT => {
                     let _ = child.kill();

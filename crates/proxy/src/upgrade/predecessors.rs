@@ -114,6 +114,7 @@ impl Predecessors {
                 "pid": one.description.pid,
                 "version": one.description.version,
                 "draining_since": unix_seconds(one.description.since),
+                "draining_seconds": one.description.since.elapsed().map_or(0, |age| age.as_secs()),
                 "connections": one.connections,
                 "requests_in_progress": one.requests,
                 "seconds_left": one.seconds_left,

@@ -25,6 +25,8 @@ pub struct Figures {
     pub pid: u64,
     pub uptime_seconds: f64,
     pub draining: bool,
+    /// Those before it that have not ended yet.
+    pub predecessors: Vec<Predecessor>,
     pub memory_bytes: f64,
     /// Cores' worth.
     pub cpu: f64,
@@ -33,6 +35,14 @@ pub struct Figures {
     pub servers: Vec<Server>,
     /// The one that expires first goes first.
     pub certificates: Vec<Certificate>,
+}
+
+/// A process that was succeeded and drains.
+#[derive(Debug, Default)]
+pub struct Predecessor {
+    pub pid: u64,
+    pub draining_seconds: u64,
+    pub connections: u64,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +129,11 @@ fn ask(admin: SocketAddr) -> io::Result<String> {
     Ok(answer)
 }
 
+fn predecessor(one: &Value) -> Predecessor {
+    let number = |key: &str| one[key].as_u64().unwrap_or(0);
+    Predecessor { pid: number("pid"), draining_seconds: number("draining_seconds"), connections: number("connections") }
+}
+
 impl Figures {
     pub fn between(before: &Sample, after: &Sample) -> Figures {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
@@ -130,6 +145,7 @@ impl Figures {
             pid: now["pid"].as_u64().unwrap_or(0),
             uptime_seconds: number(&now["uptime_seconds"]),
             draining: now["draining"].as_bool().unwrap_or(false),
+            predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
             memory_bytes: number(&now["memory_bytes"]),
             cpu: (number(&now["cpu_seconds"]) - number(&before.status["snapshot"]["cpu_seconds"])).max(0.0) / seconds,
             workers: now["workers"].as_array().map_or(0, Vec::len),
@@ -150,6 +166,11 @@ impl Figures {
             "pid": self.pid,
             "uptime_seconds": self.uptime_seconds,
             "draining": self.draining,
+            "predecessors": self.predecessors.iter().map(|one| json!({
+                "pid": one.pid,
+                "draining_seconds": one.draining_seconds,
+                "connections": one.connections,
+            })).collect::<Vec<Value>>(),
             "memory_bytes": self.memory_bytes,
             "cpu_cores": self.cpu,
             "workers": self.workers,
@@ -323,6 +344,7 @@ pub mod tests {
             status: json!({
                 "snapshot": {
                     "version": "1.2.3", "pid": 7, "uptime_seconds": 3700.0, "draining": false, "memory_bytes": 20_971_520,
+                    "upgrade": { "predecessors": [{ "pid": 6, "draining_seconds": 12, "connections": 4 }] },
                     "cpu_seconds": requests as f64 / 20.0, "workers": [{}, {}],
                     "listeners": [{ "name": "web", "connections": 5, "requests_in_progress": 1 }],
                     "certificates": [{ "name": "shop.test", "type": "ecdsa", "not_after": 0 }],
@@ -352,6 +374,7 @@ pub mod tests {
         assert_eq!(figures.cpu, 0.5);
         assert_eq!(figures.servers[0].clients_per_connection, Some(10.0));
         assert_eq!(figures.servers[0].state, "up");
+        assert_eq!(figures.to_json()["predecessors"], json!([{ "pid": 6, "draining_seconds": 12, "connections": 4 }]));
     }
 
     #[test]

@@ -81,7 +81,7 @@ fn height(rows: usize) -> u16 {
 
 fn title(figures: &Figures) -> Line<'static> {
     let uptime = figures.uptime_seconds as u64;
-    let text = format!(
+    let mut text = format!(
         "propylon {}, pid {}, up {}d {:02}:{:02}:{:02}, {} workers, {:.2} cores, {} resident",
         figures.version,
         figures.pid,
@@ -93,6 +93,12 @@ fn title(figures: &Figures) -> Line<'static> {
         figures.cpu,
         bytes(figures.memory_bytes)
     );
+    for one in &figures.predecessors {
+        text += &format!(
+            "; pid {} before it drains since {} s, {} connections",
+            one.pid, one.draining_seconds, one.connections
+        );
+    }
     match figures.draining {
         true => Line::from(text + ", draining").yellow(),
         false => Line::from(text).bold(),
