@@ -198,18 +198,19 @@ fn rapid_resets() {
 fn resets_that_the_engine_is_made_to_say() {
     type Provocation = fn(u32) -> Vec<u8>;
     // What is counted when it goes on. Where the library takes a stream's error for the connection's the first one is the last.
-    let provocations: &[(&str, &str, u32, &str, Provocation)] = &[
-        ("a window beyond its end", "stream", FLOW_CONTROL_ERROR, "window-update", |stream| {
+    let provocations: &[(&str, &str, u32, &[&str], Provocation)] = &[
+        // Which of the two limits it meets first depends on where a second of the engine's begins.
+        ("a window beyond its end", "stream", FLOW_CONTROL_ERROR, &["window-update", "library"], |stream| {
             frame(WINDOW_UPDATE, 0, stream, &0x7fff_ffff_u32.to_be_bytes())
         }),
-        ("a window update of nothing", "connection", PROTOCOL_ERROR, "error protocol-error", |stream| {
+        ("a window update of nothing", "connection", PROTOCOL_ERROR, &["error protocol-error"], |stream| {
             frame(WINDOW_UPDATE, 0, stream, &[0; 4])
         }),
-        ("data after the end", "connection", PROTOCOL_ERROR, "error protocol-error", |stream| {
+        ("data after the end", "connection", PROTOCOL_ERROR, &["error protocol-error"], |stream| {
             frame(DATA, 0, stream, b"more")
         }),
-        ("a head after the end", "connection", PROTOCOL_ERROR, "error protocol-error", get),
-        ("a stream that depends on itself", "stream", PROTOCOL_ERROR, "library", |stream| {
+        ("a head after the end", "connection", PROTOCOL_ERROR, &["error protocol-error"], get),
+        ("a stream that depends on itself", "stream", PROTOCOL_ERROR, &["library"], |stream| {
             frame(PRIORITY, 0, stream, &[&stream.to_be_bytes()[..], &[1]].concat())
         }),
     ];
@@ -222,7 +223,7 @@ fn resets_that_the_engine_is_made_to_say() {
         assert_eq!(heard.code(), *code, "{what}");
         drop(client);
         let before = siege.attacks_at_the_origin();
-        siege.endures(what, &[counted], |engine| {
+        siege.endures(what, counted, |engine| {
             assail(engine, 3, (4_000, 2), &[], |index| [get(nth(index)), provocation(nth(index))].concat())
         });
         // A thousand of a connection's are let pass, and most of these are over before they are begun.
