@@ -69,6 +69,8 @@ fn a_server_that_its_probes_fail_gets_no_streams_and_its_connections_end() {
     let mut client = chain.front.client("plain");
     assert_eq!(client.get("/").status, 200);
     chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+    // Probes are streams as well, each on a connection of its own.
+    holds("probes speak HTTP/2", || chain.back.metric("propylon_http2_streams_total", &[]) > 3.0);
     well.store(false, Ordering::SeqCst);
     chain.front.metric_reaches("propylon_server_up", &[], 0.0);
     assert_eq!(client.get("/").status, 503);

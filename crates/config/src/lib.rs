@@ -81,6 +81,22 @@ pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
     address::server(text)
 }
 
+/// Where a key is written that the path leads to (`process.batch`), else the nearest of those that lead there, else the
+/// beginning. None where nothing can be found in the text at all.
+pub fn locate(source: &Source, path: &str) -> Option<At> {
+    let lines = Lines::new(problem::without_mark(&source.text));
+    let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
+    let root = reading.root?;
+    let (mut node, mut at) = (&root, At { line: 1, column: 1, length: 1 });
+    for key in path.split('.') {
+        let tree::Value::Table(entries) = &node.value else { break };
+        let Some(entry) = entries.iter().find(|entry| entry.key == key) else { break };
+        at = lines.at(entry.key_span);
+        node = &entry.node;
+    }
+    Some(at)
+}
+
 /// With an error among the problems nothing is to be used.
 fn settle<T>((config, problems): (Option<T>, Vec<Problem>)) -> Result<(T, Vec<Problem>), Vec<Problem>> {
     match config {
@@ -100,4 +116,26 @@ fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (
     let report = Report::new(&source.name, &lines, &reading.faults);
     let config = reading.root.as_ref().map(|root| schema(&report, root, &source.base));
     (config, report.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_where_they_are_written_in_both_languages() {
+        let toml = "[log]\nlevel = 'warn'\n[process]\nworkers = 2\nhandshakes = { per_source = 3 }\n";
+        let json = "{\n  \"process\": { \"workers\": 2 }\n}";
+        for (name, text, path, line, column) in [
+            ("a.toml", toml, "process.workers", 4, 1),
+            ("a.toml", toml, "process.handshakes.per_source", 5, 16),
+            ("a.toml", toml, "process.batch", 3, 2),
+            ("a.toml", toml, "admin", 1, 1),
+            ("a.json", json, "process.workers", 2, 16),
+        ] {
+            let source = Source { name: name.into(), base: "".into(), text: text.into() };
+            let at = locate(&source, path).expect("a place");
+            assert_eq!((at.line, at.column), (line, column), "{path} in {name}");
+        }
+    }
 }

@@ -930,6 +930,8 @@ pub struct BackendTls {
     pub policy: TlsPolicy,
     /// Sessions are resumed. Default yes.
     pub resume: bool,
+    /// How often the files are looked at, to be read again when they have changed. Absent: only on SIGHUP.
+    pub watch: Option<Duration>,
     /// Where it is written.
     pub at: At,
 }

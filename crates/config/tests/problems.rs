@@ -401,6 +401,7 @@ fn tls_to_servers_is_checked() {
         (&tls("policy='old'"), 6, 13, "use \"modern\" or \"intermediate\""),
         (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
         (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
+        (&tls("watch='10ms'"), 6, 12, "`watch` is too small"),
         (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
         (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
     ]);

@@ -8,17 +8,19 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Config, TlsProfile};
+use propylon_config::{Backend, Config, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile_again};
+use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
 
 pub struct Certificates {
     /// By profile.
     watched: Vec<Watched>,
     /// By signer: the files that links to key servers are made with.
     links: Vec<Watched>,
+    /// By backend: what is shown to its servers and trusted of them.
+    towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
     refused: usize,
     /// When the log was last told which certificates expire soon.
@@ -36,6 +38,7 @@ pub const GLANCED_AT_MAX: usize = 100;
 pub struct Which {
     pub profiles: Vec<usize>,
     pub signers: Vec<usize>,
+    pub backends: Vec<usize>,
 }
 
 /// The files of one profile.
@@ -63,7 +66,8 @@ impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
         // The start has told of what expires.
-        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new(), refused: 0, reminded: now };
+        let (watched, links, towards) = (Vec::new(), Vec::new(), Vec::new());
+        let mut certificates = Certificates { watched, links, towards, refused: 0, reminded: now };
         certificates.follow(snapshot, now);
         certificates
     }
@@ -94,6 +98,15 @@ impl Certificates {
             Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
         };
         self.watched = snapshot.config.tls.iter().map(watched).collect();
+        let mut known = std::mem::take(&mut self.towards);
+        let watched = |backend: &Backend| {
+            let before =
+                known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
+            Watched { name: backend.name.clone(), interval, looked, stamp }
+        };
+        self.towards = snapshot.config.backends.iter().map(watched).collect();
         // Their places are theirs for ever.
         for signer in &snapshot.config.signers[self.links.len()..] {
             let (name, interval) = (signer.name.clone(), signer.watch);
@@ -113,6 +126,7 @@ impl Certificates {
         Which {
             profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
             signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
+            backends: changed(&mut self.towards, &|index| stamp_of(&config.backends[index])),
         }
     }
 
@@ -139,6 +153,25 @@ impl Certificates {
                 }
             }
         }
+        let mut upstreams = snapshot.upstreams.clone();
+        for &index in &which.backends {
+            let backend = &snapshot.config.backends[index];
+            self.towards[index].stamp = stamp_of(backend);
+            let (loaded, findings) = match load_upstream(backend) {
+                Ok(loaded) => loaded,
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
+            }
+        }
         if failed {
             // What was good of them has not been taken over, and is to be read again.
             for (index, _) in links.into_iter().flatten() {
@@ -156,7 +189,7 @@ impl Certificates {
         match (same, has_links) {
             (true, true) => Reloaded::Links,
             (true, false) => Reloaded::Same,
-            (false, _) => Reloaded::New(Box::new(snapshot.with_profiles(profiles))),
+            (false, _) => Reloaded::New(Box::new(snapshot.with_certificates(profiles, upstreams))),
         }
     }
 
@@ -192,6 +225,10 @@ impl Watched {
         }
         is_due && self.stamp.is_changed(&stamp())
     }
+}
+
+fn stamp_of(backend: &Backend) -> Stamp {
+    backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
 }
 
 fn tell(kind: &str, name: &str, finding: &Finding) {

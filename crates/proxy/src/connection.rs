@@ -63,7 +63,7 @@ pub struct Connection {
     pub requests: u32,
     /// None for nearly all.
     rare: Option<Box<Rare>>,
-    /// Backends that its requests went to, a bit for each (from the 65th on they share them).
+    /// Backends that its requests went to, a bit for each of the first 64.
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
@@ -78,6 +78,8 @@ struct Rare {
     owner: Option<NonZeroU64>,
     /// Announced, it counts among those of its source.
     counted: bool,
+    /// By 64 backends after the first 64: those that its requests went to.
+    more_backends: Vec<u64>,
 }
 
 /// What becomes of a connection when a request is over.
@@ -198,15 +200,31 @@ impl Connection {
     /// A request goes to this backend.
     pub fn note_backend(&mut self, backend: BackendId) {
         let bit = 1 << (backend.0 % 64);
-        if self.backends & bit == 0 {
-            self.backends |= bit;
+        let noted = match (backend.0 / 64).checked_sub(1) {
+            None => &mut self.backends,
+            Some(place) => {
+                let more = &mut self.rare.get_or_insert_default().more_backends;
+                if more.len() <= place {
+                    more.resize(place + 1, 0);
+                }
+                &mut more[place]
+            }
+        };
+        if *noted & bit == 0 {
+            *noted |= bit;
             let metrics = &self.core.telemetry.backends[backend.0];
             self.core.metrics.increment(metrics.clients);
-            // What shares a bit cannot be told apart at the end.
-            if backend.0 < 64 {
-                self.core.metrics.raise(metrics.clients_open);
-            }
+            self.core.metrics.raise(metrics.clients_open);
         }
+    }
+
+    /// Backends that its requests went to.
+    fn noted_backends(&self) -> impl Iterator<Item = usize> {
+        let more = self.rare.iter().flat_map(|rare| &rare.more_backends);
+        let words = std::iter::once(&self.backends).chain(more).enumerate();
+        words.flat_map(|(place, word)| {
+            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| place * 64 + bit)
+        })
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
@@ -693,10 +711,8 @@ impl Drop for Connection {
         if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);
         }
-        for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {
-            if self.backends & (1 << index) != 0 {
-                self.core.metrics.lower(metrics.clients_open);
-            }
+        for backend in self.noted_backends() {
+            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
         }
         self.end_handshake();
         // Where a proxy in front is to say who the client is, it may have ended before that was said.

@@ -6,6 +6,7 @@
 
 mod grpc;
 mod http;
+mod http2;
 mod line;
 pub mod probe;
 
@@ -16,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress};
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
@@ -27,6 +28,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::admin::effective;
 use crate::names::Names;
+use crate::notice::Door;
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
@@ -131,6 +133,8 @@ impl KnownServer {
 /// A server's state for people.
 pub struct State {
     pub verdict: Verdict,
+    /// Requests may go there.
+    pub admitted: bool,
     pub since: SystemTime,
     /// The end of an ejection.
     pub until: Option<SystemTime>,
@@ -233,7 +237,13 @@ impl Health {
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
-        State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
+        let admitted = backends[backend].servers.admits(server);
+        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+    }
+
+    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
+    pub fn is_panic(&self, backend: usize) -> bool {
+        self.board().backends.borrow()[backend].servers.is_panic()
     }
 
     /// Probes a server for as long as it is there and probed like this.
@@ -264,7 +274,7 @@ impl Health {
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
-        let found = probe(check, address, &host, secure).await;
+        let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         let place = RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
@@ -319,11 +329,14 @@ impl Known {
 }
 
 fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
-    let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
+    let check = backend.health.as_ref()?;
+    let alpn: &[&[u8]] = match &check.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
-        // Probes are HTTP/1.1, whatever requests are.
-        ProbeKind::Http(_) => &[b"http/1.1"],
-        ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
+        // A port of its own may be another server's.
+        ProbeKind::Http(_) if backend.protocol == ServerProtocol::Http2 && check.port.is_some() => {
+            &[b"h2", b"http/1.1"]
+        }
+        ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
     Some(upstream.as_ref()?.connector_for(alpn))
 }
@@ -342,7 +355,11 @@ fn rules(backend: &Backend) -> Rules {
         ejection_max: outlier.ejection_max.as_millis() as u64,
         ejected_percent_max: outlier.ejected_percent_max,
     };
-    Rules { probes: backend.health.as_ref().map(probes), outliers: backend.outlier.as_ref().map(outliers) }
+    Rules {
+        probes: backend.health.as_ref().map(probes),
+        outliers: backend.outlier.as_ref().map(outliers),
+        min_healthy_percent: backend.min_healthy,
+    }
 }
 
 impl Board {
@@ -444,6 +461,7 @@ impl Board {
         self.change(backend, |servers, now| {
             for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
                 servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
+                servers.set_backup(server, configured.backup);
             }
             servers.review(now)
         });
@@ -452,7 +470,7 @@ impl Board {
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
         let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
-        self.snapshot.servers[backend][server].notice.set_open(open);
+        self.set_door(backend, server);
         self.column().set(self.metrics(backend, server).up, i64::from(open));
         self.publish_addresses(backend, server);
     }
@@ -536,11 +554,13 @@ impl Board {
         let now = self.began.elapsed().as_millis() as u64;
         let mut backends = self.backends.borrow_mut();
         let servers = &mut backends[backend].servers;
+        let panicked = servers.is_panic();
         let changes = judge(servers, now);
+        let panics = servers.is_panic();
         let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {
-            self.snapshot.servers[backend][server].notice.set_open(to.is_open());
+            self.set_door(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
             column.set(metrics.up, i64::from(to.is_open()));
             column.increment(metrics.changes);
@@ -558,6 +578,38 @@ impl Board {
                     log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }
+        }
+        if panics != panicked {
+            self.tell_panic(backend, panics, (open, all));
+        }
+    }
+
+    /// Lets requests to a server, or keeps them away.
+    fn set_door(&self, backend: usize, server: usize) {
+        let servers = &self.backends.borrow()[backend].servers;
+        let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
+            (true, _) => Door::Open,
+            (false, true) => Door::Ajar,
+            (false, false) => Door::Closed,
+        };
+        self.snapshot.servers[backend][server].notice.set_door(door);
+    }
+
+    /// The verdicts are not believed from now on, or are again.
+    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+        let configured = &self.snapshot.config.backends[backend];
+        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        column.set(metrics.panic, i64::from(panic));
+        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        let (name, percent) = (&configured.name, configured.min_healthy);
+        if panic {
+            column.increment(metrics.panics);
+            log::error!(
+                "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
+                 get requests as well"
+            );
+        } else {
+            log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 
@@ -21,8 +21,19 @@ pub fn changes() -> u32 {
     CHANGES.load(Ordering::Acquire)
 }
 
+/// Whether requests may go to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Door {
+    Closed,
+    /// It is not fit, and as good as any: too few are, or what is thought of them is wrong.
+    Ajar,
+    Open,
+}
+
 pub struct Notice {
-    open: AtomicBool,
+    /// A [`Door`].
+    door: AtomicU8,
     /// Times that it was closed and opened again.
     reopened: AtomicU32,
     addresses: ArcSwap<Vec<SocketAddr>>,
@@ -46,7 +57,7 @@ impl Notice {
     pub fn new(addresses: Vec<SocketAddr>) -> Notice {
         assert!(!addresses.is_empty(), "a server without an address");
         Notice {
-            open: AtomicBool::new(true),
+            door: AtomicU8::new(Door::Open as u8),
             addresses: ArcSwap::from_pointee(addresses),
             generation: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
@@ -57,14 +68,21 @@ impl Notice {
 
     /// Whether requests may go there, as far as the whole engine knows.
     pub fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+        self.door.load(Ordering::Relaxed) != Door::Closed as u8
     }
 
-    pub fn set_open(&self, open: bool) {
-        if self.open.swap(open, Ordering::Relaxed) == open {
+    /// Whether it is fit for them.
+    pub fn is_fit(&self) -> bool {
+        self.door.load(Ordering::Relaxed) == Door::Open as u8
+    }
+
+    pub fn set_door(&self, door: Door) {
+        let before = self.door.swap(door as u8, Ordering::Relaxed);
+        if before == door as u8 {
             return;
         }
-        if open {
+        // Who has had its share of the requests meanwhile is warm.
+        if before == Door::Closed as u8 && door == Door::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
         // After the others: who sees the new number sees them.
@@ -168,17 +186,21 @@ mod tests {
     #[test]
     fn openings_are_counted_and_staying_open_is_none() {
         let notice = Notice::new(addresses(&[1]));
-        [true, false, false, true, true].iter().for_each(|open| notice.set_open(*open));
-        assert_eq!((notice.is_open(), notice.reopened()), (true, 1));
+        [Door::Open, Door::Closed, Door::Closed, Door::Open, Door::Open].iter().for_each(|door| notice.set_door(*door));
+        assert_eq!((notice.is_open(), notice.is_fit(), notice.reopened()), (true, true, 1));
+        [Door::Closed, Door::Ajar].iter().for_each(|door| notice.set_door(*door));
+        assert_eq!((notice.is_open(), notice.is_fit()), (true, false));
+        notice.set_door(Door::Open);
+        assert_eq!(notice.reopened(), 1, "it has had its requests meanwhile");
     }
 
     #[test]
     fn cores_see_by_one_number_that_a_server_was_closed_or_opened() {
         let notice = Notice::new(addresses(&[1]));
-        for open in [false, true] {
+        for door in [Door::Closed, Door::Ajar, Door::Open] {
             let before = changes();
-            notice.set_open(open);
-            assert_ne!(changes(), before, "{open}");
+            notice.set_door(door);
+            assert_ne!(changes(), before, "{door:?}");
         }
     }
 

@@ -98,6 +98,7 @@ pub struct Settings {
     pub weight: Option<NonZeroU16>,
     pub max_connections: Option<NonZeroU32>,
     pub drain: Option<bool>,
+    pub backup: Option<bool>,
 }
 
 impl Change {
@@ -644,6 +645,7 @@ impl Settings {
         change.weight = self.weight.or(change.weight);
         change.max_connections = self.max_connections.or(change.max_connections);
         change.drain = self.drain.or(change.drain);
+        change.backup = self.backup.or(change.backup);
     }
 }
 
@@ -710,10 +712,23 @@ fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
     let changed = FOR_LIFE.iter().filter(|path| of(before, path) != of(after, path));
     let problem = |path: &&str| {
         let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
-        let at = if *path == "admin" { meant.config.admin.as_ref().map(|admin| admin.at) } else { None };
+        let at = propylon_config::locate(&meant.source, &differing(path, of(before, path), of(after, path)));
         Problem::error(&meant.source.name, at, what, "put it back, or restart: this needs a restart")
     };
     changed.map(problem).collect()
+}
+
+/// The path to what differs, as far as that is one thing.
+fn differing(path: &str, before: Value, after: Value) -> String {
+    let (Value::Object(before), Value::Object(after)) = (&before, &after) else { return path.to_owned() };
+    let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => {
+            let of = |values: &serde_json::Map<String, Value>| values.get(key).cloned().unwrap_or_default();
+            differing(&format!("{path}.{key}"), of(before), of(after))
+        }
+        _ => path.to_owned(),
+    }
 }
 
 /// What has changed although it is written the same.

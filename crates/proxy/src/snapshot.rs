@@ -22,7 +22,7 @@ use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
     TlsProfile,
 };
-use propylon_policy::balance::{Balancer, Tiers};
+use propylon_policy::balance::{Balancer, Loads, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -341,13 +341,17 @@ impl Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
-    /// The same, with other certificates.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    /// The same, with other certificates for clients, and for servers.
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         let of = |(place, listener): (usize, &Listener)| {
             terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
         };
         let terms = self.config.listeners.iter().enumerate().map(of).collect();
-        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
+        Snapshot { generation: self.generation + 1, terms, profiles, upstreams, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -446,7 +450,13 @@ fn follow_upstreams(
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
 fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
-    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
+    let tls = |backend: &Backend| {
+        let mut shown = effective::backend(backend)["tls"].clone();
+        // How often files are looked at is none of the connections' concern.
+        shown.as_object_mut().map(|keys| keys.remove("watch"));
+        shown
+    };
+    one.protocol == two.protocol && tls(one) == tls(two)
 }
 
 /// What the links of signers that stay are made with, where that is to be read again.
@@ -692,7 +702,14 @@ fn follow_balance(
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+                let before =
+                    earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
+                // What is in flight at servers that stay is known in the same places.
+                let loads = match before.filter(|(before, _)| before.name == backend.name) {
+                    Some((_, before)) => before.loads.succeeded_by(servers.len()),
+                    None => Loads::new(servers.len(), worker_count(config)),
+                };
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
             }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }
@@ -784,7 +801,7 @@ pub struct CoreBackend {
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
-    /// Some server was not open then.
+    /// Some server was not fit then.
     any_closed: Cell<bool>,
     version: u64,
 }
@@ -895,7 +912,7 @@ impl CoreBackend {
             return;
         }
         // What this configuration has get nothing is no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();

@@ -410,6 +410,9 @@ pub struct BackendMetrics {
     pub retries_refused: Counter,
     pub stale_retries: Counter,
     pub unavailable: Counter,
+    /// Written by the main thread.
+    pub panic: Gauge,
+    pub panics: Counter,
     pub clients: Counter,
     pub clients_open: Gauge,
     pub queue_depth: Gauge,
@@ -911,6 +914,12 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             UNUSUAL_PICKS,
         ),
         sticky: OnceLock::new(),
+        panic: r.gauge(
+            "propylon_backend_panic",
+            "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",
+            by,
+        ),
+        panics: r.counter("propylon_backend_panics_total", "Times that this began.", by),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,

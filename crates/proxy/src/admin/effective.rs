@@ -412,6 +412,9 @@ fn backend_tls(tls: &BackendTls) -> Value {
     if !tls.ca.is_empty() {
         value["ca"] = tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect();
     }
+    if let Some(interval) = tls.watch {
+        value["watch"] = json!(duration(interval));
+    }
     if let Some(name) = &tls.server_name {
         value["server_name"] = json!(name);
     }
@@ -647,7 +650,7 @@ mod tests {
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"
-        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false }
+        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -780,7 +783,7 @@ mod tests {
         assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
         let tls = json!({
             "ca": ["ca.pem", "cas"], "server_name": "app.internal", "sni": false, "verify": true, "certificate": "c.pem",
-            "policy": "modern", "resume": false
+            "policy": "modern", "resume": false, "watch": "5s"
         });
         assert_eq!(shown["backend"]["app"]["tls"], tls);
         assert_eq!(shown["backend"]["app"]["hash"], json!({ "key": { "cookie": "user" }, "bound": 1.1 }));

@@ -157,6 +157,7 @@ impl View {
         json!({
             "name": backend.name,
             "balance": backend.balance.name(),
+            "panic": self.health.is_panic(place),
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),
@@ -177,7 +178,8 @@ fn health(state: &State) -> Value {
     };
     json!({
         "state": state.verdict.name(),
-        "usable": state.verdict.is_open(),
+        "usable": state.admitted,
+        "panic": state.admitted && !state.verdict.is_open(),
         "reason": state.verdict.reason(),
         "since": seconds(state.since),
         "until": state.until.map(seconds),
