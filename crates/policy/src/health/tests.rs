@@ -73,7 +73,7 @@ fn what_others_have_found_is_believed_until_probes_contradict_it_often_enough() 
     theirs.probed(1, bad(), 1);
     let found: Vec<_> = (0..3).map(|server| theirs.found(server)).collect();
     assert_eq!(found, [Some(Ok(())), Some(bad()), None]);
-    let mut ours = Servers::new(Rules { probes: Some(probes), outliers: None }, 3, 0);
+    let mut ours = Servers::new(Rules { probes: Some(probes), ..Rules::default() }, 3, 0);
     for (server, found) in found.into_iter().enumerate() {
         found.into_iter().for_each(|found| ours.inherit(server, found.err()));
     }
