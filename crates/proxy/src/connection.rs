@@ -280,16 +280,16 @@ impl Connection {
     /// Waits for the next request with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
-        let (due, wait) = {
+        // The limit that counts; none once it is the connection's time to leave.
+        let (mut due, mut wait) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(self.listener).timeouts;
             match self.requests {
-                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Wait::RequestHead),
-                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
+                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead)),
+                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
             }
         };
         self.deadline.rest();
-        let mut leaves_at = None;
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
@@ -302,18 +302,13 @@ impl Connection {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
-            if core.draining.get() {
-                // Who has not asked for anything yet is about to.
-                let leaves_at =
-                    *leaves_at.get_or_insert_with(|| if self.requests == 0 { due } else { core.leaves_at() });
-                if now >= leaves_at {
-                    return Poll::Ready(false);
-                }
-                self.deadline.set(due.min(rest_at).min(leaves_at), context.waker());
-                return Poll::Pending;
+            if core.draining.get() && wait.is_some() && self.requests > 0 {
+                // Who has not asked for anything yet is about to, and stays.
+                wait = None;
+                due = due.min(core.leaves_at());
             }
             if now >= due {
-                self.count_timeout(wait);
+                wait.into_iter().for_each(|wait| self.count_timeout(wait));
                 return Poll::Ready(false);
             }
             if now >= rest_at
