@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
@@ -456,9 +457,13 @@ fn activated(sockets: &[(SocketAddr, &str)]) -> Command {
     command
 }
 
-/// An address that nobody has at the moment.
+/// An address that nobody has, and that nobody else will be given: at a loopback address of its own.
 fn free() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port")
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let own = [127, 0, (std::process::id() % 250 + 1) as u8, COUNT.fetch_add(1, Ordering::SeqCst)];
+    std::net::TcpListener::bind((std::net::Ipv4Addr::from(own), 0))
+        .and_then(|free| free.local_addr())
+        .expect("a free port")
 }
 
 /// [`simple`], at these addresses.

@@ -18,7 +18,7 @@ use propylon_metrics::{Column, Store};
 use serde_json::{Value, json};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Mutex, MutexGuard, Notify, oneshot};
-use tokio::task::spawn_local;
+use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{interval, sleep, timeout};
 
 use super::message::{Channel, Message, SESSIONS_BYTES_MAX, SecretKind, word};
@@ -102,6 +102,7 @@ struct Inner {
     waiting: RefCell<Vec<oneshot::Sender<Result<u32, Failure>>>>,
     succeeded: Notify,
     kept: RefCell<Kept>,
+    listening: RefCell<Option<AbortHandle>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,9 +142,11 @@ impl Handover {
             waiting: RefCell::default(),
             succeeded: Notify::new(),
             kept: RefCell::default(),
+            listening: RefCell::default(),
         };
         let handover = Handover(Rc::new(inner));
-        spawn_local(handover.clone().listen(listener));
+        let listening = spawn_local(handover.clone().listen(listener));
+        handover.0.listening.replace(Some(listening.abort_handle()));
         Ok(handover)
     }
 
@@ -277,23 +280,10 @@ impl Handover {
 
     async fn listen(self, listener: AsyncFd<OwnedFd>) {
         loop {
-            tokio::select! {
-                accepted = accept(&listener) => match accepted {
-                    Ok(socket) => self.receive(socket),
-                    Err(_) => sleep(ACCEPT_REST).await,
-                },
-                // The successor answers at the same socket by now.
-                () = self.until_left() => return,
+            match accept(&listener).await {
+                Ok(socket) => self.receive(socket),
+                Err(_) => sleep(ACCEPT_REST).await,
             }
-        }
-    }
-
-    async fn until_left(&self) {
-        loop {
-            if self.kept().is_some_and(|kept| kept.upgrade) {
-                return;
-            }
-            sleep(CHILD_LOOK).await;
         }
     }
 
@@ -457,6 +447,10 @@ impl Handover {
         }
         let inner = &self.0;
         inner.kept.replace(kept);
+        if kept.upgrade {
+            // At once: whoever comes from here on wants the successor, and would be refused here.
+            inner.listening.take().iter().for_each(AbortHandle::abort);
+        }
         inner.stage.replace(Stage::Succeeded(pid, SystemTime::now()));
         inner.property.predecessors.leave();
         // Before the successor says a word to the service manager: it hears the main process alone.
