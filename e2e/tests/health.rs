@@ -518,7 +518,7 @@ fn a_service_is_looked_up_with_its_ports() {
     let names = NameServer::start();
     let service = |origin: &Origin, priority, target: &str| {
         names.set(target, &[Record::Address(Ipv4Addr::LOCALHOST)]);
-        Record::Service { priority, port: origin.address().port(), target: target.into() }
+        Record::Service { priority, weight: 0, port: origin.address().port(), target: target.into() }
     };
     let records =
         [service(&one, 1, "a.app.internal"), service(&two, 1, "b.app.internal"), service(&spare, 2, "c.app.internal")];
@@ -535,7 +535,48 @@ fn a_service_is_looked_up_with_its_ports() {
     assert!(
         one.received_text().contains(&format!("Host: app.internal:{}\r\nUser-Agent: propylon", one.address().port()))
     );
-    assert_eq!(spare.connections(), 0, "the second choice");
+    let spared = spare.received_text();
+    assert!(!spared.contains("shop.test"), "the second choice is probed and no more: {spared}");
+}
+
+#[test]
+fn a_services_weights_are_heeded_and_later_priorities_stand_in() {
+    let well = Arc::new(AtomicBool::new(true));
+    let probed = |name: &'static str| {
+        let well = Arc::clone(&well);
+        Origin::answering(move |request| match is_probe(request) && name != "spare" && !well.load(Ordering::SeqCst) {
+            true => BROKEN.into(),
+            false => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into(),
+        })
+    };
+    let origins = ["heavy", "light", "spare"].map(probed);
+    let names = NameServer::start();
+    let record = |place: usize, priority, weight| {
+        let target = format!("{place}.app.internal");
+        names.set(&target, &[Record::Address(Ipv4Addr::LOCALHOST)]);
+        Record::Service { priority, weight, port: origins[place].address().port(), target }
+    };
+    names.set("_http._tcp.app.internal", &[record(2, 20, 500), record(0, 10, 30), record(1, 10, 10)]);
+    let resolver = format!("resolver = \"{}\"", names.address());
+    let servers = ["srv+_http._tcp.app.internal".to_string()];
+    let health = format!("max_requests = 1\nhealth = {{ path = \"/\", {QUICK} }}");
+    let engine = Engine::start(&config(&resolver, &servers, &health));
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    let answers = || {
+        let mut client = engine.client("plain");
+        (0..40).map(|_| client.get("/").text()).collect::<Vec<String>>()
+    };
+    let count = |answers: &[String], name: &str| answers.iter().filter(|answer| *answer == name).count();
+    let all = answers();
+    assert_eq!(["heavy", "light", "spare"].map(|name| count(&all, name)), [30, 10, 0]);
+    // Their probes fail: the address that stands in is where the server is, until they answer again.
+    well.store(false, Ordering::SeqCst);
+    holds("the spare has it all", || count(&answers(), "spare") == 40);
+    assert_eq!(engine.metric("propylon_server_addresses", &[]), 1.0);
+    assert_eq!(engine.metric("propylon_server_up", &[]), 1.0);
+    well.store(true, Ordering::SeqCst);
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    assert_eq!(count(&answers(), "spare"), 0);
 }
 
 #[test]

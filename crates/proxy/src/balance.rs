@@ -299,7 +299,9 @@ mod tests {
     }
 
     fn notices(servers: u16) -> Vec<Arc<Notice>> {
-        (1..=servers).map(|port| Arc::new(Notice::new(vec![([127, 0, 0, 1], port).into()]))).collect()
+        (1..=servers)
+            .map(|port| Arc::new(Notice::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()])))
+            .collect()
     }
 
     fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {

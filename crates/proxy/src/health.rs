@@ -28,7 +28,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::admin::effective;
 use crate::names::Names;
-use crate::notice::Door;
+use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
@@ -94,7 +94,7 @@ struct Watched {
 #[derive(Default)]
 struct Known {
     /// All its addresses.
-    addresses: Vec<SocketAddr>,
+    targets: Vec<Target>,
     /// Those of them that did not answer their last probe.
     silent: Vec<SocketAddr>,
     /// Outcomes that have been looked at.
@@ -253,9 +253,9 @@ impl Health {
             let Some(check) = &board.snapshot.config.backends[backend].health else { return };
             let every = check.interval.as_millis() as u64;
             let began = tokio::time::Instant::now();
-            let addresses = board.backends.borrow()[backend].known[server].addresses.clone();
+            let targets = board.backends.borrow()[backend].known[server].targets.clone();
             let mut probes = JoinSet::new();
-            for address in addresses {
+            for Target { address, .. } in targets {
                 let (health, board) = (self.clone(), Rc::clone(&board));
                 probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
             }
@@ -308,7 +308,7 @@ impl Health {
             let found = names.look_up(&question).await;
             wait = match found {
                 Ok(found) => {
-                    self.board().found(backend, server, found.addresses);
+                    self.board().found(backend, server, found.targets);
                     found.valid
                 }
                 Err(error) => {
@@ -324,7 +324,7 @@ impl Known {
     /// What went before is nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
-        Known { addresses: server.notice.addresses().to_vec(), successes, failures, ..Known::default() }
+        Known { targets: server.notice.targets(), successes, failures, ..Known::default() }
     }
 }
 
@@ -512,16 +512,16 @@ impl Board {
         self.change(backend, Servers::tick);
     }
 
-    fn found(&self, backend: usize, server: usize, addresses: Vec<SocketAddr>) {
+    fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
         let place = self.place(backend, server);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.take().is_some() {
             log::info!("{place}: its name is found again");
         }
-        if known.addresses != addresses {
-            log::info!("{place} is now at {}", listed(&addresses));
-            known.addresses = addresses;
+        if known.targets != targets {
+            log::info!("{place} is now at {}", listed(&targets));
+            known.targets = targets;
             drop(backends);
             self.publish_addresses(backend, server);
         }
@@ -532,21 +532,29 @@ impl Board {
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.is_none() {
-            let kept = listed(&known.addresses);
+            let kept = listed(&known.targets);
             log::warn!("{}: its name cannot be looked up: {error}; it stays at {kept}", self.place(backend, server));
         }
         known.lookup = Some(error);
     }
 
-    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are.
+    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks them, those
+    /// that stand in are told of only while no better one answers, so that nobody stays with them for longer.
     fn publish_addresses(&self, backend: usize, server: usize) {
         let backends = self.backends.borrow();
-        let Known { addresses, silent, .. } = &backends[backend].known[server];
-        let answering: Vec<SocketAddr> =
-            addresses.iter().copied().filter(|address| !silent.contains(address)).collect();
-        let published = if answering.is_empty() { addresses.clone() } else { answering };
-        self.column().set(self.metrics(backend, server).addresses, published.len() as i64);
-        self.snapshot.servers[backend][server].notice.set_addresses(published);
+        let Known { targets, silent, .. } = &backends[backend].known[server];
+        let answering = targets.iter().filter(|target| !silent.contains(&target.address)).copied();
+        let mut published: Vec<Target> = answering.collect();
+        if published.is_empty() {
+            published.clone_from(targets);
+        } else if self.snapshot.config.backends[backend].health.is_some() {
+            let first = published.iter().map(|target| target.priority).min();
+            published.retain(|target| Some(target.priority) == first);
+        }
+        let first = published.iter().map(|target| target.priority).min();
+        let in_turn = published.iter().filter(|target| Some(target.priority) == first).count();
+        self.column().set(self.metrics(backend, server).addresses, in_turn as i64);
+        self.snapshot.servers[backend][server].notice.set_targets(published);
     }
 
     /// Lets the policy judge, and tells everybody what is different.
@@ -632,8 +640,8 @@ impl Board {
     }
 }
 
-fn listed(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+fn listed(targets: &[Target]) -> String {
+    targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What a server is called in a request, without the port where it is HTTP's own (RFC 9110 §7.2).

@@ -549,14 +549,14 @@ fn follow_servers(
                 servers.push(Server { label, notice: Arc::clone(&known.notice) });
                 continue;
             }
-            let addresses = match (&server.address, found.get(&server.address)) {
-                (ServerAddress::Ip(address), _) => Ok(vec![*address]),
-                (_, Some(Ok(found))) => Ok(found.addresses.clone()),
+            let targets = match (&server.address, found.get(&server.address)) {
+                (ServerAddress::Ip(address), _) => Ok(vec![(*address).into()]),
+                (_, Some(Ok(found))) => Ok(found.targets.clone()),
                 (_, Some(Err(error))) => Err(error.as_str()),
                 (_, None) => Err("the name has not been looked up"),
             };
-            match addresses {
-                Ok(addresses) => servers.push(Server { label, notice: Arc::new(Notice::new(addresses)) }),
+            match targets {
+                Ok(targets) => servers.push(Server { label, notice: Arc::new(Notice::new(targets)) }),
                 Err(error) => findings.push(not_found(&label, server.at, error)),
             }
         }

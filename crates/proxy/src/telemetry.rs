@@ -4,6 +4,7 @@
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
 mod ledger;
+mod server_health;
 mod upgrades;
 
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,12 +16,13 @@ use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::batches::BatchMetrics;
-use crate::health;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
+pub use server_health::ServerHealthMetrics;
+use server_health::{probe_metrics, server_health_metrics};
 use upgrades::UpgradeMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
@@ -483,17 +485,6 @@ pub struct ServerMetrics {
     pub health: Arc<ServerHealthMetrics>,
 }
 
-/// Written by the main thread.
-pub struct ServerHealthMetrics {
-    pub up: Gauge,
-    pub changes: Counter,
-    pub ejections: Counter,
-    pub addresses: Gauge,
-    pub lookup_failures: Counter,
-    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
-    pub probes: OnceLock<Vec<Counter>>,
-}
-
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
 pub const REJECTS: &[&str] = &[
     "bad-chunk-end",
@@ -949,34 +940,6 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
 fn sticky_metrics(r: &mut Registry, backend: &str) -> ByReason {
     let help = "Requests by what their cookie was worth: it was followed, or why not.";
     ByReason::new(r, "propylon_sticky_requests_total", help, ("backend", backend), STICKY_OUTCOMES)
-}
-
-fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
-    ServerHealthMetrics {
-        probes: OnceLock::new(),
-        up: r.gauge(
-            "propylon_server_up",
-            "1 while requests may go to a server; 0 while it is down, ejected or drained.",
-            by,
-        ),
-        changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
-        ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
-        addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
-        lookup_failures: r.counter(
-            "propylon_server_lookup_failures_total",
-            "Lookups of a server's name that failed; it keeps the addresses it had.",
-            by,
-        ),
-    }
-}
-
-fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
-    let mut probes = |result: &str| {
-        let help = "Health checks that have ended, by what they found.";
-        let by = [("backend", backend), ("server", server), ("result", result)];
-        r.counter("propylon_health_checks_total", help, &by)
-    };
-    health::RESULTS.iter().map(|result| probes(result)).collect()
 }
 
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {

@@ -135,7 +135,7 @@ impl View {
             let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
-                "resolved": *server.notice.addresses(),
+                "resolved": server.notice.addresses(),
                 "health": health(&self.health.state(place, at)),
                 "weight": configured.weight,
                 "draining": configured.drain.is_some(),
