@@ -18,6 +18,8 @@ pub mod frames;
 pub mod grpc;
 pub mod http;
 pub mod keyserver;
+pub mod lineage;
+pub mod load;
 pub mod nginx;
 pub mod origin;
 pub mod otlp;

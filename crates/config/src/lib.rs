@@ -63,6 +63,8 @@ pub struct Certified {
     pub backends: Vec<Backend>,
     /// `[tracing]`, for its `ca` and `headers`.
     pub tracing: Option<Tracing>,
+    /// `process.upgrade_socket`: whoever is found there hears of the problems.
+    pub upgrade_socket: Option<UpgradeSocket>,
 }
 
 /// All problems, and the sections that name certificates as far as they could be read in spite of them, so that
@@ -70,8 +72,8 @@ pub struct Certified {
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
     let certified = |config: Config| {
-        let Config { tls, signers, acmes, backends, tracing, .. } = config;
-        Certified { tls, signers, acmes, backends, tracing }
+        let Config { process, tls, signers, acmes, backends, tracing, .. } = config;
+        Certified { tls, signers, acmes, backends, tracing, upgrade_socket: process.upgrade_socket }
     };
     (config.map(certified).unwrap_or_default(), problems)
 }

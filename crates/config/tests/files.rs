@@ -274,13 +274,14 @@ respond = { body = "ok" }
 
 #[test]
 fn what_changes_at_run_time_is_configured() {
-    let text = "[process]\nwatch_config = true\nstate = \"state\"\n[admin]\nbind = \"unix:admin.sock\"\n\
+    let text = "[process]\nwatch_config = true\nstate = \"state\"\nupgrade_socket = \"up.sock\"\n[admin]\nbind = \"unix:admin.sock\"\n\
         token_file = \"/etc/token\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\
         servers = [\"a:1\", { address = \"b:1\", drain = true }]\n[[route]]\nbackend = \"app\"\n";
     let (config, warnings) = parse(&source("live.toml", text)).expect("a good file");
     assert_eq!(lines(&warnings), [""; 0]);
     assert!(config.process.watch_config && !config.process.immutable);
     assert_eq!(config.process.state.map(|state| state.path), Some("/etc/propylon/state".into()));
+    assert_eq!(config.process.upgrade_socket.map(|socket| socket.path), Some("/etc/propylon/up.sock".into()));
     let admin = config.admin.expect("an admin address");
     assert_eq!((admin.bind.to_string().as_str(), admin.bind.address()), ("unix:/etc/propylon/admin.sock", None));
     assert_eq!(admin.token_file.map(|file| file.path), Some("/etc/token".into()));

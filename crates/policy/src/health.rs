@@ -194,6 +194,24 @@ impl Servers {
         Servers { rules, all: vec![server; servers], compare_at, panic: false }
     }
 
+    /// What probes have found: `Err` is why it is down. None where there are no probes, or none has found anything yet.
+    pub fn found(&self, server: usize) -> Option<Result<(), Reason>> {
+        self.rules.probes?;
+        match &self.all[server].checked {
+            Checked::Never => None,
+            Checked::Up => Some(Ok(())),
+            Checked::Down(reason) => Some(Err(Arc::clone(reason))),
+        }
+    }
+
+    /// Takes over what somebody else's probes have found, as [`Servers::found`] told it there. To be followed by
+    /// [`Servers::review`].
+    pub fn inherit(&mut self, server: usize, down: Option<Reason>) {
+        if self.rules.probes.is_some() {
+            self.all[server].checked = down.map_or(Checked::Up, Checked::Down);
+        }
+    }
+
     /// The server is gone, and nothing is asked of its place but to be held.
     pub fn retire(&mut self, server: usize) {
         self.all[server].gone = true;

@@ -15,6 +15,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -31,8 +32,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 pub use change::{Ask, NotDone};
@@ -70,6 +71,16 @@ pub enum AdminSocket {
     Unix(UnixListener),
 }
 
+impl AdminSocket {
+    /// Another handle on the same socket.
+    pub fn another(&self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            AdminSocket::Tcp(socket) => socket.try_clone()?.into(),
+            AdminSocket::Unix(socket) => socket.try_clone()?.into(),
+        })
+    }
+}
+
 /// What every connection to the admin address shares.
 struct Office {
     view: View,
@@ -81,17 +92,34 @@ struct Office {
     is_unix: bool,
     /// What changes have to come with.
     token_file: Option<PathBuf>,
+    /// Becomes true when another process answers in this one's place.
+    closed: watch::Receiver<bool>,
+}
+
+/// The admin address, open.
+pub struct AdminDoor {
+    accepting: AbortHandle,
+    closing: watch::Sender<bool>,
+}
+
+impl AdminDoor {
+    /// Another process answers here from now on: nobody else is let in, and each connection ends with the answer it is at.
+    pub fn close(self) {
+        self.accepting.abort();
+        self.closing.send_replace(true);
+    }
 }
 
 /// Serves the admin address from the current runtime.
-pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<()> {
+pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<AdminDoor> {
     let config = view.current().config.clone();
     let token_file = config.admin.as_ref().and_then(|admin| Some(admin.token_file.as_ref()?.path.clone()));
-    match socket {
+    let (closing, closed) = watch::channel(false);
+    let accepting = match socket {
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
-            let office = Rc::new(Office { view, asks, only, is_unix: false, token_file });
+            let office = Rc::new(Office { view, asks, only, is_unix: false, token_file, closed });
             let socket = tokio::net::TcpListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
@@ -100,10 +128,10 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
-            });
+            })
         }
         AdminSocket::Unix(socket) => {
-            let office = Rc::new(Office { view, asks, only: None, is_unix: true, token_file });
+            let office = Rc::new(Office { view, asks, only: None, is_unix: true, token_file, closed });
             let socket = tokio::net::UnixListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
@@ -112,10 +140,10 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
-            });
+            })
         }
-    }
-    Ok(())
+    };
+    Ok(AdminDoor { accepting: accepting.abort_handle(), closing })
 }
 
 fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: &Rc<Office>) {
@@ -128,6 +156,7 @@ fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: &Rc<O
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: Rc<Office>) {
+    let mut closed = office.closed.clone();
     let service = service_fn(|request: Request<Incoming>| {
         let office = Rc::clone(&office);
         async move { Ok::<_, Infallible>(answer(request, &office).await) }
@@ -139,10 +168,13 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: R
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // What goes wrong here is the admin client's business alone.
-    if timeout(CONNECTION_TIME, within(connection.as_mut())).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(LAST_ANSWER_TIME, connection).await;
+    tokio::select! {
+        _ = within(connection.as_mut()) => return,
+        () = sleep(CONNECTION_TIME) => {}
+        _ = closed.wait_for(|closed| *closed) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_ANSWER_TIME, connection).await;
 }
 
 /// The same future, borrowed: a timeout over it leaves it alive.

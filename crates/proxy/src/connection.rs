@@ -285,12 +285,13 @@ impl Connection {
     /// Waits for the next request with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
-        let (due, wait) = {
+        // The limit that counts; none once it is the connection's time to leave.
+        let (mut due, mut wait) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(self.listener).timeouts;
             match self.requests {
-                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Wait::RequestHead),
-                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
+                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead)),
+                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
             }
         };
         self.deadline.rest();
@@ -302,12 +303,17 @@ impl Connection {
                 self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() || self.deadline.is_called() {
+            if core.hurries() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
+            if core.draining.get() && wait.is_some() && self.requests > 0 {
+                // Who has not asked for anything yet is about to, and stays.
+                wait = None;
+                due = due.min(core.leaves_at());
+            }
             if now >= due {
-                self.count_timeout(wait);
+                wait.into_iter().for_each(|wait| self.count_timeout(wait));
                 return Poll::Ready(false);
             }
             if now >= rest_at
@@ -669,7 +675,7 @@ impl Connection {
                     return Poll::Ready(());
                 }
             }
-            if core.timers.now() >= due || core.draining.get() {
+            if core.timers.now() >= due || core.hurries() {
                 return Poll::Ready(());
             }
             self.deadline.set(due, context.waker());

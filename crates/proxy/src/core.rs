@@ -79,6 +79,8 @@ pub struct Core {
     pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
+    /// Set in a drain that a successor lets last: when it began, and for how many milliseconds idle clients leave.
+    leaving: Cell<Option<(u64, u64)>>,
     /// Client connections open on this core.
     pub connections: Cell<usize>,
     /// Requests in progress on this core.
@@ -163,6 +165,7 @@ impl Core {
             failures_logged: RefCell::default(),
             server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
+            leaving: Cell::default(),
             connections: Cell::new(0),
             requests: Cell::new(0),
             ended: Notify::new(),
@@ -182,6 +185,27 @@ impl Core {
     /// Whether connections of a listener end with the answer they are at: nothing more is served, or not there.
     pub fn is_leaving(&self, listener: usize) -> bool {
         self.draining.get() || self.snapshot.borrow().listener(listener).retired.is_some()
+    }
+
+    /// A successor serves: what is open here ends bit by bit. All clients at once would come to it at once, and one that is
+    /// idle may be sending a request at the moment in which its connection is closed.
+    pub fn let_go_slowly(&self) {
+        let time = self.snapshot().shared.config.process.drain_timeout / 2;
+        self.leaving.set(Some((self.timers.now(), time.as_millis() as u64)));
+    }
+
+    /// Nobody else serves while this core drains: what waits for nothing in particular ends at once.
+    pub fn hurries(&self) -> bool {
+        self.draining.get() && self.leaving.get().is_none()
+    }
+
+    /// When an idle connection of a drain is to end, on this core's clock; each has its own time. None ends in the first
+    /// quarter: clients that are busy learn of it by an answer until then.
+    pub fn leaves_at(&self) -> u64 {
+        match self.leaving.get() {
+            Some((began, span)) => began + self.random.borrow_mut().u64(span / 4..=span),
+            None => self.timers.now(),
+        }
     }
 
     /// Whether a client that has just come may begin a handshake.
@@ -377,6 +401,7 @@ impl Core {
     /// Once a tick: deadlines, the access log, pooled connections that were closed or idle for too long.
     pub fn tick(&self, sweep: bool) {
         self.timers.advance();
+        self.metrics.increment(self.telemetry.process.ticks);
         let mut log = self.log.borrow_mut();
         log.hand_over();
         let dropped = log.take_dropped();

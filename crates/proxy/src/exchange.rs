@@ -152,7 +152,8 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     let listener = snapshot.listener(client.listener());
     let path = head.path(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
-        let draining = client.core().draining.get();
+        // Whoever watches us from outside has the successor in mind as well.
+        let draining = client.core().hurries();
         let answer = match draining {
             false => Answer { body: "ok\n", ..Answer::plain(200) },
             true => Answer { body: "draining\n", ..Answer::plain(503) },

@@ -21,6 +21,7 @@ use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProt
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
@@ -29,7 +30,7 @@ use crate::admin::effective;
 use crate::names::Names;
 use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
-use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
+use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
 pub use probe::RESULTS;
@@ -103,6 +104,32 @@ struct Known {
     lookup: Option<String>,
 }
 
+/// What probes have found out about a server, for a process that succeeds this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownServer {
+    backend: String,
+    /// As it is written.
+    server: String,
+    /// Why it is down, if it is.
+    down: Option<String>,
+}
+
+impl KnownServer {
+    pub fn to_json(&self) -> Value {
+        json!({ "backend": self.backend, "server": self.server, "down": self.down })
+    }
+
+    /// None where it is no such thing.
+    pub fn from_json(value: &Value) -> Option<KnownServer> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Some(KnownServer {
+            backend: text(&value["backend"])?,
+            server: text(&value["server"])?,
+            down: text(&value["down"]),
+        })
+    }
+}
+
 /// A server's state for people.
 pub struct State {
     pub verdict: Verdict,
@@ -116,10 +143,17 @@ pub struct State {
 }
 
 impl Health {
-    /// Starts to watch, on the current runtime, which is the main thread's.
-    pub fn start(snapshot: &Arc<Snapshot>, store: &Arc<Store>, telemetry: &Arc<Telemetry>) -> Health {
+    /// Starts to watch, on the current runtime, which is the main thread's. What is `known` already need not be found out
+    /// before requests come.
+    pub fn start(
+        snapshot: &Arc<Snapshot>,
+        store: &Arc<Store>,
+        telemetry: &Arc<Telemetry>,
+        known: &[KnownServer],
+    ) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
-        let board = Board::new(snapshot, store, telemetry, began, began_at);
+        let mut board = Board::new(snapshot, store, telemetry, began, began_at);
+        board.inherit(known);
         let health = Health(Rc::new(Room {
             board: RefCell::new(Rc::new(board)),
             tasks: RefCell::default(),
@@ -139,6 +173,23 @@ impl Health {
         board.take_over(&old);
         *self.0.board.borrow_mut() = Rc::new(board);
         self.begin(Some(&old));
+    }
+
+    /// What is known of servers that are probed.
+    pub fn hand_over(&self) -> Vec<KnownServer> {
+        let board = self.board();
+        let backends = board.backends.borrow();
+        let mut all = Vec::new();
+        for (place, backend) in board.snapshot.config.live_backends() {
+            for (server, configured) in backend.live_servers() {
+                let down = match backends[place].servers.found(server) {
+                    None => continue,
+                    Some(found) => found.err().map(|reason| reason.to_string()),
+                };
+                all.push(KnownServer { backend: backend.name.clone(), server: server_label(configured), down });
+            }
+        }
+        all
     }
 
     fn board(&self) -> Rc<Board> {
@@ -338,6 +389,19 @@ impl Board {
             began_at,
             connectors: config.backends.iter().zip(&snapshot.upstreams).map(connector).collect(),
             backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
+        }
+    }
+
+    /// What another process has found out.
+    fn inherit(&mut self, known: &[KnownServer]) {
+        for (place, backend) in self.snapshot.config.live_backends() {
+            let servers = &mut self.backends.get_mut()[place].servers;
+            for (server, configured) in backend.live_servers() {
+                let label = server_label(configured);
+                if let Some(known) = known.iter().find(|known| known.backend == backend.name && known.server == label) {
+                    servers.inherit(server, known.down.as_deref().map(Into::into));
+                }
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{MutexGuard, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::acme;
@@ -30,11 +30,13 @@ use crate::health::Health;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, Meant, Wrong, has_error};
+use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, State};
 use crate::telemetry::{Telemetry, server_label};
+use crate::upgrade::handover::Handover;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -50,6 +52,7 @@ const FOR_LIFE: &[&str] = &[
     "process.handshakes",
     "process.state",
     "process.immutable",
+    "process.upgrade_socket",
     "admin",
     "log.access",
 ];
@@ -200,27 +203,43 @@ impl Keeper {
         let older = Vec::new();
         let keeper =
             Keeper { path, meant, seen, shown, older, certificates, orders, publish, health, telemetry, store };
-        keeper.column().set(keeper.telemetry.process.reloads.generation, 1);
+        let generation = keeper.snapshot().generation;
+        keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
         keeper
     }
 
     /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
-    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it.
-    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>) {
+    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it. While a
+    /// successor gets ready nothing changes: it may have read already what is changed.
+    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hangup_waits = false;
         loop {
             tokio::select! {
                 // Without a handler it would end the process.
-                _ = hangup.recv() => self.read_again().await,
-                Some(ask) = asked.recv() => self.answer(ask).await,
+                _ = hangup.recv() => hangup_waits = true,
+                Some(ask) = asked.recv() => match turn(handover.as_ref()) {
+                    Some(_turn) => self.answer(ask).await,
+                    None => {
+                        let _ = ask.reply.send(Err(being_succeeded()));
+                    }
+                },
                 _ = seconds.tick() => {
-                    self.watch_certificates().await;
-                    self.watch_file().await;
+                    if let Some(_turn) = turn(handover.as_ref()) {
+                        self.watch_certificates().await;
+                        self.watch_file().await;
+                    }
                     self.look_after();
                     let snapshot = self.snapshot();
                     self.certificates.remind(&snapshot, Instant::now());
                 }
+            }
+            if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
+                hangup_waits = false;
+                service::reloading();
+                self.read_again().await;
+                service::ready(self.store.columns() - 1, self.snapshot().generation);
             }
         }
     }
@@ -772,7 +791,7 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
 }
 
 /// The log shows no line of the configuration beside it, so the file that is meant is named.
-fn with_path(problem: Problem, finding: &Finding) -> Problem {
+pub fn with_path(problem: Problem, finding: &Finding) -> Problem {
     let path = finding.path.display().to_string();
     if path.is_empty() || problem.what.contains(&path) {
         return problem;
@@ -791,6 +810,19 @@ pub fn start_resolver(snapshot: &Snapshot, known: usize) {
     if let Err(error) = signer::start_resolver(places.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");
     }
+}
+
+/// To be held by whoever changes something; none while a successor gets ready.
+fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match handover {
+        Some(handover) => handover.may_change().map(Some),
+        None => Some(None),
+    }
+}
+
+fn being_succeeded() -> NotDone {
+    let what = "another process is taking over".to_owned();
+    NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
 }
 
 fn tell(done: &Done) {

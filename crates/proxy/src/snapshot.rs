@@ -31,6 +31,7 @@ use propylon_tls::{
     Tickets, UpstreamProfile,
 };
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
@@ -206,6 +207,18 @@ impl Snapshot {
     /// compiled. What is known stays known: it is looked up by those who follow it.
     pub fn unknown_names(&self, config: &Config) -> Vec<ServerAddress> {
         names_of(config, Some(self))
+    }
+
+    /// The same, counted from after another process's configuration: what anybody has seen of that is not this.
+    pub fn counted_after(self, generation: u64) -> Snapshot {
+        let generation = self.generation + generation;
+        let versions = vec![generation; self.versions.len()];
+        Snapshot { generation, versions, ..self }
+    }
+
+    /// The keys of tickets that are in no file, for a process that succeeds this one.
+    pub fn ticket_keys(&self) -> Zeroizing<Vec<u8>> {
+        self.tickets.shared().to_bytes()
     }
 
     /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with

@@ -5,6 +5,7 @@
 
 mod ledger;
 mod server_health;
+mod upgrades;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -24,6 +25,7 @@ use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};
+use upgrades::UpgradeMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -98,6 +100,7 @@ pub struct Telemetry {
     pub shortage: ShortageMetrics,
     pub traces: TraceMetrics,
     pub acme: AcmeMetrics,
+    pub upgrades: UpgradeMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -162,6 +165,8 @@ pub struct ProcessMetrics {
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
     pub reloads: ReloadMetrics,
+    /// Of the workers' clocks.
+    pub ticks: Counter,
 }
 
 /// Configurations and what became of them.
@@ -658,26 +663,34 @@ impl Telemetry {
         let shortage = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
         let acme = AcmeMetrics::new(r);
+        let upgrades = UpgradeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (
-            Telemetry {
-                listeners,
-                backends,
-                process,
-                parking,
-                relay,
-                batches,
-                signers,
-                gate,
-                shortage,
-                traces,
-                acme,
-                ledger,
-            },
-            store,
-        )
+        let telemetry = Telemetry {
+            listeners,
+            backends,
+            process,
+            parking,
+            relay,
+            batches,
+            signers,
+            gate,
+            shortage,
+            traces,
+            acme,
+            upgrades,
+            ledger,
+        };
+        (telemetry, store)
+    }
+
+    /// Client connections and requests in progress.
+    pub fn open(&self, store: &Store) -> (u64, u64) {
+        let sum = |gauge: fn(&ListenerMetrics) -> Gauge| {
+            self.listeners.iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
+        };
+        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
     }
 }
 
@@ -719,6 +732,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
         reloads: ReloadMetrics::new(r),
+        ticks: r.counter("propylon_worker_ticks_total", "Ticks of the workers' clocks, ten a second each.", &[]),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use zeroize::Zeroizing;
 
 use crate::acceptor::{Acceptor, AcceptorParts};
 use crate::client_auth::ClientTrust;
@@ -263,6 +264,16 @@ impl Profile {
     /// Forgets the sessions that are too old. For the main thread, now and then.
     pub fn purge_sessions(&self, now: SystemTime) {
         self.sessions.purge(now);
+    }
+
+    /// The sessions kept by ID, for a process that succeeds this one: messages of at most so many bytes.
+    pub fn hand_over_sessions(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
+        self.sessions.hand_over(message_bytes, now)
+    }
+
+    /// Keeps the sessions of such a message; returns how many.
+    pub fn take_over_sessions(&self, message: &[u8]) -> usize {
+        self.sessions.take_over(message)
     }
 
     /// What every ticket is bound to.

@@ -36,8 +36,19 @@ pub struct Process {
     pub state: Option<StateFolder>,
     /// The admin API changes nothing, whatever else is said. Default no.
     pub immutable: bool,
+    /// Unix socket by which another process takes over. Absent: none can.
+    pub upgrade_socket: Option<UpgradeSocket>,
     /// How names of servers are looked up.
     pub resolver: Resolver,
+}
+
+/// Where a process that succeeds this one asks for its sockets.
+#[derive(Clone, Debug)]
+pub struct UpgradeSocket {
+    /// Joined to the configuration's folder.
+    pub path: PathBuf,
+    /// Where it is written.
+    pub at: At,
 }
 
 /// Where the admin API's changes are kept.

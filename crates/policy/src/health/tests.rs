@@ -66,6 +66,28 @@ fn servers_that_start_down_have_to_rise() {
 }
 
 #[test]
+fn what_others_have_found_is_believed_until_probes_contradict_it_often_enough() {
+    let probes = Probes { starts_up: false, ..PROBES };
+    let mut theirs = probing(3);
+    theirs.probed(0, Ok(()), 1);
+    theirs.probed(1, bad(), 1);
+    let found: Vec<_> = (0..3).map(|server| theirs.found(server)).collect();
+    assert_eq!(found, [Some(Ok(())), Some(bad()), None]);
+    let mut ours = Servers::new(Rules { probes: Some(probes), ..Rules::default() }, 3, 0);
+    for (server, found) in found.into_iter().enumerate() {
+        found.into_iter().for_each(|found| ours.inherit(server, found.err()));
+    }
+    ours.review(2);
+    assert_eq!([0, 1, 2].map(|server| state(&ours, server)), ["up", "down", "down"]);
+    ours.probed(0, bad(), 3);
+    assert_eq!(state(&ours, 0), "up", "one failure is not three");
+    let mut unprobed = ejecting(1, OUTLIERS);
+    unprobed.inherit(0, Some("status 500".into()));
+    unprobed.review(2);
+    assert_eq!((unprobed.found(0), state(&unprobed, 0)), (None, "unknown"));
+}
+
+#[test]
 fn a_server_that_flaps_does_not_flap_the_verdict() {
     let mut servers = probing(1);
     servers.probed(0, Ok(()), 0);

@@ -77,6 +77,9 @@ fn process(config: &Config) -> Value {
     if let Some(state) = &config.process.state {
         process["state"] = path(&state.path);
     }
+    if let Some(socket) = &config.process.upgrade_socket {
+        process["upgrade_socket"] = path(&socket.path);
+    }
     if let Some(connections) = config.process.connections_per_source {
         process["connections_per_source"] = json!(connections);
     }

@@ -14,6 +14,7 @@ use super::view::View;
 use crate::expiry;
 use crate::health::State;
 use crate::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
+use crate::upgrade::handover::Handover;
 
 /// The shape of the answer; it changes with what a reader of an earlier one would misunderstand.
 const SHAPE: u32 = 1;
@@ -171,6 +172,7 @@ impl View {
             "time": seconds(now),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "upgrade": self.handover.as_ref().map(Handover::to_json),
             "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
             "memory_at_start_bytes": self.memory_at_start,

@@ -19,6 +19,7 @@ use crate::health::{Health, State};
 use crate::reload::Shown;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{ListenerMetrics, Telemetry};
+use crate::upgrade::handover::Handover;
 
 /// What the admin address can show.
 pub struct View {
@@ -32,6 +33,8 @@ pub struct View {
     pub memory_at_start: u64,
     /// Files of certificates that could not be used when they were last read.
     pub troubles: Troubles,
+    /// Where there is an upgrade socket.
+    pub handover: Option<Handover>,
 }
 
 impl View {
@@ -50,8 +53,10 @@ impl View {
             + &self.memory()
     }
 
+    /// And nobody serves in its place: who asks here asks for the service, not for this process.
     pub fn is_draining(&self) -> bool {
-        self.store.level(self.telemetry.process.draining) > 0
+        let is_succeeded = self.handover.as_ref().is_some_and(|handover| handover.kept().is_some());
+        self.store.level(self.telemetry.process.draining) > 0 && !is_succeeded
     }
 
     /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
@@ -86,6 +91,7 @@ impl View {
             "pid": std::process::id(),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "upgrade": self.handover.as_ref().map(Handover::to_json),
             "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),

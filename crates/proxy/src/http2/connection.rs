@@ -263,13 +263,15 @@ struct Driver {
     closing: Option<u64>,
     /// The first GOAWAY of the drain was said, in milliseconds on the core's clock.
     draining: Option<u64>,
+    /// When it is to be said, once that is known.
+    leaves_at: Option<u64>,
     rested: bool,
 }
 
 impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
         let window = link.limits.initial_window;
-        Driver { link, library, window, stalled: None, closing: None, draining: None, rested: false }
+        Driver { link, library, window, stalled: None, closing: None, draining: None, leaves_at: None, rested: false }
     }
 
     async fn run(mut self) -> End {
@@ -367,10 +369,15 @@ impl Driver {
             self.say_goodbye(reason, now);
             return Limit::SaysGoodbye;
         }
+        let mut due = u64::MAX;
         if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated()) {
-            self.draining = Some(now);
-            self.library.graceful_shutdown();
-            return Limit::SaysGoodbye;
+            let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
+            if now >= leaves_at {
+                self.draining = Some(now);
+                self.library.graceful_shutdown();
+                return Limit::SaysGoodbye;
+            }
+            due = leaves_at;
         }
         if self.widen() {
             return Limit::SaysGoodbye;
@@ -381,7 +388,6 @@ impl Driver {
             let idle = if link.requests.get() == 0 { timeouts.request_head } else { timeouts.idle };
             (idle.as_millis() as u64, timeouts.body.as_millis() as u64)
         };
-        let mut due = u64::MAX;
         if let Some(since) = self.stalled {
             if now >= since + stall {
                 link.count_timeout(Wait::ResponseBody);
@@ -550,7 +556,7 @@ async fn linger(link: &Link) {
                 return Poll::Ready(());
             }
         }
-        if core.timers.now() >= due || core.draining.get() {
+        if core.timers.now() >= due || core.hurries() {
             return Poll::Ready(());
         }
         connection.deadline.set(due, context.waker());

@@ -31,6 +31,8 @@ pub struct Figures {
     pub generation: u64,
     /// The last change of the configuration was refused.
     pub change_refused: bool,
+    /// Those before it that have not ended yet.
+    pub predecessors: Vec<Predecessor>,
     pub memory_bytes: f64,
     /// Cores' worth.
     pub cpu: f64,
@@ -45,6 +47,14 @@ pub struct Figures {
     pub certificates_total: usize,
     /// By days left, those in most need first.
     pub certificates_by_days_left: Vec<(String, u64)>,
+}
+
+/// A process that was succeeded and drains.
+#[derive(Debug, Default)]
+pub struct Predecessor {
+    pub pid: u64,
+    pub draining_seconds: u64,
+    pub connections: u64,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +151,11 @@ fn converse(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
     Ok(answer)
 }
 
+fn predecessor(one: &Value) -> Predecessor {
+    let number = |key: &str| one[key].as_u64().unwrap_or(0);
+    Predecessor { pid: number("pid"), draining_seconds: number("draining_seconds"), connections: number("connections") }
+}
+
 impl Figures {
     pub fn between(before: &Sample, after: &Sample) -> Figures {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
@@ -155,6 +170,7 @@ impl Figures {
             draining: now["draining"].as_bool().unwrap_or(false),
             generation: configuration["generation"].as_u64().unwrap_or(0),
             change_refused: configuration["last_reload"]["result"] == "failed",
+            predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
             memory_bytes: number(&now["memory_bytes"]),
             cpu: (number(&now["cpu_seconds"]) - number(&before.status["cpu_seconds"])).max(0.0) / seconds,
             workers: list(&now["workers"]).count(),
@@ -176,6 +192,11 @@ impl Figures {
             "draining": self.draining,
             "generation": self.generation,
             "last_change_refused": self.change_refused,
+            "predecessors": self.predecessors.iter().map(|one| json!({
+                "pid": one.pid,
+                "draining_seconds": one.draining_seconds,
+                "connections": one.connections,
+            })).collect::<Vec<Value>>(),
             "memory_bytes": self.memory_bytes,
             "cpu_cores": self.cpu,
             "workers": self.workers,
@@ -373,6 +394,7 @@ pub mod tests {
             at,
             status: json!({
                 "shape": 1, "version": "1.2.3", "pid": 7, "uptime_seconds": 3700.0, "draining": false, "time": 86_400.0,
+                "upgrade": { "predecessors": [{ "pid": 6, "draining_seconds": 12, "connections": 4 }] },
                 "configuration": { "generation": 3, "last_reload": { "result": "applied" } },
                 "memory_bytes": 20_971_520, "cpu_seconds": requests as f64 / 20.0, "workers": [{}, {}],
                 "bounds_seconds": [0.01, 0.02],
@@ -413,6 +435,7 @@ pub mod tests {
         );
         assert_eq!((figures.servers[2].requests, figures.generation), (10.0, 3));
         assert_eq!(figures.certificates[0].days_left, -1.0);
+        assert_eq!(figures.to_json()["predecessors"], json!([{ "pid": 6, "draining_seconds": 12, "connections": 4 }]));
     }
 
     #[test]

@@ -165,6 +165,13 @@ fn title(figures: &Figures) -> Line<'static> {
     if figures.draining {
         spans.push(Span::from(", draining").yellow());
     }
+    for one in &figures.predecessors {
+        let text = format!(
+            "; pid {} before it drains since {} s, {} connections",
+            one.pid, one.draining_seconds, one.connections
+        );
+        spans.push(Span::from(text).yellow());
+    }
     Line::from(spans)
 }
 
