@@ -97,7 +97,8 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
     let [top, listeners, servers, bottom] = Layout::vertical(heights).areas(area);
     let second = match trouble {
         Some(trouble) => Line::from(trouble.to_string()).red(),
-        None => Line::from("q quits").dim(),
+        None if figures.predecessors.is_empty() => Line::from("q quits").dim(),
+        None => predecessors(figures).yellow(),
     };
     frame.render_widget(Paragraph::new(vec![title(figures), second]), top);
     let wide = area.width >= WIDE;
@@ -165,14 +166,18 @@ fn title(figures: &Figures) -> Line<'static> {
     if figures.draining {
         spans.push(Span::from(", draining").yellow());
     }
-    for one in &figures.predecessors {
-        let text = format!(
-            "; pid {} before it drains since {} s, {} connections",
-            one.pid, one.draining_seconds, one.connections
-        );
-        spans.push(Span::from(text).yellow());
-    }
     Line::from(spans)
+}
+
+/// Those that were succeeded, and drain.
+fn predecessors(figures: &Figures) -> Line<'static> {
+    let told = figures.predecessors.iter().map(|one| {
+        format!(
+            "pid {} was succeeded, has drained for {} s, {} connections",
+            one.pid, one.draining_seconds, one.connections
+        )
+    });
+    Line::from(told.collect::<Vec<String>>().join("; "))
 }
 
 fn certificates_name(figures: &Figures) -> String {
