@@ -1,7 +1,7 @@
 //! `propylon-bench`: load, a cheap origin, certificates and fair comparisons, without a line of the engine in it.
 //!
 //! One file or folder per command (`certificates`, `origin`, `handshakes`, `requests`, `throughput`, `connections`,
-//! `keyserver`, `offload`, `fleet`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
+//! `keyserver`, `offload`, `fleet`, `chaos`, `compare`, `search`, `sweep`, `plan`, and `page` for `report`; `agents` spreads load commands
 //! over machines). What they share: `target` (who is asked, and how), `link` (one client connection), `stream` (a socket,
 //! perhaps with TLS, read and written like one), `load` (the loop that keeps many connections busy), `http2` (the same
 //! for HTTP/2), `team` (several such loops as one) and `crowd` (many clients that are slow), `stage` (a server to be
@@ -14,6 +14,7 @@ mod agents;
 mod body;
 mod certificate_kind;
 mod certificates;
+mod chaos;
 mod compare;
 mod connections;
 mod cpu;
@@ -77,6 +78,7 @@ enum Command {
     Compare(compare::Arguments),
     Offload(offload::Arguments),
     Fleet(fleet::Arguments),
+    Chaos(chaos::Arguments),
     Prefork(offload::prefork::Arguments),
     Search(search::Arguments),
     Sweep(sweep::Arguments),
@@ -85,6 +87,8 @@ enum Command {
     Agent(agents::agent::Arguments),
     #[command(hide = true)]
     CrowdPart(crowd::parts::Arguments),
+    #[command(hide = true)]
+    ChaosOrigin(chaos::origin::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -99,6 +103,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Offload(arguments) => offload::run(&arguments),
         Command::Fleet(arguments) => fleet::run(&arguments),
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Prefork(arguments) => offload::prefork::run(&arguments),
         Command::Search(arguments) => search::run(&arguments),
         Command::Sweep(arguments) => sweep::run(&arguments),
@@ -106,6 +111,7 @@ fn main() -> ExitCode {
         Command::Report(arguments) => page::run(&arguments),
         Command::Agent(arguments) => agents::agent::run(&arguments),
         Command::CrowdPart(arguments) => crowd::parts::run(&arguments),
+        Command::ChaosOrigin(arguments) => chaos::origin::run(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -285,11 +285,7 @@ impl Servers {
     /// Ejects whom `counted` has given reason to, and lets back whose time is over. To be called about once a second.
     pub fn tick(&mut self, now: u64) -> Vec<Change> {
         let Some(outliers) = self.rules.outliers else { return Vec::new() };
-        for server in &mut self.all {
-            if server.ejected.as_ref().is_some_and(|(_, until)| *until <= now) {
-                server.release();
-            }
-        }
+        self.release_expired(now);
         for server in 0..self.all.len() {
             let failures = self.all[server].outcomes.consecutive;
             if outliers.consecutive_failures > 0 && failures >= outliers.consecutive_failures {
@@ -404,8 +400,15 @@ impl Servers {
         state.ejected = Some((reason, now + length));
     }
 
+    fn release_expired(&mut self, now: u64) {
+        let is_over = |server: &&mut Server| server.ejected.as_ref().is_some_and(|(_, until)| *until <= now);
+        self.all.iter_mut().filter(is_over).for_each(Server::release);
+    }
+
     /// Brings every verdict up to date. Ejections give way where nobody else is left: bad answers are better than none.
     fn settle(&mut self, now: u64) -> Vec<Change> {
+        // One that comes back from being down may have been ejected before, for a time that is over.
+        self.release_expired(now);
         if !self.all.iter().any(|server| server.judged().is_open()) {
             self.all.iter_mut().filter(|server| server.ejected.is_some()).for_each(Server::release);
         }

@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -94,6 +94,9 @@ struct Office {
     token_file: Option<PathBuf>,
     /// Becomes true when another process answers in this one's place.
     closed: watch::Receiver<bool>,
+    refusals: change::Refusals,
+    /// Each open connection holds a reference. Those to the office itself are more: a request holds one as well.
+    open: Rc<()>,
 }
 
 /// The admin address, open.
@@ -119,24 +122,42 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
-            let office = Rc::new(Office { view, asks, only, is_unix: false, token_file, closed });
+            let office = Rc::new(Office {
+                view,
+                asks,
+                only,
+                is_unix: false,
+                token_file,
+                closed,
+                refusals: change::Refusals::default(),
+                open: Rc::default(),
+            });
             let socket = tokio::net::TcpListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, _)) => receive(stream, &office),
+                        Ok((stream, from)) => receive(stream, Some(from), &office),
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
             })
         }
         AdminSocket::Unix(socket) => {
-            let office = Rc::new(Office { view, asks, only: None, is_unix: true, token_file, closed });
+            let office = Rc::new(Office {
+                view,
+                asks,
+                only: None,
+                is_unix: true,
+                token_file,
+                closed,
+                refusals: change::Refusals::default(),
+                open: Rc::default(),
+            });
             let socket = tokio::net::UnixListener::from_std(socket)?;
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, _)) => receive(stream, &office),
+                        Ok((stream, _)) => receive(stream, None, &office),
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
@@ -146,20 +167,23 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
     Ok(AdminDoor { accepting: accepting.abort_handle(), closing })
 }
 
-fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: &Rc<Office>) {
-    // Each connection holds a reference, and so does the accepting loop.
-    if Rc::strong_count(office) > CONNECTIONS_MAX {
+fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: &Rc<Office>) {
+    if Rc::strong_count(&office.open) > CONNECTIONS_MAX {
         log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
         return;
     }
-    spawn_local(serve(stream, Rc::clone(office)));
+    let (office, open) = (Rc::clone(office), Rc::clone(&office.open));
+    spawn_local(async move {
+        serve(stream, from, office).await;
+        drop(open);
+    });
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, office: Rc<Office>) {
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: Rc<Office>) {
     let mut closed = office.closed.clone();
     let service = service_fn(|request: Request<Incoming>| {
         let office = Rc::clone(&office);
-        async move { Ok::<_, Infallible>(answer(request, &office).await) }
+        async move { Ok::<_, Infallible>(answer(request, from, &office).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -182,8 +206,8 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
     future.await
 }
 
-async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
-    let mut response = respond(request, office).await;
+async fn answer(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
+    let mut response = respond(request, from, office).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -195,7 +219,7 @@ async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<By
     response
 }
 
-async fn respond(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     if let Some(local) = office.only
         && let Some(host) = host
@@ -206,7 +230,7 @@ async fn respond(request: Request<Incoming>, office: &Office) -> Response<Full<B
     }
     match *request.method() {
         Method::GET | Method::HEAD => look(request.uri(), &office.view),
-        _ => change::answer(request, office).await,
+        _ => change::answer(request, from, office).await,
     }
 }
 

@@ -582,7 +582,7 @@ impl Board {
                 Verdict::Down(reason) => log::warn!("{place} is down: {reason}; {left}"),
                 Verdict::Ejected { reason, until } => {
                     column.increment(metrics.ejections);
-                    let seconds = (until - now) / 1000;
+                    let seconds = until.saturating_sub(now) / 1000;
                     log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }

@@ -101,8 +101,9 @@ pub enum Returned {
 pub struct Pool {
     /// By server. Pools that follow each other share those of the servers that stay.
     idle: Vec<Rc<RefCell<Vec<Idle>>>>,
-    /// By server: whether its connections are kept. Those of a server that is gone are not.
-    kept: Vec<Cell<bool>>,
+    /// By server: whether its connections are kept. Those of a server that is gone are not. Shared as the connections are: a
+    /// request may give one back to a pool that has been succeeded more than once, and nobody looks after that any more.
+    kept: Vec<Rc<Cell<bool>>>,
     idle_max: usize,
     requests_max: u32,
     core: usize,
@@ -146,7 +147,7 @@ impl Pool {
         let servers = backend.servers.len();
         Pool {
             idle: (0..servers).map(|_| Rc::default()).collect(),
-            kept: backend.servers.iter().map(|server| Cell::new(server.retired.is_none())).collect(),
+            kept: backend.servers.iter().map(|server| Rc::new(Cell::new(server.retired.is_none()))).collect(),
             idle_max: backend.max_idle,
             requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
             core,
@@ -177,6 +178,8 @@ impl Pool {
         }
         for server in (0..pool.servers().min(earlier.servers())).filter(|server| is_same(*server)) {
             pool.idle[server] = Rc::clone(&earlier.idle[server]);
+            earlier.kept[server].set(pool.kept[server].get());
+            pool.kept[server] = Rc::clone(&earlier.kept[server]);
             if !earlier.lanes[server].is_abandoned() {
                 pool.lanes[server] = Rc::clone(&earlier.lanes[server]);
             }
@@ -187,8 +190,9 @@ impl Pool {
     /// Closes what the pool that follows has not taken over, now and when it comes back.
     pub fn abandon_for(&self, later: Option<&Pool>, mut closed: impl FnMut(usize, usize)) {
         for (server, idle) in self.idle.iter().enumerate() {
-            let is_shared = later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later));
-            self.kept[server].set(is_shared && self.kept[server].get());
+            if !later.and_then(|later| later.idle.get(server)).is_some_and(|later| Rc::ptr_eq(idle, later)) {
+                self.kept[server].set(false);
+            }
         }
         for (server, lane) in self.lanes.iter().enumerate() {
             if later.and_then(|later| later.lanes.get(server)).is_none_or(|later| !Rc::ptr_eq(lane, later)) {

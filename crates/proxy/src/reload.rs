@@ -408,7 +408,8 @@ impl Keeper {
     /// From what is meant to a snapshot that could be published.
     async fn draft(&mut self, meant: Meant, files: Files) -> Result<Draft, Refused> {
         let earlier = self.snapshot();
-        let (before, after) = (effective::config(&earlier.config), effective::config(&meant.config));
+        // As both were written: what is in use has its lists in the order of places, which is nobody's change.
+        let (before, after) = (effective::config(&self.meant.config), effective::config(&meant.config));
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
         let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());

@@ -6,7 +6,7 @@
 mod lane;
 #[cfg(test)]
 mod tests;
-mod wire;
+pub mod wire;
 
 use crate::cpu;
 use crate::failure::{Failure, Outcome, While};

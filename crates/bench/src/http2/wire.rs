@@ -22,6 +22,17 @@ pub struct NonBlocking(TcpStream);
 impl Wire {
     /// Connected, and with TLS agreed on HTTP/2.
     pub async fn open(target: &Target) -> Result<Self, Broken> {
+        let wire = Self::connect(target).await?;
+        match &wire {
+            Self::Tls(stream) if stream.session.alpn_protocol() != Some(b"h2") => {
+                Err(Broken::new(ErrorKind::Tls, "the server did not take h2 (ALPN)"))
+            }
+            _ => Ok(wire),
+        }
+    }
+
+    /// Connected, whatever was agreed on.
+    pub async fn connect(target: &Target) -> Result<Self, Broken> {
         let connect = |error: io::Error| Broken::new(ErrorKind::Connect, error);
         let socket = TcpStream::from_std(target.connect().map_err(connect)?).map_err(connect)?;
         socket.writable().await.map_err(connect)?;
@@ -34,10 +45,23 @@ impl Wire {
         };
         let mut stream = TlsStream::new(NonBlocking(socket), (*session).into());
         poll_fn(|cx| poll_handshake(&mut stream, cx)).await.map_err(|error| Broken::new(ErrorKind::Tls, error))?;
-        if stream.session.alpn_protocol() != Some(b"h2") {
-            return Err(Broken::new(ErrorKind::Tls, "the server did not take h2 (ALPN)"));
-        }
         Ok(Self::Tls(Box::new(stream)))
+    }
+
+    /// The certificate that a full handshake has shown.
+    pub fn shown_certificate(&self) -> Option<&[u8]> {
+        let Self::Tls(stream) = self else { return None };
+        let is_shown = stream.session.handshake_kind() != Some(rustls::HandshakeKind::Resumed);
+        Some(stream.session.peer_certificates().filter(|_| is_shown)?.first()?.as_ref())
+    }
+
+    /// Ends with a reset and not in order when it is dropped.
+    pub fn abort_on_drop(&self) {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => &stream.socket.0,
+        };
+        let _ = socket2::SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO));
     }
 
     pub fn negotiated(&self) -> Option<Negotiated> {

@@ -139,6 +139,23 @@ fn failures_in_a_row_eject_for_longer_each_time_and_a_calm_interval_is_forgiven(
 }
 
 #[test]
+fn a_server_that_was_down_while_its_ejection_ended_comes_back_up_and_not_ejected() {
+    for (back, state_then) in [(OUTLIERS.ejection - 1, "ejected"), (OUTLIERS.ejection, "up")] {
+        let mut servers =
+            Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 }, 2, 0);
+        (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
+        servers.counted(0, 0, 5);
+        assert_eq!(servers.tick(0).len(), 1);
+        (1..4).for_each(|now| drop(servers.probed(0, bad(), now)));
+        assert_eq!(state(&servers, 0), "down");
+        // No tick in between: probes come whenever they come.
+        servers.probed(0, Ok(()), back - 1);
+        servers.probed(0, Ok(()), back);
+        assert_eq!(state(&servers, 0), state_then);
+    }
+}
+
+#[test]
 fn a_success_ends_a_row_of_failures() {
     let mut servers = ejecting(2, OUTLIERS);
     for now in 0..100 {

@@ -4,10 +4,12 @@
 //! all. A page in somebody's browser cannot do either: it cannot send the token's field or our media types without asking
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 
+use std::cell::Cell;
+use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -32,6 +34,35 @@ const WRONG_TOKEN_WAIT: Duration = Duration::from_millis(250);
 /// A token that is shorter could be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 const TOKEN_FILE_BYTES_MAX: u64 = 4096;
+
+/// Refusals are told in the log at most once in this time: who guesses must not fill the disk.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Changes that somebody had no right to, as the log tells them.
+#[derive(Default)]
+pub(super) struct Refusals {
+    told: Cell<Option<Instant>>,
+    untold: Cell<u64>,
+}
+
+impl Refusals {
+    fn tell(&self, what: &str, from: Option<SocketAddr>, now: Instant) {
+        let Some(untold) = self.due(now) else { return };
+        let from = from.map_or_else(|| "a local process".to_owned(), |from| from.to_string());
+        let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
+        log::warn!("admin: a change by {from} was refused: {what}{more}");
+    }
+
+    /// How many were not told, if one is to be told now.
+    fn due(&self, now: Instant) -> Option<u64> {
+        if self.told.get().is_some_and(|told| now.duration_since(told) < REFUSAL_LOG_INTERVAL) {
+            self.untold.set(self.untold.get() + 1);
+            return None;
+        }
+        self.told.set(Some(now));
+        Some(self.untold.take())
+    }
+}
 
 /// A change that the keeper of the configuration is asked for.
 pub struct Ask {
@@ -80,7 +111,11 @@ enum Errand {
 }
 
 /// Answers whatever is not just looking.
-pub(super) async fn answer(request: Request<Incoming>, office: &Office) -> Response<Full<Bytes>> {
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    from: Option<SocketAddr>,
+    office: &Office,
+) -> Response<Full<Bytes>> {
     match proceed(request, office).await {
         Ok(response) => response,
         Err(wrong) => {
@@ -88,6 +123,9 @@ pub(super) async fn answer(request: Request<Incoming>, office: &Office) -> Respo
             if let Some(counter) = wrong.counted.and_then(|reason| metrics.refused(reason)) {
                 let store = &office.view.store;
                 Store::column(store, store.columns() - 1).increment(counter);
+            }
+            if wrong.counted.is_some() {
+                office.refusals.tell(&wrong.what, from, Instant::now());
             }
             if wrong.counted == Some("wrong-token") {
                 sleep(WRONG_TOKEN_WAIT).await;
@@ -410,6 +448,16 @@ mod tests {
         for other in [&b"0123456789abcdeg"[..], b"0123456789abcde", b"0123456789abcdef0", b""] {
             assert!(!is_equal(other, b"0123456789abcdef"));
         }
+    }
+
+    #[test]
+    fn refusals_are_told_once_a_second_and_the_rest_by_their_number() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let at = |milliseconds| refusals.due(start + Duration::from_millis(milliseconds));
+        assert_eq!(
+            [at(0), at(1), at(999), at(1_000), at(1_001), at(5_000)],
+            [Some(0), None, None, Some(2), None, Some(1)]
+        );
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! What a server did, written down before it acts on it and with one write a line: a server that is killed has told
+//! everything up to then.
+
+use super::clock::{Micros, now};
+use super::timeline::{Run, ServerId};
+use crate::failure::{Outcome, While};
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How far a request came at a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Progress {
+    /// Its head is there.
+    Head,
+    /// All of it is there, and it is carried out.
+    Done,
+    /// Its body is not what was sent.
+    Damaged,
+    /// Its answer was handed to the kernel whole.
+    Answered,
+}
+
+/// One line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    pub at: Micros,
+    pub server: ServerId,
+    pub run: Run,
+    pub progress: Progress,
+}
+
+const WORDS: [(Progress, &str); 4] = [
+    (Progress::Head, "head"),
+    (Progress::Done, "done"),
+    (Progress::Damaged, "damaged"),
+    (Progress::Answered, "answered"),
+];
+
+/// One run of one server.
+pub struct Journal(File);
+
+impl Journal {
+    pub fn open(path: &Path) -> Outcome<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        Ok(Self(file.when(format_args!("opening {}", path.display()))?))
+    }
+
+    /// A server that cannot write down what it does must not do it.
+    pub fn note(&mut self, progress: Progress, id: u64) -> std::io::Result<()> {
+        let word = WORDS.iter().find(|(known, _)| *known == progress).map_or("", |(_, word)| word);
+        self.0.write_all(format!("{} {word} {id}\n", now()).as_bytes())
+    }
+}
+
+/// Where a server's run writes.
+pub fn path(folder: &Path, server: ServerId, run: Run) -> PathBuf {
+    folder.join(format!("{server}.{run}.journal"))
+}
+
+/// All runs of all servers, by request.
+pub fn read_all(folder: &Path) -> Outcome<HashMap<u64, Vec<Arrival>>> {
+    let mut found: HashMap<u64, Vec<Arrival>> = HashMap::new();
+    let doing = format!("reading {}", folder.display());
+    for entry in fs::read_dir(folder).when(&doing)?.flatten() {
+        let path = entry.path();
+        let Some((server, run)) = author(&path) else { continue };
+        let text = fs::read_to_string(&path).when(&doing)?;
+        for (id, arrival) in text.lines().filter_map(|line| parse(line, server, run)) {
+            found.entry(id).or_default().push(arrival);
+        }
+    }
+    found.values_mut().for_each(|arrivals| arrivals.sort_by_key(|arrival| (arrival.at, arrival.progress)));
+    Ok(found)
+}
+
+fn author(path: &Path) -> Option<(ServerId, Run)> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".journal")?;
+    super::timeline::parse_server(name)
+}
+
+fn parse(line: &str, server: ServerId, run: Run) -> Option<(u64, Arrival)> {
+    let mut words = line.split(' ');
+    let at = words.next()?.parse().ok()?;
+    let word = words.next()?;
+    let id = words.next()?.parse().ok()?;
+    let progress = WORDS.iter().find(|(_, known)| *known == word)?.0;
+    Some((id, Arrival { at, server, run, progress }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::ScratchDir;
+
+    #[test]
+    fn what_is_noted_is_read_again_by_request_and_in_order() {
+        let scratch = ScratchDir::new().unwrap();
+        let (a, b) = (ServerId(0), ServerId(1));
+        let mut first = Journal::open(&path(scratch.path(), a, 1)).unwrap();
+        let mut second = Journal::open(&path(scratch.path(), b, 3)).unwrap();
+        first.note(Progress::Head, 7).unwrap();
+        second.note(Progress::Head, 7).unwrap();
+        second.note(Progress::Done, 7).unwrap();
+        second.note(Progress::Damaged, 8).unwrap();
+        fs::write(scratch.path().join("other.txt"), "1 head 7\n").unwrap();
+        let all = read_all(scratch.path()).unwrap();
+        let told: Vec<_> = all[&7].iter().map(|arrival| (arrival.server, arrival.run, arrival.progress)).collect();
+        assert_eq!(told, [(a, 1, Progress::Head), (b, 3, Progress::Head), (b, 3, Progress::Done)]);
+        assert_eq!((all.len(), all[&8][0].progress), (2, Progress::Damaged));
+    }
+
+    #[test]
+    fn half_a_line_is_no_line() {
+        assert_eq!(parse("12 hea", ServerId(0), 1), None);
+        assert!(parse("12 head 4", ServerId(0), 1).is_some());
+    }
+}

@@ -1,0 +1,174 @@
+//! Clients of HTTP/2: streams of several kinds on few connections.
+
+use super::{AnswerHead, BodyCheck, Door, Draft, Ending, Floor, PATIENCE, judged};
+use crate::chaos::clock::now;
+use crate::chaos::content::{Content, Side};
+use crate::chaos::model::{How, Kind, Outcome, Stage};
+use crate::chaos::timeline::parse_server;
+use crate::http2::wire::Wire;
+use crate::link::Broken;
+use bytes::Bytes;
+use h2::client::SendRequest;
+use h2::{Reason, SendStream};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+/// Connections tried for one request whose earlier ones had ended before it was sent.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// A connection that streams share, opened when first needed and again when it takes no more.
+#[derive(Default)]
+pub struct Lane {
+    open: RefCell<Option<Open>>,
+    opening: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Open {
+    number: u32,
+    /// Requests before.
+    served: std::rc::Rc<Cell<u32>>,
+    sender: SendRequest<Bytes>,
+}
+
+struct Ask {
+    post: bool,
+    path: String,
+    body: Bytes,
+    wanted: u64,
+}
+
+pub async fn go_on(floor: &Floor, kind: Kind, lane: &Lane) {
+    while !floor.is_over() {
+        let mut draft = floor.draft(kind);
+        let ask = ask_of(floor, &draft);
+        let ending = timeout(PATIENCE, converse(floor, &mut draft, &ask, lane)).await;
+        floor.note(draft, ending.unwrap_or_else(|_| Ending::of(Outcome::Late)));
+        floor.think().await;
+    }
+    // The last one out leaves nobody who would keep it open.
+    lane.open.take();
+}
+
+fn ask_of(floor: &Floor, draft: &Draft) -> Ask {
+    let id = draft.id;
+    let post = draft.kind == Kind::StreamPost;
+    let up = if post { floor.draw(0..40_000) } else { 0 };
+    // Now and then one that keeps its stream, and the connection's window, for a while.
+    let (wanted, pace) = match floor.draw(0..20) {
+        0 if !post => (floor.draw(200_000..600_000), 5),
+        _ => (floor.draw(0..30_000), 0),
+    };
+    Ask {
+        post,
+        path: format!("/c/{id}/{wanted}/{pace}/chunked"),
+        body: Content::of(id, Side::Request).bytes(0, up as usize).into(),
+        wanted,
+    }
+}
+
+async fn converse(floor: &Floor, draft: &mut Draft, ask: &Ask, lane: &Lane) -> Ending {
+    for _ in 0..ATTEMPTS_MAX {
+        let open = match lane.opened(floor).await {
+            Ok(open) => open,
+            Err(broken) => return Ending::unopened(&broken),
+        };
+        // It takes no more streams, and this one was not sent.
+        let Ok(mut sender) = open.sender.clone().ready().await else {
+            lane.discard(open.number);
+            continue;
+        };
+        (draft.connection, draft.ordinal) = (open.number, open.served.get());
+        open.served.set(open.served.get() + 1);
+        return exchange(draft.id, &mut sender, ask).await;
+    }
+    Ending::of(Outcome::Broken(Stage::Unanswered, How::Closed))
+}
+
+async fn exchange(id: u64, sender: &mut SendRequest<Bytes>, ask: &Ask) -> Ending {
+    let unanswered = |error: &h2::Error| Ending::of(Outcome::Broken(Stage::Unanswered, how(error)));
+    let uri = format!("https://{}{}", crate::chaos::certificates::NAME, ask.path);
+    let method = if ask.post { http::Method::POST } else { http::Method::GET };
+    let Ok(request) = http::Request::builder().method(method).uri(uri).body(()) else {
+        return Ending::of(Outcome::Wrong("the bench makes requests that are none".to_owned()));
+    };
+    let (response, stream) = match sender.send_request(request, ask.body.is_empty()) {
+        Ok(sent) => sent,
+        Err(error) => return unanswered(&error),
+    };
+    let answer = async {
+        let response = response.await.map_err(|error| unanswered(&error))?;
+        let field = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let head = AnswerHead {
+            status: response.status().as_u16(),
+            id: field("x-chaos-id").and_then(|id| id.parse().ok()),
+            server: field("x-chaos-server").and_then(parse_server),
+        };
+        let mut check = BodyCheck::new(id);
+        let mut body = response.into_body();
+        while let Some(piece) = body.data().await {
+            let broken = |error: &h2::Error| {
+                let outcome = match check.wrong_at {
+                    Some(at) => Outcome::Wrong(format!("byte {at} of the body is wrong, and then it breaks off")),
+                    None => Outcome::Broken(Stage::Answering, how(error)),
+                };
+                Ending { outcome, status: Some(head.status), server: head.server }
+            };
+            let piece = piece.map_err(|error| broken(&error))?;
+            check.take(&piece);
+            let _ = body.flow_control().release_capacity(piece.len());
+        }
+        Ok(judged(id, &head, &check, ask.wanted))
+    };
+    let (answer, ()) = tokio::join!(answer, upload(stream, ask.body.clone()));
+    answer.unwrap_or_else(|ending: Ending| ending)
+}
+
+/// What becomes of the body shows in the answer.
+async fn upload(mut stream: SendStream<Bytes>, mut body: Bytes) {
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len());
+        let Some(Ok(room)) = poll_fn(|cx| stream.poll_capacity(cx)).await else { return };
+        let piece = body.split_to(room.min(body.len()));
+        if stream.send_data(piece, body.is_empty()).is_err() {
+            return;
+        }
+    }
+}
+
+fn how(error: &h2::Error) -> How {
+    let is_unseen = error.reason() == Some(Reason::REFUSED_STREAM)
+        || (error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR));
+    match error.get_io() {
+        _ if is_unseen => How::GoAway,
+        Some(_) => How::Closed,
+        None => How::Reset,
+    }
+}
+
+impl Lane {
+    async fn opened(&self, floor: &Floor) -> Result<Open, Broken> {
+        let _turn = self.opening.lock().await;
+        if let Some(open) = &*self.open.borrow() {
+            return Ok(open.clone());
+        }
+        let from = now();
+        let wire = Wire::open(&floor.multiplexed).await?;
+        let wire = floor.note_connection(Door::Secure, from, wire);
+        let handshake = h2::client::Builder::new().enable_push(false).handshake(wire).await;
+        let (sender, connection) =
+            handshake.map_err(|error| Broken::new(crate::tally::ErrorKind::BadFraming, error))?;
+        spawn_local(async move {
+            let _ = connection.await;
+        });
+        let open = Open { number: floor.number_connection(), served: std::rc::Rc::default(), sender };
+        self.open.replace(Some(open.clone()));
+        Ok(open)
+    }
+
+    fn discard(&self, number: u32) {
+        self.open.borrow_mut().take_if(|open| open.number == number);
+    }
+}

@@ -1,0 +1,80 @@
+//! Clients that leave half-way, by FIN or by reset, or stay and say nothing: what they do is their own fault, and nobody
+//! else's loss.
+
+use super::{Door, Draft, Ending, Floor};
+use crate::chaos::content::{Content, Side};
+use crate::chaos::model::{Kind, Outcome};
+use crate::http2::wire::Wire;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+
+/// Longer than the engine waits for a head.
+const STALL: Duration = Duration::from_millis(5_500);
+/// With a single step.
+const STEP_MAX: Duration = Duration::from_secs(10);
+
+pub async fn go_on(floor: &Floor, kind: Kind) {
+    while !floor.is_over() {
+        let mut draft = floor.draft(kind);
+        let door = if floor.draw(0..2) == 0 { Door::Plain } else { Door::Secure };
+        let ending = match floor.connect(door, 0).await {
+            Err(broken) => Ending::unopened(&broken),
+            Ok((wire, number)) => {
+                draft.connection = number;
+                misbehave(floor, &draft, wire).await;
+                Ending::of(Outcome::Abandoned)
+            }
+        };
+        floor.note(draft, ending);
+        sleep(Duration::from_millis(floor.draw(50..400))).await;
+    }
+}
+
+async fn misbehave(floor: &Floor, draft: &Draft, mut wire: Wire) {
+    let (id, name) = (draft.id, crate::chaos::certificates::NAME);
+    let get = |bytes| format!("GET /c/{id}/{bytes}/5/length HTTP/1.1\r\nHost: {name}\r\n\r\n").into_bytes();
+    let post = |length: usize| {
+        let head = format!("POST /c/{id}/0/0/length HTTP/1.1\r\nHost: {name}\r\nContent-Length: {length}\r\n\r\n");
+        head.into_bytes()
+    };
+    let conduct = if draft.kind == Kind::RudePost { floor.draw(4..6) } else { floor.draw(0..4) };
+    match conduct {
+        // Half a head, and no more.
+        0 => send(&mut wire, b"GET /c/").await,
+        // The same, and it stays.
+        1 => {
+            send(&mut wire, b"GET /c/").await;
+            let _ = timeout(STALL, wire.read_u8()).await;
+        }
+        // A request, and nobody there for the answer.
+        2 => send(&mut wire, &get(10_000)).await,
+        // A large answer of which only the start is wanted.
+        3 => {
+            send(&mut wire, &get(2_000_000)).await;
+            let _ = timeout(STEP_MAX, wire.read_exact(&mut [0; 2_000])).await;
+        }
+        // Half a body.
+        4 => {
+            let body = Content::of(id, Side::Request).bytes(0, 20_000);
+            send(&mut wire, &[post(body.len()), body[..9_000].to_vec()].concat()).await;
+            sleep(Duration::from_millis(floor.draw(0..300))).await;
+        }
+        // A whole one, carried out or not.
+        _ => {
+            let body = Content::of(id, Side::Request).bytes(0, 3_000);
+            send(&mut wire, &[post(body.len()), body].concat()).await;
+        }
+    }
+    if floor.draw(0..2) == 0 {
+        wire.abort_on_drop();
+    }
+}
+
+async fn send(wire: &mut Wire, bytes: &[u8]) {
+    let sending = async {
+        wire.write_all(bytes).await?;
+        wire.flush().await
+    };
+    let _ = timeout(STEP_MAX, sending).await;
+}

@@ -1,0 +1,121 @@
+//! Clients that talk: messages go out and come back, through a WebSocket-like upgrade or a relay, for seconds.
+
+use super::http1::{Connection, how};
+use super::{Door, Draft, Ending, Floor, PATIENCE};
+use crate::chaos::clock::{micros, now};
+use crate::chaos::content::{Content, Side};
+use crate::chaos::model::{Kind, Outcome, Stage};
+use crate::chaos::timeline::parse_server;
+use crate::http2::wire::Wire;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::{sleep, timeout};
+
+const MESSAGE_BYTES: std::ops::Range<u64> = 1..5_000;
+const LASTS_MILLISECONDS: std::ops::Range<u64> = 1_000..9_000;
+const PAUSE_MILLISECONDS: std::ops::Range<u64> = 10..80;
+/// A server's name and a line feed.
+const BANNER_BYTES_MAX: usize = 16;
+
+pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
+    while !floor.is_over() {
+        let mut draft = floor.draft(kind);
+        let ending = match kind {
+            Kind::Relay => relay(floor, &mut draft, index).await,
+            _ => upgrade(floor, &mut draft, index).await,
+        };
+        floor.note(draft, ending);
+        floor.think().await;
+    }
+}
+
+async fn upgrade(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
+    let door = if index.is_multiple_of(2) { Door::Secure } else { Door::Plain };
+    let opening = async {
+        let (wire, number) = floor.connect(door, index).await.map_err(|broken| Ending::unopened(&broken))?;
+        draft.connection = number;
+        let mut connection = Connection::new(wire, number);
+        let name = crate::chaos::certificates::NAME;
+        let id = draft.id;
+        let request = format!("GET /ws/{id} HTTP/1.1\r\nHost: {name}\r\nConnection: Upgrade\r\nUpgrade: chaos\r\n\r\n");
+        let head = connection.upgraded(id, &request).await?;
+        Ok((connection, head))
+    };
+    let (mut connection, head) = match timeout(PATIENCE, opening).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(ending)) => return ending,
+        Err(_) => return Ending::of(Outcome::Late),
+    };
+    let told = |outcome| Ending { outcome, status: Some(101), server: head.server };
+    if head.id != Some(draft.id) || head.server.is_none() {
+        return told(Outcome::Wrong(format!("an upgrade for request {:?} by {:?}", head.id, head.server)));
+    }
+    let early = connection.rest();
+    if !early.is_empty() {
+        return told(Outcome::Wrong(format!("{} bytes that nobody has sent", early.len())));
+    }
+    told(talk(floor, draft.id, &mut connection.wire).await)
+}
+
+async fn relay(floor: &Floor, draft: &mut Draft, index: usize) -> Ending {
+    let opening = async {
+        let (mut wire, number) = floor.connect(Door::Relay, index).await.map_err(|broken| Ending::unopened(&broken))?;
+        draft.connection = number;
+        let banner = banner(&mut wire).await;
+        let banner = banner.map_err(|error| Ending::of(Outcome::Broken(Stage::Unanswered, how(&error))))?;
+        Ok((wire, banner))
+    };
+    let (mut wire, banner) = match timeout(PATIENCE, opening).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(ending)) => return ending,
+        Err(_) => return Ending::of(Outcome::Late),
+    };
+    let server = parse_server(&banner);
+    let outcome = match server {
+        None => Outcome::Wrong(format!("a server that says \"{banner}\"")),
+        Some(_) => talk(floor, draft.id, &mut wire).await,
+    };
+    Ending { outcome, status: None, server }
+}
+
+async fn banner(wire: &mut Wire) -> io::Result<String> {
+    let mut banner = Vec::new();
+    while banner.last() != Some(&b'\n') && banner.len() < BANNER_BYTES_MAX {
+        banner.push(wire.read_u8().await?);
+    }
+    Ok(String::from_utf8_lossy(&banner).trim().to_owned())
+}
+
+/// Says something, hears it, and so on; the client ends it.
+async fn talk(floor: &Floor, id: u64, wire: &mut Wire) -> Outcome {
+    let content = Content::of(id, Side::Request);
+    let until = now() + micros(Duration::from_millis(floor.draw(LASTS_MILLISECONDS)));
+    let mut offset = 0;
+    while now() < until && !floor.is_over() {
+        let message = content.bytes(offset, floor.draw(MESSAGE_BYTES) as usize);
+        let outcome = match timeout(PATIENCE, exchange(wire, &message)).await {
+            Err(_) => Outcome::Late,
+            Ok(Err(error)) => Outcome::Broken(Stage::Answering, how(&error)),
+            Ok(Ok(heard)) => match content.first_wrong(offset, &heard) {
+                Some(at) => Outcome::Wrong(format!("byte {at} of what came back is wrong")),
+                None => Outcome::Served,
+            },
+        };
+        if outcome != Outcome::Served {
+            return outcome;
+        }
+        offset += message.len() as u64;
+        sleep(Duration::from_millis(floor.draw(PAUSE_MILLISECONDS))).await;
+    }
+    let _ = wire.shutdown().await;
+    Outcome::Served
+}
+
+async fn exchange(wire: &mut Wire, message: &[u8]) -> io::Result<Vec<u8>> {
+    wire.write_all(message).await?;
+    wire.flush().await?;
+    let mut heard = vec![0; message.len()];
+    wire.read_exact(&mut heard).await?;
+    Ok(heard)
+}

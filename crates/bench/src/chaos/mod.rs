@@ -1,0 +1,280 @@
+//! `chaos`: servers that die, hang, fail and flap, configurations that change and are mistaken, clients that leave, and
+//! steady load through all of it; a model says which requests may fail, and none others do.
+//!
+//! The run: `plan` draws what will be done from a seed; `cast` and `origin` are the servers it is done to, `operator` changes
+//! the configuration, `deeds` carries it out; `load` asks all the time. Everybody writes down what happened by one `clock`:
+//! `timeline` what was done, `journal` what servers saw, `load` what clients saw. In the end `referee` holds every request
+//! against `model`, and the engine's metrics against its clients.
+
+mod cast;
+mod certificates;
+mod clock;
+mod content;
+mod deeds;
+mod engine;
+mod journal;
+mod load;
+mod model;
+mod operator;
+pub mod origin;
+mod plan;
+mod referee;
+mod settings;
+mod stalls;
+mod summary;
+mod timeline;
+
+use crate::compare::peers::Peer;
+use crate::failure::{Failure, Outcome};
+use crate::interrupt::Interrupt;
+use crate::report::{self, progress};
+use crate::scratch::ScratchDir;
+use crate::units::parse_duration;
+use cast::{Cast, lock};
+use certificates::Wardrobe;
+use clock::{micros, now};
+use deeds::Ring;
+use engine::{Engine, Metrics, write_aside};
+use load::{Gathered, Load};
+use model::Promises;
+use operator::Operator;
+use referee::{GAUGES, Referee};
+use settings::{RETRIES, Settings};
+use stalls::StallWatch;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use summary::{Found, Summary};
+use timeline::{Setup, Timeline};
+
+/// After the load has ended: for the last connections to servers to be closed, and their gauges with them.
+const SETTLE_MAX: Duration = Duration::from_secs(20);
+const SAMPLE_EVERY: Duration = Duration::from_millis(500);
+/// Files that an engine at rest may have more than at its start: logs opened late, a probe under way.
+const FILES_SLACK: usize = 8;
+/// Violations that are told in full.
+const TOLD_MAX: usize = 20;
+/// Files of the harness beside its clients.
+const FILES: usize = 600;
+
+/// Kill, stop, slow and reload under steady load; no request fails but those that may
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    propylon-bench chaos\n  \
+    propylon-bench chaos --seed 7 --duration 60s\n\n\
+    Starts six servers, an engine and some forty clients on this machine. A seed draws what is done: servers are killed,\n\
+    stopped, slow, failing, flapping, deaf or closing connections at random; the configuration changes by SIGHUP and by the\n\
+    admin API, also to what is none; certificates and ticket keys are exchanged; clients leave half-way. Each request that\n\
+    fails must have a reason in what was done, each body is compared to the byte, what may not be repeated is carried out\n\
+    once at most, and the engine's metrics agree with its clients. A violation is told with the request's story and all\n\
+    that went on around it, and the exit code is 1.")]
+pub struct Arguments {
+    /// Draws what is done; by default another each time, which is told
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How long
+    #[arg(long, default_value = "10m", value_parser = parse_duration)]
+    pub duration: Duration,
+    /// The engine's workers
+    #[arg(long, default_value_t = 2, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub cores: usize,
+    /// So many times the usual number of clients
+    #[arg(long, default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=20))]
+    pub scale: usize,
+    /// Longest that a short request may take while nothing is done to anybody
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
+    pub calm_latency: Duration,
+    /// Memory that the engine may gain from the run's second quarter to its last, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 16)]
+    pub growth: u32,
+    /// The propylon to start; by default the one beside this program
+    #[arg(long, value_name = "PATH")]
+    pub propylon: Option<PathBuf>,
+    /// Write the result as JSON ("-": to stdout)
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let interrupt = Interrupt::install()?;
+    crate::machine::require_open_files(FILES * arguments.scale)?;
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let scratch = ScratchDir::new()?;
+    progress(format_args!("seed {seed}, {} s", arguments.duration.as_secs()));
+    match stage(arguments, seed, &scratch, &interrupt) {
+        Ok(summary) => {
+            summary.print();
+            report::save_json(arguments.json.as_deref(), &summary)?;
+            if summary.violations.is_empty() {
+                return Ok(());
+            }
+            let count = summary.violations.len();
+            for violation in summary.violations.iter().take(TOLD_MAX) {
+                println!("\nviolation, seed {seed}: {violation}");
+            }
+            Err(kept(scratch, &format!("{count} violations; again with --seed {seed}")))
+        }
+        Err(failure) => Err(kept(scratch, &format!("{failure} (seed {seed})"))),
+    }
+}
+
+/// Leaves everything where it can be looked at.
+fn kept(scratch: ScratchDir, what: &str) -> Failure {
+    let path = scratch.path().display().to_string();
+    std::mem::forget(scratch);
+    Failure::new(format!("{what}; logs, journals and configurations are in {path}"))
+}
+
+/// What was there when the load had ended.
+struct Ended {
+    gathered: Gathered,
+    metrics: Metrics,
+    rss_kib: Vec<u64>,
+    files: (usize, usize),
+    done: deeds::Done,
+    operator: Operator,
+}
+
+fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Interrupt) -> Outcome<Summary> {
+    let folder = scratch.path();
+    let (wardrobe, first) = Wardrobe::new()?;
+    write_aside(&folder.join("site.pem"), &first)?;
+    write_aside(&folder.join("ca.pem"), &wardrobe.ca_pem)?;
+    let settings = Settings::first(arguments.cores);
+    let setup = Setup { open: settings.names(), extra_route: settings.extra_route, certificate: wardrobe.shown() };
+    let timeline = Arc::new(Mutex::new(Timeline::new(now(), setup)));
+    let cast = Cast::start(folder, Arc::clone(&timeline))?;
+    let program = Peer::Propylon.path(arguments.propylon.as_deref())?;
+    let engine = Arc::new(Mutex::new(Engine::start(&program, folder, &settings, &cast.places)?));
+    let operator = Operator::new(Arc::clone(&engine), Arc::clone(&timeline), cast.places.clone(), settings, wardrobe);
+    let ring = Arc::new(Ring {
+        cast,
+        engine,
+        timeline,
+        complaints: Mutex::default(),
+        failures: Mutex::default(),
+        stretches: Mutex::default(),
+    });
+    let summary =
+        disturb(arguments, seed, &ring, operator, interrupt).and_then(|ended| sum_up(arguments, seed, &ring, ended));
+    // Threads that still look on keep the ring, and would keep the engine.
+    lock(&ring.engine).kill();
+    summary
+}
+
+/// The load, and everything that is done meanwhile.
+fn disturb(
+    arguments: &Arguments,
+    seed: u64,
+    ring: &Arc<Ring>,
+    operator: Operator,
+    interrupt: &Interrupt,
+) -> Outcome<Ended> {
+    let (doors, ca, files_before, engine_pid) = {
+        let engine = lock(&ring.engine);
+        (engine.doors, engine.folder().join("ca.pem"), engine.files(), engine.pid())
+    };
+    lock(&ring.timeline).start = now();
+    let watched = Arc::clone(ring);
+    let watch = StallWatch::start(&ring.timeline, move || {
+        watched.cast.pids().into_iter().chain([engine_pid, std::process::id()]).collect()
+    });
+    let sampler = Sampler::start(ring);
+    let load = Load::start(doors, &ca, arguments.scale, seed)?;
+    let steps = plan::draw(seed, arguments.duration);
+    let (done, mut operator) = deeds::carry_out(ring, &steps, operator, interrupt)?;
+    if let Some(failure) = lock(&ring.failures).pop() {
+        let said = lock(&ring.engine).last_words();
+        let complaints = operator.complaints.join("; ");
+        return Err(Failure::new(format!("{failure}; {complaints}; the engine's last words: {said}")));
+    }
+    operator.restore()?;
+    let end = lock(&ring.timeline).start + micros(arguments.duration);
+    interrupt.sleep(Duration::from_micros(end.saturating_sub(now())))?;
+    if load.has_ended() {
+        progress("the load has ended before its time");
+    }
+    let gathered = load.end()?;
+    let rss_kib = sampler.end();
+    watch.end();
+    let is_idle = |metrics: &Metrics| GAUGES.iter().all(|gauge| metrics.count(gauge, &[]) == 0);
+    let engine = lock(&ring.engine);
+    let metrics = engine.wait_for(SETTLE_MAX, interrupt, is_idle)?;
+    let files = (files_before, engine.files());
+    write_aside(&engine.folder().join("metrics.txt"), metrics.text())?;
+    Ok(Ended { gathered, metrics, rss_kib, files, done, operator })
+}
+
+fn sum_up(arguments: &Arguments, seed: u64, ring: &Arc<Ring>, ended: Ended) -> Outcome<Summary> {
+    let Ended { gathered, metrics, rss_kib, files, done, operator } = ended;
+    let mut engine = lock(&ring.engine);
+    let status = engine.end()?;
+    let arrivals = journal::read_all(engine.folder())?;
+    let timeline = lock(&ring.timeline);
+    let promises = Promises {
+        retries: RETRIES,
+        repeats_refused: metrics.count("propylon_retries_refused_total", &[]),
+        calm_latency: micros(arguments.calm_latency),
+    };
+    let referee = Referee { timeline: &timeline, promises, arrivals: &arrivals };
+    let (tallies, mut violations) = referee.judge(&gathered.stories, &engine);
+    violations.extend(referee.check_handshakes(&gathered, operator.leaves()));
+    violations.extend(referee::check_counts(&gathered, &operator.counted, &metrics));
+    violations.extend(operator.complaints.iter().cloned());
+    violations.append(&mut lock(&ring.complaints));
+    if !status.success() {
+        violations.push(format!("the engine ended with {status}: {}", engine.last_words()));
+    }
+    if engine.words().contains("panicked at") {
+        violations.push(format!("the engine panicked: {}", engine.last_words()));
+    }
+    let growth_kib = referee::growth_kib(&rss_kib);
+    if growth_kib > i64::from(arguments.growth) * 1024 {
+        violations.push(format!("the engine's memory grew by {growth_kib} KiB"));
+    }
+    if files.1 > files.0 + FILES_SLACK {
+        violations.push(format!("the engine had {} files open at its start and {} at its end", files.0, files.1));
+    }
+    let found = Found {
+        tallies,
+        done,
+        metrics: &metrics,
+        rss_kib: &rss_kib,
+        growth_kib,
+        files,
+        stalls: timeline.stalls.len(),
+        quiet_stretches: *lock(&ring.stretches),
+        violations,
+    };
+    Ok(Summary::new(seed, arguments, found))
+}
+
+/// Resident memory, all the time.
+struct Sampler {
+    over: Interrupt,
+    thread: std::thread::JoinHandle<Vec<u64>>,
+}
+
+impl Sampler {
+    fn start(ring: &Arc<Ring>) -> Self {
+        let over = Interrupt::default();
+        let (told, ring) = (over.clone(), Arc::clone(ring));
+        let thread = std::thread::spawn(move || {
+            let mut samples = Vec::new();
+            while !told.is_raised() {
+                // While somebody waits for the engine there is nothing to be missed.
+                if let Ok(engine) = ring.engine.try_lock() {
+                    samples.push(engine.rss_kib());
+                }
+                std::thread::sleep(SAMPLE_EVERY);
+            }
+            samples
+        });
+        Self { over, thread }
+    }
+
+    fn end(self) -> Vec<u64> {
+        self.over.raise();
+        self.thread.join().unwrap_or_default()
+    }
+}

@@ -1,0 +1,253 @@
+//! A server of a run, in a process of its own so that it can be killed: HTTP/1.1, WebSocket-like echo, and an echo without
+//! HTTP; its manners are changed by lines on standard input.
+//!
+//! What a request wants is in its path: `/c/ID/BYTES/PIECE_MILLISECONDS`. Whatever is done is written down first.
+
+mod http;
+mod manners;
+
+pub use manners::Manners;
+
+use super::content::{Content, Side};
+use super::journal::{Journal, Progress};
+use crate::failure::{Failure, Outcome, While};
+use http::{Head, Inbox};
+use std::cell::{Cell, RefCell};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, spawn_local};
+
+/// A piece of a body that is sent piece by piece.
+const PIECE_BYTES: u64 = 32 * 1024;
+/// A client that says nothing for so long is gone.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// A server of a chaos run; started by `chaos`, not by hand
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  propylon-bench chaos-origin --name a.1 --http 127.0.0.1:20001 --echo 127.0.0.1:20002 --journal a.1.journal"
+)]
+pub struct Arguments {
+    /// Its name and run, such as "a.1": every answer says it
+    #[arg(long)]
+    name: String,
+    /// Where it speaks HTTP
+    #[arg(long)]
+    http: SocketAddr,
+    /// Where it echoes
+    #[arg(long)]
+    echo: SocketAddr,
+    /// File in which it writes down what it does
+    #[arg(long)]
+    journal: PathBuf,
+}
+
+/// What every connection of the process shares.
+struct Server {
+    name: String,
+    manners: Cell<Manners>,
+    journal: RefCell<Journal>,
+    random: RefCell<fastrand::Rng>,
+}
+
+impl Server {
+    fn note(&self, progress: Progress, id: u64) -> io::Result<()> {
+        self.journal.borrow_mut().note(progress, id)
+    }
+
+    fn hits(&self, percent: u8) -> bool {
+        percent > 0 && self.random.borrow_mut().u8(..100) < percent
+    }
+
+    /// Whether this connection ends at the place where this is asked. There are four such places on a request's way.
+    fn cuts(&self) -> io::Result<()> {
+        match self.hits(self.manners.get().cut_percent / 4) {
+            true => Err(io::Error::other("cut")),
+            false => Ok(()),
+        }
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Outcome<()> {
+    let server = Rc::new(Server {
+        name: arguments.name.clone(),
+        manners: Cell::default(),
+        journal: RefCell::new(Journal::open(&arguments.journal)?),
+        random: RefCell::new(fastrand::Rng::new()),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().when("starting a runtime")?;
+    tokio::task::LocalSet::new().block_on(&runtime, serve(server, arguments.http, arguments.echo))
+}
+
+async fn serve(server: Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<()> {
+    let mut listeners = listen(&server, http, echo)?;
+    let mut orders = manners::orders();
+    say("listening")?;
+    // The end of standard input is the end of the run.
+    while let Some(line) = orders.recv().await {
+        let manners = Manners::parse(&line).ok_or_else(|| Failure::new(format!("an unknown order: {line}")))?;
+        match (server.manners.replace(manners).deaf, manners.deaf) {
+            (false, true) => listeners.drain(..).for_each(|listener| listener.abort()),
+            (true, false) => listeners = listen(&server, http, echo)?,
+            _ => {}
+        }
+        // The listeners' sockets are closed when their tasks are dropped, which is not yet.
+        tokio::task::yield_now().await;
+        say("ok")?;
+    }
+    Ok(())
+}
+
+fn say(word: &str) -> Outcome<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{word}").and_then(|()| out.flush()).when("answering an order")
+}
+
+fn listen(server: &Rc<Server>, http: SocketAddr, echo: SocketAddr) -> Outcome<Vec<AbortHandle>> {
+    let mut handles = Vec::new();
+    for (address, is_http) in [(http, true), (echo, false)] {
+        let socket = std::net::TcpListener::bind(address).when(format_args!("binding {address}"))?;
+        socket.set_nonblocking(true).when("making a listener non-blocking")?;
+        let listener = TcpListener::from_std(socket).when("listening")?;
+        let server = Rc::clone(server);
+        let accepting = spawn_local(async move {
+            loop {
+                let Ok((socket, _)) = listener.accept().await else {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    continue;
+                };
+                let server = Rc::clone(&server);
+                spawn_local(async move {
+                    let _ = socket.set_nodelay(true);
+                    // However it ends, it ends with its socket.
+                    let _ = match is_http {
+                        true => converse(&server, socket).await,
+                        false => echo_all(&server, socket).await,
+                    };
+                });
+            }
+        });
+        handles.push(accepting.abort_handle());
+    }
+    Ok(handles)
+}
+
+/// One connection's requests, until either side ends it.
+async fn converse(server: &Rc<Server>, socket: TcpStream) -> io::Result<()> {
+    let mut inbox = Inbox::new(socket);
+    loop {
+        let head = tokio::time::timeout(IDLE_MAX, inbox.head()).await.map_err(io::Error::other)??;
+        let Some(head) = head else { return Ok(()) };
+        if head.path == "/healthz" {
+            inbox.socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await?;
+            continue;
+        }
+        let Some(id) = head.id() else {
+            inbox.socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await?;
+            return Ok(());
+        };
+        server.note(Progress::Head, id)?;
+        server.cuts()?;
+        if head.path.starts_with("/ws/") {
+            return echo_upgraded(server, inbox, id).await;
+        }
+        take_body(server, &mut inbox, &head, id).await?;
+        answer(server, &mut inbox.socket, &head, id).await?;
+        if head.close {
+            return Ok(());
+        }
+        server.cuts()?;
+    }
+}
+
+async fn take_body(server: &Server, inbox: &mut Inbox, head: &Head, id: u64) -> io::Result<()> {
+    let body = Content::of(id, Side::Request);
+    let mut offset = 0;
+    while let Some(piece) = inbox.piece(head, offset).await? {
+        if body.first_wrong(offset, &piece).is_some() {
+            server.note(Progress::Damaged, id)?;
+            return Err(io::Error::other("not the body that was sent"));
+        }
+        offset += piece.len() as u64;
+    }
+    server.note(Progress::Done, id)?;
+    server.cuts()
+}
+
+async fn answer(server: &Server, socket: &mut TcpStream, head: &Head, id: u64) -> io::Result<()> {
+    let manners = server.manners.get();
+    if manners.slow_ms > 0 {
+        tokio::time::sleep(Duration::from_millis(manners.slow_ms)).await;
+    }
+    let (status, bytes) = match server.hits(manners.fail_percent) {
+        true => ("500 Internal Server Error", 0),
+        false => ("200 OK", head.wanted.bytes),
+    };
+    let framing = match head.wanted.is_chunked && bytes > 0 {
+        true => "Transfer-Encoding: chunked".to_owned(),
+        false => format!("Content-Length: {bytes}"),
+    };
+    let mut out =
+        format!("HTTP/1.1 {status}\r\nX-Chaos-Id: {id}\r\nX-Chaos-Server: {}\r\n{framing}\r\n\r\n", server.name)
+            .into_bytes();
+    let body = Content::of(id, Side::Response);
+    let mut offset = 0;
+    while offset < bytes {
+        let piece = body.bytes(offset, (bytes - offset).min(PIECE_BYTES) as usize);
+        offset += piece.len() as u64;
+        if head.wanted.is_chunked {
+            out.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+            out.extend_from_slice(&piece);
+            out.extend_from_slice(if offset == bytes { b"\r\n0\r\n\r\n" } else { b"\r\n" });
+        } else {
+            out.extend_from_slice(&piece);
+        }
+        socket.write_all(&out).await?;
+        out.clear();
+        if offset < bytes {
+            if head.wanted.piece_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(head.wanted.piece_ms)).await;
+            }
+            server.cuts()?;
+        }
+    }
+    socket.write_all(&out).await?;
+    server.note(Progress::Answered, id)
+}
+
+/// What comes goes back, after the words that change the protocol.
+async fn echo_upgraded(server: &Server, mut inbox: Inbox, id: u64) -> io::Result<()> {
+    let name = &server.name;
+    let head = format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: chaos\r\nX-Chaos-Id: {id}\r\n\
+         X-Chaos-Server: {name}\r\n\r\n"
+    );
+    server.note(Progress::Done, id)?;
+    inbox.socket.write_all(head.as_bytes()).await?;
+    let early = inbox.rest();
+    inbox.socket.write_all(&early).await?;
+    echo(server, &mut inbox.socket).await
+}
+
+/// The same without HTTP: it says its name first.
+async fn echo_all(server: &Server, mut socket: TcpStream) -> io::Result<()> {
+    socket.write_all(format!("{}\n", server.name).as_bytes()).await?;
+    echo(server, &mut socket).await
+}
+
+async fn echo(server: &Server, socket: &mut TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let count = socket.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        server.cuts()?;
+        socket.write_all(&buffer[..count]).await?;
+    }
+}

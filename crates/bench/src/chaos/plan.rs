@@ -1,0 +1,264 @@
+//! What will be done to whom and when, drawn from a seed before anything begins.
+//!
+//! A round is a busy stretch and a calm one. In the busy one each server has one trouble at a time, at most `TROUBLED_MAX` of
+//! them together, so that there is somebody for repeats; in every sixth round all are killed at once instead.
+
+use super::timeline::ServerId;
+use fastrand::Rng;
+use std::time::Duration;
+
+/// Servers from the start, and those that come and go by configuration.
+pub const SERVERS: u8 = 4;
+pub const SPARES: u8 = 2;
+/// Together: fewer than a request has attempts, so that a GET never fails for want of a good server.
+const TROUBLED_MAX: usize = 2;
+
+const BUSY: u64 = 15_000;
+/// Longer than a server's last trouble is felt, so that some of it is calm by the model's count.
+const CALM: u64 = 10_000;
+const ROUND: u64 = BUSY + CALM;
+const BLACKOUT_EVERY: u64 = 6;
+/// Before the first trouble, in which the load and the engine's memory come to their level.
+pub const WARM_UP: u64 = 4_000;
+
+/// One thing that is done. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// SIGKILL, and another process after a while.
+    Kill {
+        server: ServerId,
+        down: u64,
+    },
+    /// SIGKILL of all at once.
+    Blackout {
+        down: u64,
+    },
+    /// SIGSTOP and SIGCONT.
+    Stop {
+        server: ServerId,
+        lasts: u64,
+    },
+    Slow {
+        server: ServerId,
+        delay: u64,
+        lasts: u64,
+    },
+    Fail {
+        server: ServerId,
+        percent: u8,
+        lasts: u64,
+    },
+    Cut {
+        server: ServerId,
+        percent: u8,
+        lasts: u64,
+    },
+    Deafen {
+        server: ServerId,
+        lasts: u64,
+    },
+    /// Killed and started again at once, several times.
+    Flap {
+        server: ServerId,
+        times: u8,
+        period: u64,
+    },
+    /// Changes of the configuration, one after the other in the order in which they fall due.
+    Configure(Configure),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Configure {
+    /// Another whole configuration: `seed` draws what it is, `pushed` says by which way it comes.
+    Whole { seed: u64, pushed: bool },
+    /// By the admin API: no new requests for a while.
+    Drain { server: ServerId, lasts: u64 },
+    /// By the admin API: taken out, and put back after a while.
+    Remove { server: ServerId, lasts: u64 },
+    /// New files of certificates, and SIGHUP.
+    Certificate,
+    /// By the admin API, and taken away again.
+    PutCertificate,
+    /// Configurations that are none, by both ways.
+    Mistake { seed: u64 },
+    /// A file of certificates that is none, and SIGHUP.
+    BrokenCertificate,
+    /// Changes with a wrong token.
+    Stranger,
+}
+
+impl Deed {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Kill { .. } => "kill -9",
+            Self::Blackout { .. } => "kill -9 of all",
+            Self::Stop { .. } => "stop",
+            Self::Slow { .. } => "slow",
+            Self::Fail { .. } => "answers 500",
+            Self::Cut { .. } => "closes at random",
+            Self::Deafen { .. } => "refuses connections",
+            Self::Flap { .. } => "flaps",
+            Self::Configure(Configure::Whole { pushed: false, .. }) => "configuration by SIGHUP",
+            Self::Configure(Configure::Whole { pushed: true, .. }) => "configuration by PUT",
+            Self::Configure(Configure::Drain { .. }) => "drain by PATCH",
+            Self::Configure(Configure::Remove { .. }) => "removal by DELETE",
+            Self::Configure(Configure::Certificate) => "certificate by file",
+            Self::Configure(Configure::PutCertificate) => "certificate by PUT",
+            Self::Configure(Configure::Mistake { .. }) => "mistake pushed",
+            Self::Configure(Configure::BrokenCertificate) => "broken certificate",
+            Self::Configure(Configure::Stranger) => "wrong token",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Milliseconds after the start.
+    pub at: u64,
+    pub deed: Deed,
+}
+
+/// All of a run, in order.
+pub fn draw(seed: u64, duration: Duration) -> Vec<Step> {
+    let mut random = Rng::with_seed(seed);
+    let end = duration.as_millis() as u64;
+    let mut steps = Vec::new();
+    let rounds = end.saturating_sub(WARM_UP).div_ceil(ROUND);
+    for round in 0..rounds {
+        let from = WARM_UP + round * ROUND;
+        let busy = (from + BUSY).min(end.saturating_sub(CALM / 2));
+        draw_troubles(&mut random, round, from, busy, &mut steps);
+        draw_changes(&mut random, from, busy, &mut steps);
+    }
+    steps.sort_by_key(|step| step.at);
+    steps
+}
+
+/// Each server is free again a moment after its trouble, so that two of one server cannot be taken for each other.
+fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) {
+    let mut free_at = [from; SERVERS as usize];
+    let mut at = from;
+    if round % BLACKOUT_EVERY == BLACKOUT_EVERY - 1 {
+        let down = random.u64(500..2_500);
+        steps.push(Step { at, deed: Deed::Blackout { down } });
+        at += down + 3_000;
+        free_at = [at; SERVERS as usize];
+    }
+    loop {
+        at += random.u64(150..1_800);
+        let troubled = free_at.iter().filter(|free| **free > at).count();
+        let idle: Vec<u8> = (0..SERVERS).filter(|server| free_at[usize::from(*server)] <= at).collect();
+        if at >= to {
+            return;
+        }
+        if troubled >= TROUBLED_MAX || idle.is_empty() {
+            continue;
+        }
+        let server = idle[random.usize(..idle.len())];
+        let (deed, lasts) = draw_trouble(random, ServerId(server), to - at);
+        free_at[usize::from(server)] = at + lasts + 1_500;
+        steps.push(Step { at, deed });
+    }
+}
+
+fn draw_trouble(random: &mut Rng, server: ServerId, room: u64) -> (Deed, u64) {
+    let lasts = random.u64(600..6_000).min(room);
+    let percent = random.u8(10..=70);
+    let deed = match random.u8(..9) {
+        0 | 1 => Deed::Kill { server, down: lasts },
+        2 => Deed::Stop { server, lasts },
+        3 => Deed::Slow { server, delay: random.u64(50..900), lasts },
+        4 => Deed::Fail { server, percent, lasts },
+        5 | 6 => Deed::Cut { server, percent, lasts },
+        7 => Deed::Deafen { server, lasts },
+        _ => {
+            let (times, period) = (random.u8(2..=5), random.u64(200..700));
+            return (Deed::Flap { server, times, period }, u64::from(times) * 2 * period);
+        }
+    };
+    (deed, lasts)
+}
+
+fn draw_changes(random: &mut Rng, from: u64, to: u64, steps: &mut Vec<Step>) {
+    let mut at = from;
+    loop {
+        at += random.u64(500..2_500);
+        if at >= to {
+            return;
+        }
+        let server = ServerId(random.u8(..SERVERS));
+        let lasts = random.u64(300..2_000).min(to - at);
+        let configure = match random.u8(..14) {
+            0..=2 => Configure::Whole { seed: random.u64(..), pushed: false },
+            3..=5 => Configure::Whole { seed: random.u64(..), pushed: true },
+            6 | 7 => Configure::Drain { server, lasts },
+            8 => Configure::Remove { server, lasts },
+            9 => Configure::Certificate,
+            10 => Configure::PutCertificate,
+            11 => Configure::Mistake { seed: random.u64(..) },
+            12 => Configure::BrokenCertificate,
+            _ => Configure::Stranger,
+        };
+        steps.push(Step { at, deed: Deed::Configure(configure) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(deed: &Deed) -> Option<(ServerId, u64)> {
+        match *deed {
+            Deed::Kill { server, down: lasts }
+            | Deed::Stop { server, lasts }
+            | Deed::Slow { server, lasts, .. }
+            | Deed::Fail { server, lasts, .. }
+            | Deed::Cut { server, lasts, .. }
+            | Deed::Deafen { server, lasts } => Some((server, lasts)),
+            Deed::Flap { server, times, period } => Some((server, u64::from(times) * 2 * period)),
+            Deed::Blackout { .. } | Deed::Configure(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_plan_and_another_seed_another() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(draw(7, minute), draw(7, minute));
+        assert_ne!(draw(7, minute), draw(8, minute));
+    }
+
+    #[test]
+    fn a_server_has_one_trouble_at_a_time_and_few_have_any() {
+        for seed in 0..200 {
+            let steps = draw(seed, Duration::from_secs(300));
+            let spans: Vec<_> = steps
+                .iter()
+                .filter_map(|step| span(&step.deed).map(|(server, lasts)| (server, step.at, lasts)))
+                .collect();
+            for (index, (server, at, lasts)) in spans.iter().enumerate() {
+                let others = spans[index + 1..].iter().filter(|(_, from, _)| *from < at + lasts);
+                assert!(others.clone().all(|(other, ..)| other != server), "seed {seed}");
+                let beginning = spans.iter().filter(|(_, from, lasts)| (*from..from + lasts).contains(at)).count();
+                assert!(beginning <= TROUBLED_MAX, "seed {seed}: {beginning}");
+            }
+        }
+    }
+
+    #[test]
+    fn ten_minutes_have_everything_in_them_whatever_the_seed() {
+        for seed in 0..20 {
+            let steps = draw(seed, Duration::from_secs(600));
+            let names: std::collections::BTreeSet<_> = steps.iter().map(|step| step.deed.name()).collect();
+            assert_eq!(names.len(), 17, "seed {seed}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_calm_and_so_is_the_beginning() {
+        for seed in 0..50 {
+            let steps = draw(seed, Duration::from_secs(30));
+            assert!(steps.len() >= 8, "seed {seed}: {}", steps.len());
+            assert!(steps.iter().all(|step| step.at >= WARM_UP && step.at < 25_000), "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Configurations of a run: what is drawn anew at each change, and the text of it.
+
+use super::cast::Place;
+use super::engine::Doors;
+use super::plan::{SERVERS, SPARES};
+use super::timeline::ServerId;
+use fastrand::Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Attempts after the first.
+pub const RETRIES: usize = 2;
+/// Of the engine with a server that says nothing, in seconds.
+pub const FIRST_BYTE_SECONDS: u64 = 2;
+
+const BALANCES: [&str; 5] = ["round-robin", "random", "least-connections", "p2c-ewma", "consistent-hash"];
+const REUSES: [&str; 3] = ["safe", "aggressive", "safe"];
+
+/// What differs between two configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// With their weights.
+    pub servers: BTreeMap<ServerId, u16>,
+    pub extra_route: bool,
+    /// A listener and a backend that nobody uses, in other places each time.
+    pub idle_parts: u8,
+    pub streams_max: u16,
+    balance: &'static str,
+    reuse: &'static str,
+    slow_start: bool,
+    pub workers: usize,
+    /// Counts configurations, so that no two have the same text.
+    serial: u32,
+}
+
+impl Settings {
+    pub fn first(workers: usize) -> Self {
+        Self {
+            servers: (0..SERVERS).map(|server| (ServerId(server), 1)).collect(),
+            extra_route: true,
+            idle_parts: 0,
+            streams_max: 128,
+            balance: BALANCES[0],
+            reuse: REUSES[0],
+            slow_start: false,
+            workers,
+            serial: 0,
+        }
+    }
+
+    /// Another one: sometimes a little different, sometimes in everything. Never with fewer than three servers, so that
+    /// the plan's troubles leave one.
+    pub fn drawn(&self, seed: u64) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let mut next = Self { serial: self.serial + 1, ..self.clone() };
+        if random.bool() {
+            next.servers.values_mut().for_each(|weight| *weight = random.u16(1..=10));
+        }
+        if random.bool() {
+            let wanted = random.usize(usize::from(SERVERS) - 1..=usize::from(SERVERS + SPARES));
+            let mut all: Vec<ServerId> = (0..SERVERS + SPARES).map(ServerId).collect();
+            random.shuffle(&mut all);
+            let weights = self.servers.clone();
+            next.servers =
+                all.into_iter().take(wanted).map(|server| (server, *weights.get(&server).unwrap_or(&1))).collect();
+        }
+        if random.bool() {
+            next.extra_route = !self.extra_route;
+        }
+        if random.bool() {
+            next.balance = BALANCES[random.usize(..BALANCES.len())];
+        }
+        if random.u8(..3) == 0 {
+            next.reuse = REUSES[random.usize(..REUSES.len())];
+        }
+        if random.u8(..3) == 0 {
+            next.streams_max = random.u16(60..=200);
+        }
+        next.slow_start = random.bool();
+        next.idle_parts = random.u8(..4);
+        next
+    }
+
+    /// As it was at the start, so that the end can be compared with it.
+    pub fn as_at_first(&self) -> Self {
+        Self { serial: self.serial + 1, ..Self::first(self.workers) }
+    }
+
+    pub fn names(&self) -> BTreeSet<ServerId> {
+        self.servers.keys().copied().collect()
+    }
+
+    /// In a word, for stories.
+    pub fn told(&self) -> String {
+        let servers: Vec<String> = self.servers.iter().map(|(server, weight)| format!("{server}*{weight}")).collect();
+        let Self { extra_route, balance, reuse, streams_max, .. } = self;
+        format!("servers {}, {balance}, reuse {reuse}, {streams_max} streams, route {extra_route}", servers.join(" "))
+    }
+
+    pub fn render(&self, doors: &Doors, folder: &Path, places: &[Place]) -> String {
+        let Doors { secure, plain, relay, admin } = doors;
+        let Self { workers, streams_max, balance, reuse, serial, .. } = self;
+        let file = |name: &str| format!("{:?}", folder.join(name).display().to_string());
+        let (state, token, access) = (file("state"), file("token"), file("access.log"));
+        let (certificate, tickets) = (file("site.pem"), file("tickets.keys"));
+        let list = |echo: bool| -> String {
+            let one = |(server, weight): (&ServerId, &u16)| {
+                let place = places[usize::from(server.0)];
+                let address = if echo { place.echo } else { place.http };
+                format!("{{ address = \"{address}\", weight = {weight} }}")
+            };
+            self.servers.iter().map(one).collect::<Vec<_>>().join(", ")
+        };
+        let (servers, echoes) = (list(false), list(true));
+        let slow_start = if self.slow_start { "slow_start = \"2s\"\n" } else { "" };
+        let extra = match self.extra_route {
+            true => "[[route]]\npath = \"/extra/\"\nbackend = \"app\"\n",
+            false => "",
+        };
+        let idle = self.render_idle_parts();
+        format!(
+            r#"# {serial}
+[process]
+workers = {workers}
+drain_timeout = "10s"
+state = {state}
+
+[admin]
+bind = "{admin}"
+token_file = {token}
+
+[log]
+access = {access}
+
+[listener.secure]
+bind = "{secure}"
+tls = "public"
+http2 = {{ max_concurrent_streams = {streams_max} }}
+timeouts = {{ request_head = "5s", body = "20s" }}
+
+[listener.plain]
+bind = "{plain}"
+timeouts = {{ request_head = "5s", body = "20s" }}
+
+[listener.relay]
+bind = "{relay}"
+protocol = "tcp"
+
+[tls.public]
+certificates = [{certificate}]
+ticket_keys = {{ file = {tickets}, rotate = "5s" }}
+
+[backend.app]
+servers = [{servers}]
+balance = "{balance}"
+reuse = "{reuse}"
+retries = {RETRIES}
+{slow_start}timeouts = {{ connect = "2s", first_byte = "{FIRST_BYTE_SECONDS}s", body = "8s", idle = "4s" }}
+health = {{ path = "/healthz", interval = "300ms", timeout = "1s", rise = 2, fall = 2 }}
+outlier = {{ consecutive_failures = 5, interval = "1s", ejection = "1s", ejection_max = "3s" }}
+
+[backend.echo]
+servers = [{echoes}]
+retries = {RETRIES}
+timeouts = {{ connect = "2s" }}
+health = {{ kind = "tcp", interval = "300ms", timeout = "1s", rise = 2, fall = 2 }}
+
+[[route]]
+path = "/c/"
+backend = "app"
+
+[[route]]
+path = "/ws/"
+backend = "app"
+
+[[route]]
+listener = "relay"
+backend = "echo"
+
+{extra}{idle}"#
+        )
+    }
+
+    fn render_idle_parts(&self) -> String {
+        let one = |part: u8| {
+            format!(
+                "[listener.idle{part}]\nbind = \"127.0.0.1:0\"\n[backend.idle{part}]\nservers = [\"127.0.0.1:{}\"]\n\
+                 [[route]]\nhost = \"idle{part}.test\"\nbackend = \"idle{part}\"\n",
+                1 + u16::from(part)
+            )
+        };
+        (0..self.idle_parts).map(one).collect()
+    }
+
+    /// What is none, in one of several ways, and a word that the refusal has to say.
+    pub fn mistaken(&self, seed: u64, doors: &Doors, folder: &Path, places: &[Place]) -> (String, &'static str) {
+        let good = self.render(doors, folder, places);
+        match seed % 6 {
+            0 => (
+                good.replace("path = \"/ws/\"\nbackend = \"app\"", "path = \"/ws/\"\nbackend = \"ap\""),
+                "did you mean",
+            ),
+            1 => (good.replace("\nretries = ", "\nretries = 20"), "retries"),
+            2 => (good.replace("[admin]", "[admin"), ""),
+            3 => (good.replace("workers = ", "workers = 1"), "restart"),
+            4 => (good.replace("site.pem", "nowhere.pem"), "nowhere.pem"),
+            _ => (good.replace("balance = ", "balanse = "), "balanse"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_drawn_is_different_and_leaves_somebody_to_ask() {
+        let mut settings = Settings::first(2);
+        for seed in 0..500 {
+            let next = settings.drawn(seed);
+            assert_ne!(next, settings);
+            assert!(next.servers.len() >= 3, "{}", next.told());
+            settings = next;
+        }
+        assert_eq!(Settings::first(2).drawn(9), Settings::first(2).drawn(9));
+    }
+}
