@@ -20,6 +20,8 @@ PEERS=(
     "nghttpd nghttp2-server"
     "softhsm2-util softhsm2"
     "pkcs11-tool opensc"
+    "pebble pebble"
+    "pebble-challtestsrv pebble"
 )
 # And the modules of Debian's Python, whatever other Python comes first in the path.
 PYTHON=/usr/bin/python3

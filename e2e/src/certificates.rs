@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
-    PKCS_RSA_SHA256, SignatureAlgorithm, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SerialNumber, SignatureAlgorithm, date_time_ymd,
 };
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -67,6 +68,34 @@ impl Certificates {
         (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(to, 1, 1));
         let chain = params.signed_by(&key, &self.issuer).expect("a server's certificate").pem();
         format!("{chain}{}", key.serialize_pem())
+    }
+
+    /// The same from one moment to another.
+    pub fn issue_between(
+        &self,
+        names: &[&str],
+        algorithm: &'static SignatureAlgorithm,
+        (from, to): (SystemTime, SystemTime),
+    ) -> String {
+        let key = KeyPair::generate_for(algorithm).expect("a server's key");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("names for a certificate");
+        (params.not_before, params.not_after) = (from.into(), to.into());
+        let chain = params.signed_by(&key, &self.issuer).expect("a server's certificate").pem();
+        format!("{chain}{}", key.serialize_pem())
+    }
+
+    /// A revocation list of the CA's that names nobody, and says when the next one is due.
+    pub fn revocation_list(&self, (this_update, next_update): (SystemTime, SystemTime)) -> String {
+        let params = CertificateRevocationListParams {
+            this_update: this_update.into(),
+            next_update: next_update.into(),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).expect("a list").pem().expect("PEM")
     }
 
     /// The CA's key, for a story that needs more of it than certificates.

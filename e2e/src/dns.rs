@@ -16,7 +16,7 @@ const NXDOMAIN: u8 = 3;
 #[derive(Clone, Debug)]
 pub enum Record {
     Address(Ipv4Addr),
-    Service { priority: u16, port: u16, target: String },
+    Service { priority: u16, weight: u16, port: u16, target: String },
 }
 
 pub struct NameServer {
@@ -124,8 +124,8 @@ fn answer(question: &[u8], shared: &Shared) -> Option<Vec<u8>> {
 fn data(record: &Record) -> Vec<u8> {
     match record {
         Record::Address(address) => address.octets().to_vec(),
-        Record::Service { priority, port, target } => {
-            let mut data = [priority.to_be_bytes(), 0_u16.to_be_bytes(), port.to_be_bytes()].concat();
+        Record::Service { priority, weight, port, target } => {
+            let mut data = [priority.to_be_bytes(), weight.to_be_bytes(), port.to_be_bytes()].concat();
             for label in target.split('.') {
                 data.push(label.len() as u8);
                 data.extend_from_slice(label.as_bytes());

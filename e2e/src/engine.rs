@@ -299,7 +299,8 @@ fn lines(from: impl Read + Send + 'static) -> Lines {
     lines
 }
 
-fn complete(config: &str) -> String {
+/// With the tables that most stories do not care about; see [`Engine::start`].
+pub fn complete(config: &str) -> String {
     let mut text = String::new();
     for (table, content) in [
         ("[process]", "workers = 1\ndrain_timeout = \"1s\"\n"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::certificates::Certificates;
 use crate::client::Client;
 use crate::engine::Engine;
+use crate::origin::Peer;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
@@ -22,6 +23,7 @@ pub const CONTINUATION: u8 = 9;
 
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
+pub const PADDED: u8 = 8;
 pub const ACK: u8 = 1;
 
 pub const NO_ERROR: u32 = 0;
@@ -33,7 +35,7 @@ pub const REFUSED_STREAM: u32 = 7;
 pub const CANCEL: u32 = 8;
 pub const ENHANCE_YOUR_CALM: u32 = 11;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -250,5 +252,59 @@ impl Http2 {
                 return frame;
             }
         }
+    }
+}
+
+/// An origin's end of a connection by prior knowledge.
+pub struct Http2Server<'a> {
+    peer: &'a mut Peer,
+}
+
+impl<'a> Http2Server<'a> {
+    /// Hears the preface and says these settings; none when the engine has closed.
+    pub fn start(peer: &'a mut Peer, settings: &[(u16, u32)]) -> Option<Http2Server<'a>> {
+        peer.read_exact(PREFACE.len())?;
+        let payload: Vec<u8> =
+            settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
+        peer.send(frame(SETTINGS, 0, 0, &payload));
+        Some(Http2Server { peer })
+    }
+
+    /// The next frame; SETTINGS are acknowledged. None when the engine has closed.
+    pub fn next_frame(&mut self) -> Option<Frame> {
+        loop {
+            let head = self.peer.read_exact(9)?;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let stream = u32::from_be_bytes(head[5..9].try_into().expect("four bytes"));
+            let frame =
+                Frame { kind: head[3], flags: head[4], stream, payload: self.peer.read_exact(length as usize)? };
+            match frame.kind {
+                SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
+                SETTINGS => {}
+                _ => return Some(frame),
+            }
+        }
+    }
+
+    pub fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.peer.send(frame(kind, flags, stream, payload));
+    }
+
+    /// Bytes as they are: many frames at once.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.peer.send(bytes);
+    }
+
+    /// A whole response.
+    pub fn answer(&mut self, stream: u32, body: &[u8]) {
+        self.send(HEADERS, END_HEADERS, stream, &[0x88]);
+        self.send(DATA, END_STREAM, stream, body);
+    }
+}
+
+impl Frame {
+    /// Whether it begins a POST: the engine's first field is the method, by the static table.
+    pub fn is_post(&self) -> bool {
+        self.kind == HEADERS && self.payload.first() == Some(&0x83)
     }
 }

@@ -150,3 +150,24 @@ fn an_engine_at_work_is_watched_from_a_terminal() {
     assert_eq!(said.status.code(), Some(1));
     assert!(said.stderr.contains("does not answer"), "{}", said.stderr);
 }
+
+#[test]
+fn an_engine_whose_admin_address_is_a_unix_socket_with_a_token_is_watched_as_well() {
+    let scratch = Scratch::new();
+    let socket = scratch.join("admin.sock").display().to_string();
+    let token = scratch.write("token", "0123456789abcdef0123456789abcdef").display().to_string();
+    let admin = format!("[admin]\nbind = \"unix:{socket}\"\ntoken_file = \"{token}\"\n");
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let engine = Engine::start(&format!("{admin}{}", simple(&[origin.address()])));
+    let by_config = engine.folder().join("propylon.toml").display().to_string();
+    for place in [["--admin", &format!("unix:{socket}")], ["-c", &by_config]] {
+        let said = propylon(&["top", place[0], place[1], "--json"]);
+        assert_eq!(said.status.code(), Some(0), "{}", said.stderr);
+        let value: Value = serde_json::from_str(&said.text()).expect("JSON");
+        assert_eq!(value["servers"][0]["address"], origin.address().to_string());
+        assert_eq!((&value["generation"], &value["servers_total"]), (&1.into(), &1.into()));
+        assert_eq!(value["certificates"].as_array().map(Vec::len), Some(2));
+    }
+    let said = propylon(&["top", "--admin", "unix:"]);
+    assert_eq!(said.status.code(), Some(2), "{}", said.stderr);
+}

@@ -275,6 +275,35 @@ fn probes_go_over_tls_where_requests_do() {
 }
 
 #[test]
+fn probes_speak_the_protocol_of_requests() {
+    let mut nginx =
+        secure("location /http2 { if ($server_protocol != HTTP/2.0) { return 500; } return 200 'by http2\n'; }");
+    let server = nginx.address().to_string();
+    let probe = format!("path = \"/http2\", body = \"by http2\", {QUICK}");
+    for (protocol, state_of_it, reason) in
+        [("h2", "up", None), ("auto", "up", None), ("http1", "down", Some("unexpected-status (500)"))]
+    {
+        let engine =
+            engine(&[nginx.address()], &format!("{}\nprotocol = \"{protocol}\"\nhealth = {{ {probe} }}", tls("")));
+        holds(protocol, || state(&engine, &server)["state"] == state_of_it);
+        assert_eq!(state(&engine, &server)["reason"].as_str(), reason, "{protocol}");
+    }
+    let other = probe.replace("by http2", "by pigeon");
+    let engine = engine(&[nginx.address()], &format!("{}\nprotocol = \"h2\"\nhealth = {{ {other} }}", tls("")));
+    let reason = "body-mismatch (status 200, 9 bytes without the text)";
+    holds("the body is looked at", || state(&engine, &server)["reason"] == reason);
+    nginx.stop();
+    // Whoever does not speak it is not fit, but for a port of its own, which may be another program's.
+    let old = Origin::always(HELLO);
+    let by = |more: &str| format!("protocol = \"h2\"\nhealth = {{ path = \"/\", {QUICK}{more} }}");
+    let alone = Engine::start(&config("", &[old.address().to_string()], &by("")));
+    holds("down", || state(&alone, &old.address().to_string())["state"] == "down");
+    let beside =
+        Engine::start(&config("", &[old.address().to_string()], &by(&format!(", port = {}", old.address().port()))));
+    holds("up", || state(&beside, &old.address().to_string())["state"] == "up");
+}
+
+#[test]
 fn a_grpc_server_is_asked_over_tls() {
     let server = GrpcServer::start("shop.Cart");
     let pass = format!("location /grpc. {{ grpc_pass grpc://{}; }}", server.address());
@@ -304,6 +333,52 @@ fn with_every_server_down_requests_are_refused_at_once_and_nobody_is_asked() {
     assert!(origins.iter().all(|origin| !origin.received_text().contains("/asked")));
     assert_eq!(engine.metric("propylon_backend_unavailable_total", &[]), 20.0);
     assert_eq!(engine.logged_path("/asked")["fault"], "no-healthy-server");
+}
+
+#[test]
+fn while_too_few_are_up_those_that_are_down_are_used_and_drained_ones_are_not() {
+    let well = Arc::new(AtomicBool::new(true));
+    let probed = |name: &'static str| {
+        let well = Arc::clone(&well);
+        Origin::answering(move |request| match is_probe(request) && !well.load(Ordering::SeqCst) {
+            true => BROKEN.into(),
+            false => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into(),
+        })
+    };
+    let (one, two, drained) = (probed("one"), probed("two"), probed("drained"));
+    let health = format!("min_healthy = 50\nhealth = {{ path = \"/\", {QUICK} }}");
+    let servers = [one.address().to_string(), two.address().to_string(), "DRAINED".into()];
+    let spare = format!("{{ address = \"{}\", drain = true }}", drained.address());
+    let engine = Engine::start(&config("", &servers, &health).replace("\"DRAINED\"", &spare));
+    let panic = || engine.metric("propylon_backend_panic", &[]);
+    [&one, &two].iter().for_each(|origin| up(&engine, origin.address(), 1.0));
+    assert_eq!(panic(), 0.0);
+    well.store(false, Ordering::SeqCst);
+    // The probes are at fault, and nobody else notices.
+    let mut client = engine.client("plain");
+    while panic() == 0.0 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    [&one, &two].iter().for_each(|origin| up(&engine, origin.address(), 0.0));
+    let answers: Vec<String> = (0..20).map(|_| client.get("/").text()).collect();
+    let count = |name: &str| answers.iter().filter(|answer| *answer == name).count();
+    assert_eq!((count("one"), count("two"), count("drained")), (10, 10, 0));
+    let told = state(&engine, &one.address().to_string());
+    assert_eq!(
+        (&told["state"], &told["usable"], &told["panic"]),
+        (&"down".into(), &true.into(), &true.into()),
+        "{told}"
+    );
+    assert_eq!(state(&engine, &drained.address().to_string())["usable"], false);
+    let line = "backend \"app\": panic: 0 of 3 servers are up, and min_healthy is 50 %: those that are down get requests as well";
+    holds("the log says so", || engine.stderr().iter().any(|said| said.ends_with(line)));
+    assert!(engine.metric("propylon_unusual_picks_total", &[]) >= 20.0);
+    // Connections to them are kept meanwhile.
+    assert!(engine.metric("propylon_server_connections_total", &[("server", &one.address().to_string())]) <= 2.0);
+    well.store(true, Ordering::SeqCst);
+    holds("it is over", || panic() == 0.0);
+    [&one, &two].iter().for_each(|origin| up(&engine, origin.address(), 1.0));
+    assert_eq!(engine.metric("propylon_backend_panics_total", &[]), 1.0);
 }
 
 #[test]
@@ -443,7 +518,7 @@ fn a_service_is_looked_up_with_its_ports() {
     let names = NameServer::start();
     let service = |origin: &Origin, priority, target: &str| {
         names.set(target, &[Record::Address(Ipv4Addr::LOCALHOST)]);
-        Record::Service { priority, port: origin.address().port(), target: target.into() }
+        Record::Service { priority, weight: 0, port: origin.address().port(), target: target.into() }
     };
     let records =
         [service(&one, 1, "a.app.internal"), service(&two, 1, "b.app.internal"), service(&spare, 2, "c.app.internal")];
@@ -460,7 +535,48 @@ fn a_service_is_looked_up_with_its_ports() {
     assert!(
         one.received_text().contains(&format!("Host: app.internal:{}\r\nUser-Agent: propylon", one.address().port()))
     );
-    assert_eq!(spare.connections(), 0, "the second choice");
+    let spared = spare.received_text();
+    assert!(!spared.contains("shop.test"), "the second choice is probed and no more: {spared}");
+}
+
+#[test]
+fn a_services_weights_are_heeded_and_later_priorities_stand_in() {
+    let well = Arc::new(AtomicBool::new(true));
+    let probed = |name: &'static str| {
+        let well = Arc::clone(&well);
+        Origin::answering(move |request| match is_probe(request) && name != "spare" && !well.load(Ordering::SeqCst) {
+            true => BROKEN.into(),
+            false => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{name}", name.len()).into(),
+        })
+    };
+    let origins = ["heavy", "light", "spare"].map(probed);
+    let names = NameServer::start();
+    let record = |place: usize, priority, weight| {
+        let target = format!("{place}.app.internal");
+        names.set(&target, &[Record::Address(Ipv4Addr::LOCALHOST)]);
+        Record::Service { priority, weight, port: origins[place].address().port(), target }
+    };
+    names.set("_http._tcp.app.internal", &[record(2, 20, 500), record(0, 10, 30), record(1, 10, 10)]);
+    let resolver = format!("resolver = \"{}\"", names.address());
+    let servers = ["srv+_http._tcp.app.internal".to_string()];
+    let health = format!("max_requests = 1\nhealth = {{ path = \"/\", {QUICK} }}");
+    let engine = Engine::start(&config(&resolver, &servers, &health));
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    let answers = || {
+        let mut client = engine.client("plain");
+        (0..40).map(|_| client.get("/").text()).collect::<Vec<String>>()
+    };
+    let count = |answers: &[String], name: &str| answers.iter().filter(|answer| *answer == name).count();
+    let all = answers();
+    assert_eq!(["heavy", "light", "spare"].map(|name| count(&all, name)), [30, 10, 0]);
+    // Their probes fail: the address that stands in is where the server is, until they answer again.
+    well.store(false, Ordering::SeqCst);
+    holds("the spare has it all", || count(&answers(), "spare") == 40);
+    assert_eq!(engine.metric("propylon_server_addresses", &[]), 1.0);
+    assert_eq!(engine.metric("propylon_server_up", &[]), 1.0);
+    well.store(true, Ordering::SeqCst);
+    engine.metric_reaches("propylon_server_addresses", &[], 2.0);
+    assert_eq!(count(&answers(), "spare"), 0);
 }
 
 #[test]

@@ -69,6 +69,8 @@ fn a_server_that_its_probes_fail_gets_no_streams_and_its_connections_end() {
     let mut client = chain.front.client("plain");
     assert_eq!(client.get("/").status, 200);
     chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+    // Probes are streams as well, each on a connection of its own.
+    holds("probes speak HTTP/2", || chain.back.metric("propylon_http2_streams_total", &[]) > 3.0);
     well.store(false, Ordering::SeqCst);
     chain.front.metric_reaches("propylon_server_up", &[], 0.0);
     assert_eq!(client.get("/").status, 503);
@@ -365,6 +367,34 @@ fn a_limit_of_connections_holds_and_requests_wait_for_streams() {
     let said = run(command, b"", Duration::from_secs(60)).ok().text();
     assert!(said.contains("500 succeeded, 0 failed, 0 errored"), "{said}");
     assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+}
+
+/// A server with room for one connection, and two workers that want one each: they take turns, whether the other's is idle or busy.
+#[test]
+fn a_connection_makes_way_for_another_workers_requests() {
+    let origin = Origin::always(HELLO);
+    let back = Engine::start(&simple(&[origin.address()]));
+    let server = back.address("plain");
+    let config = front(server, "queue = { timeout = \"20s\" }");
+    let limited = format!("servers = [{{ address = \"{server}\", max_connections = 1 }}]");
+    let config = config.replace(&format!("servers = [\"{server}\"]"), &limited);
+    let engine = Engine::start(&format!("[process]\nworkers = 2\ndrain_timeout = \"1s\"\n{config}"));
+    // The kernel spreads clients over the workers by their ports: that forty go to one is as good as impossible.
+    for _ in 0..40 {
+        assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    }
+    let made = engine.metric("propylon_server_connections_total", &[]);
+    assert!((2.0..=40.0).contains(&made), "{made} connections");
+    // Both are busy all the time, with streams enough for any number of connections.
+    let mut command = Command::new("h2load");
+    command.args(["-n", "6000", "-c", "24", "-m", "10", &format!("{}/x", engine.url("plain"))]);
+    let said = run(command, b"", Duration::from_secs(60)).ok().text();
+    assert!(said.contains("6000 succeeded, 0 failed, 0 errored"), "{said}");
+    let more = engine.metric("propylon_server_connections_total", &[]) - made;
+    println!("{made} connections for clients in turn, {more} for those at once");
+    assert!(more >= 1.0, "a worker was served without a connection");
+    assert!(engine.metric("propylon_server_connections", &[]) <= 1.0);
+    assert_eq!(engine.metric("propylon_queue_depth", &[]), 0.0);
 }
 
 struct Nghttpd(Child);

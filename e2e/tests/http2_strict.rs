@@ -1,9 +1,10 @@
 //! What HTTP/2 must refuse: requests that RFC 9113 §8 calls malformed, and whatever would read as something else once it
 //! is written as HTTP/1.1. The origin sees one well-formed request for one that was good, and nothing of the others.
 
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
-    DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, Http2, PROTOCOL_ERROR, RST_STREAM, block, literal, request,
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, Http2, PADDED, PING, PROTOCOL_ERROR,
+    RST_STREAM, STREAM_CLOSED, WINDOW_UPDATE, block, literal, request,
 };
 use propylon_e2e::http::{head_end, values};
 use propylon_e2e::{Engine, Origin, holds};
@@ -26,9 +27,6 @@ use Outcome::{Goaway, Reset, Status};
 
 const MALFORMED: Outcome = Reset(PROTOCOL_ERROR);
 const BAD: Outcome = Status(400);
-/// What cannot be a field at all: the library ends the connection, as a stream's error may be taken for the
-/// connection's (RFC 9113 §5.4.1).
-const UNREADABLE: Outcome = Goaway(PROTOCOL_ERROR);
 
 fn outcome(frame: &Frame) -> Outcome {
     match frame.kind {
@@ -51,12 +49,21 @@ impl Gate {
         Gate { engine: Engine::start(&simple(&[origin.address()])), origin }
     }
 
-    /// What a header block that ends its stream comes to, on a connection of its own.
+    /// What a header block that ends its stream comes to, on a connection of its own, which goes on: a request is malformed
+    /// at the cost of its stream alone (RFC 9113 §8.1.1).
     #[track_caller]
     fn sends(&self, block: &[u8]) -> Outcome {
         let mut client = Http2::start(&self.engine);
         client.send(HEADERS, END_HEADERS | END_STREAM, 1, block);
-        outcome(&client.next_of(1))
+        let outcome = outcome(&client.next_of(1));
+        client.send(PING, 0, 0, b"are you?");
+        loop {
+            let frame = client.next_frame();
+            assert_ne!(frame.kind, GOAWAY, "after {outcome:?}");
+            if frame.kind == PING && frame.flags == ACK {
+                return outcome;
+            }
+        }
     }
 
     /// Each of these is refused in its way, and nothing of it reaches the origin.
@@ -119,8 +126,8 @@ fn pseudo_header_fields_are_all_there_once_and_first() {
         (":path twice", twice(":path", "/"), MALFORMED),
         (":scheme twice", twice(":scheme", "http"), MALFORMED),
         (":authority twice", twice(":authority", "localhost"), MALFORMED),
-        ("an unknown one", twice(":colour", "red"), UNREADABLE),
-        ("a bare colon", twice(":", "x"), UNREADABLE),
+        ("an unknown one", twice(":colour", "red"), MALFORMED),
+        ("a bare colon", twice(":", "x"), MALFORMED),
         (":status in a request", twice(":status", "200"), MALFORMED),
         (":protocol without CONNECT", twice(":protocol", "websocket"), MALFORMED),
         ("nothing at all", Vec::new(), MALFORMED),
@@ -146,9 +153,9 @@ fn field_names_are_lower_case_tokens() {
         b" content-length",
         b"x\xc3\xa4",
         b"x(y)",
+        b"x\"y",
     ];
-    let mut cases: Vec<_> = unreadable.map(|name| (quoted(name), with_field(name, b"1"), UNREADABLE)).into();
-    cases.push((quoted(b"x\"y"), with_field(b"x\"y", b"1"), BAD));
+    let cases = unreadable.map(|name| (quoted(name), with_field(name, b"1"), MALFORMED));
     Gate::new().refuses(&borrowed(&cases));
 }
 
@@ -168,9 +175,9 @@ fn values_that_would_be_more_than_a_value_in_http_1_are_refused() {
     for value in smuggled {
         let what = |field: &str| format!("{field} {}", quoted(value));
         for name in ["x-field", "cookie", "host", "content-length"] {
-            cases.push((what(name), with_field(name.as_bytes(), value), UNREADABLE));
+            cases.push((what(name), with_field(name.as_bytes(), value), MALFORMED));
         }
-        cases.push((what(":method"), with_pseudo(":method", Some(value)), UNREADABLE));
+        cases.push((what(":method"), with_pseudo(":method", Some(value)), MALFORMED));
         for name in [":path", ":authority", ":scheme"] {
             let value = [if name == ":path" { &b"/"[..] } else { b"" }, value].concat();
             cases.push((what(name), with_pseudo(name, Some(&value)), MALFORMED));
@@ -214,13 +221,13 @@ fn what_a_request_is_for_is_said_clearly_or_not_at_all() {
         (":path with a space", with_pseudo(":path", Some(b"/x y")), MALFORMED),
         (":path with a version", with_pseudo(":path", Some(b"/ HTTP/1.1")), MALFORMED),
         (":path with DEL", with_pseudo(":path", Some(b"/x\x7f")), MALFORMED),
-        (":path above ASCII", with_pseudo(":path", Some(b"/x\xff")), UNREADABLE),
+        (":path above ASCII", with_pseudo(":path", Some(b"/x\xff")), MALFORMED),
         (":path * for GET", with_pseudo(":path", Some(b"*")), BAD),
         (":scheme ftp", with_pseudo(":scheme", Some(b"ftp")), BAD),
         (":scheme empty", with_pseudo(":scheme", Some(b"")), BAD),
         (":scheme with more", with_pseudo(":scheme", Some(b"http://elsewhere.test/")), MALFORMED),
-        (":method empty", with_pseudo(":method", Some(b"")), UNREADABLE),
-        (":method with a space", with_pseudo(":method", Some(b"GET /x")), UNREADABLE),
+        (":method empty", with_pseudo(":method", Some(b"")), MALFORMED),
+        (":method with a space", with_pseudo(":method", Some(b"GET /x")), MALFORMED),
         ("CONNECT", block(&[(":method", "CONNECT"), (":authority", "localhost:443")]), Status(501)),
         ("CONNECT with a path", with_pseudo(":method", Some(b"CONNECT")), MALFORMED),
         (
@@ -285,7 +292,7 @@ fn trailers_are_fields_at_the_end_and_nothing_else() {
         client.send(DATA, 0, 1, b"hello");
         client.headers(1, *flags, trailers);
         let got = outcome(&client.next_of(1));
-        assert!(matches!(got, MALFORMED | UNREADABLE | BAD), "{what}: {got:?}");
+        assert!(matches!(got, MALFORMED | BAD), "{what}: {got:?}");
     }
     for seen in gate.origin.received() {
         let seen = String::from_utf8_lossy(&seen).into_owned();
@@ -302,22 +309,109 @@ fn trailers_are_fields_at_the_end_and_nothing_else() {
     assert!(seen.ends_with("5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n"), "{seen}");
 }
 
-/// RFC 9113 §8.3 calls these malformed. The library drops them before anybody else sees them: then the origin must not see
-/// them either.
+/// RFC 9113 §8.3.1: a path has no fragment, and nothing of what was said is left out unsaid. §8.1: trailers have no pseudo-header
+/// fields, not even alone.
 #[test]
-fn what_the_library_drops_reaches_nobody() {
+fn nothing_is_dropped_in_silence() {
     let gate = Gate::new();
-    for path in [&b"/page?x#fragment"[..], b"/page?x#\r\nX-Fragment: 1\r\n\r\n"] {
-        assert_eq!(gate.sends(&with_pseudo(":path", Some(path))), Status(200));
+    for path in [&b"/page?x#fragment"[..], b"/page?x#\r\nX-Fragment: 1\r\n\r\n", b"/#", b"#"] {
+        assert_eq!(gate.sends(&with_pseudo(":path", Some(path))), MALFORMED);
     }
     let mut client = Http2::start(&gate.engine);
     client.headers(1, 0, &request("POST", "/trailed"));
     client.send(DATA, 0, 1, b"hello");
     client.headers(1, END_STREAM, &[(":path", "/admin")]);
+    assert_eq!(outcome(&client.next_of(1)), MALFORMED);
+    client.get(3, "/after");
+    assert_eq!(outcome(&client.next_of(3)), Status(200));
+    let seen = gate.origin.received_text().to_lowercase();
+    assert!(!seen.contains("fragment") && !seen.contains("admin") && !seen.contains("\r\n0\r\n"), "{seen}");
+}
+
+/// RFC 9113 §8.1.1 and §5.1: what one stream does wrong costs the others nothing, and the table of header fields is what it was.
+#[test]
+fn a_streams_error_is_not_the_connections() {
+    let gate = Gate::new();
+    let mut client = Http2::start(&gate.engine);
+    client.headers(1, 0, &request("POST", "/in-progress"));
+    client.send(DATA, 0, 1, b"begun");
+    // All are put in the table, by their names and values (RFC 7541 §6.2.1).
+    let kept = |name: &[u8], value: &[u8]| {
+        let mut field = literal(name, value);
+        field[0] = 0x40;
+        field
+    };
+    let flawed = [
+        kept(b"x-bad", b"a\r\nb: c"),
+        kept(b"x-bad", b"a\0b"),
+        kept(b"X-Upper", b"1"),
+        kept(b":colour", b"red"),
+        kept(b":path", b"/#x"),
+        kept(b"", b"nameless"),
+        kept(b":status", b"twenty"),
+        [kept(b"x-fine", b"1"), kept(b":method", b"GET")].concat(),
+        [kept(b"x-fine", b"1"), kept(b"transfer-encoding", b"chunked")].concat(),
+    ];
+    let mut stream = 1;
+    for field in flawed {
+        stream += 2;
+        let list = [block(&request("GET", "/bad")), field].concat();
+        // In two frames, the second time.
+        if stream % 4 == 1 {
+            client.send(HEADERS, END_STREAM, stream, &list[..9]);
+            client.send(CONTINUATION, END_HEADERS, stream, &list[9..]);
+        } else {
+            client.send(HEADERS, END_HEADERS | END_STREAM, stream, &list);
+        }
+        assert_eq!(outcome(&client.next_of(stream)), MALFORMED);
+    }
+    // Of the table's entries, the newest first: transfer-encoding, x-fine.
+    stream += 2;
+    client.send(HEADERS, END_HEADERS | END_STREAM, stream, &[block(&request("GET", "/named")), vec![0xbf]].concat());
+    assert_eq!(outcome(&client.next_of(stream)), Status(200));
+    while !client.next_of(stream).ends() {}
+    // A name whose value was bad is a name still: the first of eleven. A bad field is one wherever it is named.
+    stream += 2;
+    client.send(HEADERS, END_HEADERS | END_STREAM, stream, &[block(&request("GET", "/bad")), vec![0xc8]].concat());
+    assert_eq!(outcome(&client.next_of(stream)), MALFORMED);
+    stream += 2;
+    let named = [&block(&request("GET", "/named-again"))[..], &[0x0f, 0xc8 - 0x80 - 0x0f, 1, b'2']].concat();
+    client.send(HEADERS, END_HEADERS | END_STREAM, stream, &named);
+    assert_eq!(outcome(&client.next_of(stream)), Status(200));
+    while !client.next_of(stream).ends() {}
+    // Frames after the end of a stream, and window updates of nothing.
+    client.send(DATA, 0, stream, &[7; 10_000]);
+    let heard = client.next_of(stream);
+    assert_eq!((heard.kind, heard.code()), (RST_STREAM, STREAM_CLOSED));
+    stream += 2;
+    client.headers(stream, 0, &request("POST", "/bad"));
+    client.send(WINDOW_UPDATE, 0, stream, &[0; 4]);
+    let heard = client.next_of(stream);
+    assert_eq!((heard.kind, heard.code()), (RST_STREAM, PROTOCOL_ERROR));
+    client.send(DATA, END_STREAM, 1, b" and done");
     assert_eq!(outcome(&client.next_of(1)), Status(200));
     let seen = gate.origin.received_text();
-    assert!(seen.starts_with("GET /page?x HTTP/1.1\r\n") && seen.ends_with("5\r\nhello\r\n0\r\n\r\n"), "{seen}");
-    assert!(!seen.to_lowercase().contains("fragment") && !seen.contains("admin"), "{seen}");
+    assert!(seen.contains("5\r\nbegun\r\n9\r\n and done\r\n0\r\n\r\n"), "{seen}");
+    assert!(seen.contains("x-fine: 1\r\n") && seen.contains("x-bad: 2\r\n"), "{seen}");
+    assert!(!seen.contains("GET /bad"), "{seen}");
+}
+
+/// A stream of messages may live for days: frames without data are counted by the second, as the configuration says, and
+/// not by the connection's life.
+#[test]
+fn frames_without_data_cost_a_long_upload_nothing() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&with(&[origin.address()], "http2 = { flood = { empty_data = 100000 } }", ""));
+    let mut client = Http2::start(&engine);
+    client.headers(1, 0, &request("POST", "/long"));
+    for _ in 0..1_000 {
+        client.send(DATA, 0, 1, &[]);
+        client.send(DATA, PADDED, 1, &[&[99][..], &[0; 99]].concat());
+    }
+    client.send(DATA, 0, 1, b"data");
+    client.send(DATA, END_STREAM, 1, &[]);
+    assert_eq!(outcome(&client.next_of(1)), Status(200));
+    assert!(origin.received_text().ends_with("4\r\ndata\r\n0\r\n\r\n"));
 }
 
 /// The other way round: what is odd and allowed arrives as it was said, as one request.
@@ -367,4 +461,27 @@ fn a_shared_connection_is_for_the_names_of_its_certificate() {
         while !head.ends() && !client.next_of(stream).ends() {}
     }
     assert!(!origin.received_text().contains("elsewhere") && !origin.received_text().contains("a.b."));
+}
+
+/// RFC 9110 §15.5.20: nor for those that its listener has no route for, while a path that it has none for is not found.
+#[test]
+fn a_shared_connection_is_for_the_names_of_its_listener() {
+    let origin = Origin::always(HELLO);
+    let config = simple(&[origin.address()]);
+    let engine = Engine::start(&format!("{config}host = \"shop.test\"\npath = \"/api\"\n"));
+    for (name, path, status) in [
+        ("shop.test", "/api", 200),
+        ("shop.test", "/", 404),
+        ("localhost", "/api", 421),
+        ("localhost:81", "/", 421),
+        ("127.0.0.1", "/", 421),
+    ] {
+        for mut client in [Http2::start_tls(&engine), Http2::start(&engine)] {
+            let fields = [(":method", "GET"), (":scheme", "https"), (":authority", name), (":path", path)];
+            client.headers(1, END_STREAM, &fields);
+            assert_eq!(outcome(&client.next_of(1)), Status(status), "{name}{path}");
+        }
+    }
+    let old = engine.client("plain").ask("GET /api HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(old.status, 404, "a connection of HTTP/1.1 is not shared among names");
 }

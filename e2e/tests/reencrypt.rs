@@ -401,6 +401,32 @@ fn new_authorities_and_certificates_are_taken_up_by_a_signal() {
     assert_eq!(engine.client("plain").get("/tls").status, 200);
 }
 
+#[test]
+fn new_authorities_are_taken_up_by_themselves_where_that_is_wanted() {
+    let certificates = Certificates::shared();
+    let scratch = Scratch::new();
+    let nginx = nginx("");
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let stranger = params.self_signed(&rcgen::KeyPair::generate().expect("a key")).expect("another CA").pem();
+    let trusted = scratch.write("trusted.pem", &stranger);
+    let text = |retries: u8| {
+        let tls = format!("tls = {{ ca = \"{}\", watch = \"1s\" }}", trusted.display());
+        with(&[nginx.address()], "", &format!("max_requests = 1\nretries = {retries}\n{tls}"))
+    };
+    let engine = Engine::start(&text(0));
+    refused(&engine, "certificate-untrusted");
+    copy(&certificates.ca(), &trusted);
+    holds("the new authority is trusted", || engine.client("plain").get("/tls").status == 200);
+    engine.rewrite(&text(1));
+    engine.reload();
+    std::fs::write(&trusted, "nothing").expect("a file");
+    holds("it is said", || engine.stderr().join("\n").contains("those from before stay in use"));
+    assert_eq!(engine.client("plain").get("/tls").status, 200);
+    std::fs::write(&trusted, &stranger).expect("a file");
+    holds("the authority is trusted no more", || engine.client("plain").get("/tls").status == 502);
+}
+
 fn copy(from: &Path, to: &Path) {
     std::fs::copy(from, to).expect("a file");
 }

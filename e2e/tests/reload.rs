@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, snapshot, with_state};
+use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, server, snapshot, with_state};
 use propylon_e2e::engine::simple;
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::PATIENCE;
@@ -234,6 +234,12 @@ fn a_drained_server_finishes_what_it_has_begun_and_gets_nothing_new() {
     for _ in 0..6 {
         assert_eq!(answered(engine.address("plain")), "fast");
     }
+    // As a backup it gets nothing either, while the other is up.
+    applied(&engine, "PATCH", &path, "{\"drain\": false, \"backup\": true}");
+    assert_eq!(server(&engine, &slow.address().to_string())["backup"], true);
+    for _ in 0..6 {
+        assert_eq!(answered(engine.address("plain")), "fast");
+    }
     applied(&engine, "DELETE", &path, "");
     assert!(engine.metric("propylon_config_old_snapshots", &[]) >= 1.0, "a request is served by an earlier one");
     gate.store(true, Ordering::SeqCst);
@@ -296,6 +302,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
         ("monitor_path = 7", "", "`monitor_path`"),
         ("", "[[route]]\nhost = \"x.test\"\nbackend = \"ap\"", "did you mean \"app\"?"),
         ("", "[log]\naccess = \"stderr\"", "needs a restart"),
+        ("", "[process.handshakes]\nper_source = 7", "propylon.toml:"),
     ];
     for (listener, rest, why) in bad {
         engine.rewrite(&setup(listener, rest));
@@ -303,6 +310,9 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
         assert!(said.contains("the configuration was refused; the one from before stays in effect"), "{said}");
         assert!(engine.stderr().iter().any(|line| line.contains(why)), "{why}");
     }
+    let line = 1 + file_of(&engine).lines().position(|line| line == "per_source = 7").expect("the key");
+    let place = format!("propylon.toml:{line}:1: `process.handshakes` cannot change while the process runs");
+    assert!(engine.stderr().iter().any(|line| line.contains(&place)), "{:?}", engine.stderr());
     // Everything at once: an address that is taken, a certificate that is not there.
     let certificate = scratch.join("none.pem");
     let rest = format!(
@@ -323,7 +333,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
     assert_eq!(status, 422);
     assert!(value["problems"].as_array().is_some_and(|all| all.len() >= 2), "{value:#}");
     assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
-    assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 5.0);
+    assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 6.0);
     assert_eq!(engine.metric("propylon_config_last_reload_failed", &[]), 1.0);
     assert_eq!(answered(engine.address("plain")), "app");
     assert!(!scratch.join("state/state.json").exists(), "nothing was written");

@@ -357,3 +357,27 @@ fn nginx_ends_its_connections_as_often_as_it_likes() {
     assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
     assert!(engine.metric("propylon_server_connections_total", &[]) >= 2_400.0 / 7.0);
 }
+
+#[test]
+fn clients_are_counted_for_every_backend_however_many_there_are() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let mut text =
+        String::from("[process]\nworkers = 1\ndrain_timeout = \"1s\"\n[listener.plain]\nbind = \"127.0.0.1:0\"\n");
+    for number in 0..140 {
+        text += &format!("[backend.b{number}]\nservers = [\"{}\"]\n", origin.address());
+        text += &format!("[[route]]\npath = \"/{number}/\"\nbackend = \"b{number}\"\n");
+    }
+    let engine = Engine::start(&text);
+    let backends = [3, 63, 64, 67, 131];
+    let open =
+        |number: usize| engine.metric("propylon_backend_client_connections", &[("backend", &format!("b{number}"))]);
+    let mut client = engine.client("plain");
+    for number in backends.iter().chain(&backends) {
+        assert_eq!(client.get(&format!("/{number}/")).status, 200);
+    }
+    assert_eq!(backends.map(open), [1.0; 5]);
+    assert_eq!(engine.metric("propylon_backend_client_connections_total", &[]), 5.0);
+    assert_eq!(engine.metric("propylon_backend_client_connections", &[]), 5.0);
+    drop(client);
+    engine.metric_reaches("propylon_backend_client_connections", &[], 0.0);
+}

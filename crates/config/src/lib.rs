@@ -57,21 +57,46 @@ pub struct Certified {
     pub tls: Vec<TlsProfile>,
     /// `[signer.NAME]`
     pub signers: Vec<Signer>,
+    /// `[acme.NAME]`
+    pub acmes: Vec<Acme>,
     /// `[backend.NAME]`, for its `tls`.
     pub backends: Vec<Backend>,
+    /// `[tracing]`, for its `ca` and `headers`.
+    pub tracing: Option<Tracing>,
+    /// `process.upgrade_socket`: whoever is found there hears of the problems.
+    pub upgrade_socket: Option<UpgradeSocket>,
 }
 
 /// All problems, and the sections that name certificates as far as they could be read in spite of them, so that
 /// whoever checks certificates can add what is wrong with those to the same report.
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
-    let certified = |config: Config| Certified { tls: config.tls, signers: config.signers, backends: config.backends };
+    let certified = |config: Config| {
+        let Config { process, tls, signers, acmes, backends, tracing, .. } = config;
+        Certified { tls, signers, acmes, backends, tracing, upgrade_socket: process.upgrade_socket }
+    };
     (config.map(certified).unwrap_or_default(), problems)
 }
 
 /// Reads one server's address; else what is wrong with it, and what to do.
 pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
     address::server(text)
+}
+
+/// Where a key is written that the path leads to (`process.batch`), else the nearest of those that lead there, else the
+/// beginning. None where nothing can be found in the text at all.
+pub fn locate(source: &Source, path: &str) -> Option<At> {
+    let lines = Lines::new(problem::without_mark(&source.text));
+    let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
+    let root = reading.root?;
+    let (mut node, mut at) = (&root, At { line: 1, column: 1, length: 1 });
+    for key in path.split('.') {
+        let tree::Value::Table(entries) = &node.value else { break };
+        let Some(entry) = entries.iter().find(|entry| entry.key == key) else { break };
+        at = lines.at(entry.key_span);
+        node = &entry.node;
+    }
+    Some(at)
 }
 
 /// With an error among the problems nothing is to be used.
@@ -93,4 +118,26 @@ fn read<T>(source: &Source, schema: fn(&Report<'_>, &Node<'_>, &Path) -> T) -> (
     let report = Report::new(&source.name, &lines, &reading.faults);
     let config = reading.root.as_ref().map(|root| schema(&report, root, &source.base));
     (config, report.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_found_where_they_are_written_in_both_languages() {
+        let toml = "[log]\nlevel = 'warn'\n[process]\nworkers = 2\nhandshakes = { per_source = 3 }\n";
+        let json = "{\n  \"process\": { \"workers\": 2 }\n}";
+        for (name, text, path, line, column) in [
+            ("a.toml", toml, "process.workers", 4, 1),
+            ("a.toml", toml, "process.handshakes.per_source", 5, 16),
+            ("a.toml", toml, "process.batch", 3, 2),
+            ("a.toml", toml, "admin", 1, 1),
+            ("a.json", json, "process.workers", 2, 16),
+        ] {
+            let source = Source { name: name.into(), base: "".into(), text: text.into() };
+            let at = locate(&source, path).expect("a place");
+            assert_eq!((at.line, at.column), (line, column), "{path} in {name}");
+        }
+    }
 }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use crate::model::{
-    Action, At, Config, Fact, HostPattern, Listener, ListenerId, PathPattern, Piece, Protocol, Redirect, Route,
-    TlsProfile,
+    AcmeChallenge, Action, At, CertificateSource, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
+    PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
 };
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};
@@ -25,6 +25,7 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     if report.is_whole() {
         reach(report, config, routes);
         relays_lead_somewhere(report, config, routes);
+        challenges(report, config);
         unused(context, config, routes);
     }
 }
@@ -351,6 +352,41 @@ fn unused(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
         for (_, signer) in config.signers.iter().enumerate().filter(|(id, _)| !signers.contains(id)) {
             let what = format!("no certificates use [signer.{}]", shown(&signer.name));
             report.warning_at(signer.at, what, "name it in a [tls.NAME], or remove it");
+        }
+    }
+    let acmes: HashSet<usize> = ordered(config).map(|(_, ordered)| ordered.acme.0).collect();
+    if !context.acmes.missed() {
+        for (_, acme) in config.acmes.iter().enumerate().filter(|(id, _)| !acmes.contains(id)) {
+            let what = format!("no certificate is ordered from [acme.{}]", shown(&acme.name));
+            let fix =
+                "name it in a [tls.NAME], as in certificates = [{ acme = \"NAME\", names = [...] }], or remove it";
+            report.warning_at(acme.at, what, fix);
+        }
+    }
+}
+
+/// Certificates that are ordered, and the profiles that they are for.
+fn ordered(config: &Config) -> impl Iterator<Item = (&TlsProfile, &Ordered)> {
+    let certificates = config.tls.iter().flat_map(|tls| tls.certificates.iter().map(move |each| (tls, each)));
+    certificates.filter_map(|(tls, certificate)| match &certificate.source {
+        CertificateSource::Ordered(ordered) => Some((tls, ordered)),
+        _ => None,
+    })
+}
+
+/// The authority asks by plaintext where http-01 is preferred; otherwise in a handshake.
+fn challenges(report: &Report<'_>, config: &Config) {
+    let answers_http = |listener: &Listener| listener.protocol == Protocol::Http && listener.tls.is_none();
+    if config.listeners.iter().any(answers_http) {
+        return;
+    }
+    let used: HashSet<usize> = ordered(config).map(|(_, ordered)| ordered.acme.0).collect();
+    for (id, acme) in config.acmes.iter().enumerate() {
+        if acme.challenge == AcmeChallenge::Http && used.contains(&id) {
+            let name = shown(&acme.name);
+            let what = format!("[acme.{name}] has challenge = \"http-01\", and no listener speaks plaintext HTTP");
+            let fix = "add a [listener.NAME] on port 80 without `tls`, or use challenge = \"tls-alpn-01\"";
+            report.error_at(acme.at, what, fix);
         }
     }
 }

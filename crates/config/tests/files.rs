@@ -139,6 +139,35 @@ fn every_key_reaches_the_model() {
 }
 
 #[test]
+fn what_is_said_of_tracing_reaches_the_model() {
+    let (config, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
+    let tracing = config.tracing.expect("it is on");
+    let endpoint = &tracing.endpoint;
+    assert_eq!(endpoint.address, ServerAddress::Name { host: "collector.internal".into(), port: 4318 });
+    assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("collector.internal:4318", "/otlp/traces"));
+    let tls = tracing.tls.expect("https");
+    assert_eq!(tls.ca[0].path.as_path(), Path::new("/etc/propylon/collector-ca.pem"));
+    assert_eq!(tracing.headers.expect("a file").path.as_path(), Path::new("/etc/propylon/collector.headers"));
+    assert_eq!((tracing.sample, tracing.trust, tracing.spans_per_second), (SampleRate(250_000), TraceTrust::Never, 50));
+    let attributes = vec![("deployment.environment.name".to_string(), "test".to_string())];
+    assert_eq!((tracing.service_name.as_str(), tracing.attributes), ("edge", attributes));
+    assert_eq!(tracing.timeout, Duration::from_secs(3));
+
+    let text = "[tracing]\nendpoint = 'http://[::1]'\n[listener.a]\nbind='0.0.0.0:80'\n[[route]]\nrespond={body='x'}\n";
+    let (config, _) = parse(&source("f", text)).unwrap_or_else(|problems| panic!("{:?}", lines(&problems)));
+    let tracing = config.tracing.expect("it is on");
+    let endpoint = &tracing.endpoint;
+    assert_eq!(endpoint.address, ServerAddress::Ip("[::1]:80".parse().expect("an address")));
+    assert_eq!((endpoint.authority.as_str(), endpoint.path.as_str()), ("[::1]", "/v1/traces"));
+    assert!(tracing.tls.is_none() && tracing.headers.is_none() && tracing.attributes.is_empty());
+    assert_eq!(
+        (tracing.sample, tracing.trust, tracing.spans_per_second),
+        (SampleRate(10_000), TraceTrust::Parent, 1000)
+    );
+    assert_eq!((tracing.service_name.as_str(), tracing.timeout), ("propylon", Duration::from_secs(10)));
+}
+
+#[test]
 fn what_is_left_out_has_its_default() {
     let text = "[listener.a]\nbind='0.0.0.0:80'\n[tls.t]\ncertificates=['a']\nclient_auth={ca='c'}\n[backend.b]\nservers=['c:1']\n[[route]]\nbackend='b'\n";
     let (config, warnings) = parse(&source("a.toml", text)).expect("a good file");
@@ -149,6 +178,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((config.process.workers, config.process.drain_timeout), (Workers::Auto, Duration::from_secs(30)));
     let process = &config.process;
     assert!(process.connections_per_source.is_none() && process.memory_limit.is_none() && !process.share_address);
+    assert!(config.tracing.is_none());
     assert!(config.admin.is_none() && config.process.max_connections.is_none() && config.process.user.is_none());
     let handshakes = config.process.handshakes;
     assert_eq!((handshakes.in_progress, handshakes.per_source), (8192, None));
@@ -244,13 +274,14 @@ respond = { body = "ok" }
 
 #[test]
 fn what_changes_at_run_time_is_configured() {
-    let text = "[process]\nwatch_config = true\nstate = \"state\"\n[admin]\nbind = \"unix:admin.sock\"\n\
+    let text = "[process]\nwatch_config = true\nstate = \"state\"\nupgrade_socket = \"up.sock\"\n[admin]\nbind = \"unix:admin.sock\"\n\
         token_file = \"/etc/token\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\
         servers = [\"a:1\", { address = \"b:1\", drain = true }]\n[[route]]\nbackend = \"app\"\n";
     let (config, warnings) = parse(&source("live.toml", text)).expect("a good file");
     assert_eq!(lines(&warnings), [""; 0]);
     assert!(config.process.watch_config && !config.process.immutable);
     assert_eq!(config.process.state.map(|state| state.path), Some("/etc/propylon/state".into()));
+    assert_eq!(config.process.upgrade_socket.map(|socket| socket.path), Some("/etc/propylon/up.sock".into()));
     let admin = config.admin.expect("an admin address");
     assert_eq!((admin.bind.to_string().as_str(), admin.bind.address()), ("unix:/etc/propylon/admin.sock", None));
     assert_eq!(admin.token_file.map(|file| file.path), Some("/etc/token".into()));
@@ -261,4 +292,41 @@ fn what_changes_at_run_time_is_configured() {
     let (config, _) = parse(&source("full.toml", include_str!("full.toml"))).expect("a good file");
     assert!(!config.process.watch_config && config.process.state.is_none());
     assert!(config.backends.iter().all(|backend| backend.retired.is_none()));
+}
+
+#[test]
+fn what_is_ordered_has_its_files_by_its_names_its_authority_and_the_type_of_its_key() {
+    let text = "[listener.web]\nbind = '0.0.0.0:443'\ntls = 'public'\n[[route]]\nrespond = { status = 200 }\n\
+                [acme.le]\nterms_agreed = true\n[acme.staging]\ndirectory = 'https://staging.test/dir'\nstate = 'kept'\n\
+                [[tls.public.certificates]]\nacme = 'le'\nnames = ['B.test.', 'a.test']\n\
+                [[tls.public.certificates]]\nacme = 'staging'\nnames = ['c.test']\nkey_types = ['ecdsa', 'rsa']\n";
+    let (config, warnings) = parse(&source("f", text)).expect("a good configuration");
+    assert_eq!(warnings, []);
+    let [le, staging] = &config.acmes[..] else { panic!("two accounts") };
+    assert_eq!(le.directory, "https://acme-v02.api.letsencrypt.org/directory");
+    assert_eq!(le.state, Path::new("/var/lib/propylon/acme/le"));
+    assert_eq!(staging.state, Path::new("/etc/propylon/kept/staging"));
+    let ordered: Vec<&Ordered> = config.tls[0]
+        .certificates
+        .iter()
+        .map(|each| match &each.source {
+            CertificateSource::Ordered(ordered) => ordered,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ordered[0].names, ["a.test", "b.test"]);
+    let [(KeyType::Ecdsa, file)] = &ordered[0].files[..] else { panic!("{:?}", ordered[0]) };
+    assert_eq!(file.parent(), Some(le.state.join("certificates").as_path()));
+    let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(name.starts_with("a.test-") && name.ends_with(".ecdsa.pem"), "{name}");
+    let types: Vec<KeyType> = ordered[1].files.iter().map(|(key_type, _)| *key_type).collect();
+    assert_eq!(types, [KeyType::Ecdsa, KeyType::Rsa]);
+    // Another authority's, or for other names, is another file.
+    let file = |acme: &Acme, names: &[&str]| {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        acme.file(&names, KeyType::Ecdsa).file_name().map(ToOwned::to_owned)
+    };
+    assert_ne!(file(le, &["a.test"]), file(staging, &["a.test"]));
+    assert_ne!(file(le, &["a.test", "b.test"]), file(le, &["a.test", "c.test"]));
+    assert_ne!(le.account_file().file_name(), staging.account_file().file_name());
 }

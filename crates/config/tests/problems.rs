@@ -62,6 +62,38 @@ fn limits_of_http2_are_checked() {
 
 #[test]
 #[rustfmt::skip] // one line per case
+fn where_traces_go_is_checked() {
+    let with = |line: &str| format!("[tracing]\nendpoint='http://[::1]:4318'\n{line}");
+    expect_below_good(&[
+        ("[tracing]\nsample=1", 1, 2, "[tracing] has no `endpoint`; write the URL of a collector"),
+        ("[tracing]\nendpoint='localhost:4318'", 2, 10, "is not a URL of http or https"),
+        ("[tracing]\nendpoint='grpc://a:4317'", 2, 10, "is not a URL of http or https"),
+        ("[tracing]\nendpoint='http://me:pw@a/'", 2, 10, "credentials belong into the file that `headers` names"),
+        ("[tracing]\nendpoint='http://a/v1/traces?x=1'", 2, 10, "has more in it than host, port and path"),
+        ("[tracing]\nendpoint='http://a:99999'", 2, 10, "\"99999\" is not a port"),
+        ("[tracing]\nendpoint='http://:4318'", 2, 10, "has no host"),
+        ("[tracing]\nendpoint='https://'", 2, 10, "has no host"),
+        ("[[tracing]]\nendpoint='http://a'", 1, 3, "there can be only one [tracing]"),
+        (&with("ca='ca.pem'"), 3, 1, "`ca` has no effect with http"),
+        (&with("headers=''"), 3, 9, "`headers` is empty"),
+        (&with("sample=1.5"), 3, 8, "`sample` is not between 0 and 1"),
+        (&with("sample=-0.1"), 3, 8, "`sample` is not between 0 and 1"),
+        (&with("sample=0.0000001"), 3, 8, "the least is 0.000001"),
+        (&with("sample='1%'"), 3, 8, "`sample`: expected a number such as 0.01, found a string"),
+        (&with("trust='always'"), 3, 7, "use \"parent\" or \"never\""),
+        (&with("spans_per_second=0"), 3, 18, "`spans_per_second` is too small"),
+        (&with("service_name=''"), 3, 14, "`service_name` cannot be \"\""),
+        (&with("attributes=['a']"), 3, 12, "`attributes`: expected a table such as"),
+        (&with("attributes={a=1}"), 3, 15, "`attributes`: expected a string"),
+        (&with("attributes={'service.name'='a'}"), 3, 13, "`service.name` has a key of its own"),
+        (&with("timeout='5m'"), 3, 9, "`timeout` is too large"),
+        (&with("sampel=1"), 3, 1, "did you mean `sample`?"),
+        ("[listener.b]\nbind='[::]:1'\nrequest_headers={Traceparent='x'}", 3, 18, "has a meaning of its own"),
+    ]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
 fn wrong_names_get_the_one_that_was_meant() {
     expect_below_good(&[
         ("[proces]", 1, 2, "unknown section `proces`; did you mean `process`?"),
@@ -150,6 +182,9 @@ fn addresses_that_clash_are_told_apart_from_those_that_do_not() {
         ("[admin]\nbind='127.0.0.1:81'\ntoken_file=''", 3, 12, "`token_file` is empty"),
         ("[admin]\nbind='127.0.0.1:81'\ntoken='x'", 3, 1, "unknown key `token` in [admin]; did you mean `token_file`?"),
         ("[process]\nstate=''", 2, 7, "`state` is empty; write the path of a"),
+        ("[process]\nupgrade_socket=7", 2, 16, "`upgrade_socket`: expected a string"),
+        ("[process]\nupgrade_socket=''", 2, 16, "`upgrade_socket` is empty"),
+        ("[process]\nupgrade_socket='/0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789'", 2, 16, "has at most 96 bytes"),
         ("[process]\nstate='s'\nimmutable=true", 2, 7, "`state` has no use with immutable = true"),
         ("[process]\nwatch_config=1", 2, 14, "`watch_config`: expected a boolean, found an integer"),
         ("[backend.b]\nservers=[{address='a:1', drain='yes'}]\n[[route]]\nhost='b.example'\nbackend='b'", 2, 32, "`drain`: expected a boolean, found a string"),
@@ -398,6 +433,7 @@ fn tls_to_servers_is_checked() {
         (&tls("policy='old'"), 6, 13, "use \"modern\" or \"intermediate\""),
         (&tls("sni='no'"), 6, 10, "`sni`: expected a boolean"),
         (&tls("resume=0"), 6, 13, "`resume`: expected a boolean"),
+        (&tls("watch='10ms'"), 6, 12, "`watch` is too small"),
         (&tls("verify=false"), 6, 13, "warning: `verify = false`: whoever gets between here and the servers"),
         (&tls("cafile='a'"), 6, 6, "unknown key `cafile` in `tls`"),
     ]);
@@ -705,4 +741,50 @@ fn fields_for_servers_are_made_of_facts_that_can_be_known() {
     ]);
     let plain = "[listener.a]\nbind='0.0.0.0:80'\nrequest_headers={X='{tls.version}'}\n[[route]]\nrespond={}\n";
     expect(&[(plain, 1, 11, "{tls.version} is never known on [listener.a]: it speaks plaintext; add `tls`, or remove the field")]);
+}
+
+#[test]
+#[rustfmt::skip] // one line per case
+fn what_is_ordered_is_checked() {
+    let used = |certificate: &str| {
+        format!("[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=[{{acme='le',{certificate}}}]")
+    };
+    let account = |text: &str| format!("[acme.le]\nterms_agreed=true\n{text}\n{}", used("names=['a.test']"));
+    let named = |text: &str| format!("[acme.le]\nterms_agreed=true\n{}", used(text));
+    let cases = [
+        (account("directory='http://ca.test/dir'"), 3, 11, "`directory`: \"http://ca.test/dir\" is not an https URL"),
+        (account("directory='https:///dir'"), 3, 11, "is not an https URL"),
+        (account("contact='ops@a.test'"), 3, 9, "`contact`: \"ops@a.test\" is not a contact"),
+        (account("contact=['mailto:a@b.test',5]"), 3, 28, "`contact`: expected a string"),
+        (account("challenge='dns-01'"), 3, 11, "`challenge` cannot be \"dns-01\""),
+        (account("retry='0s'"), 3, 7, "`retry` is too small"),
+        (account("orders_per_hour=0"), 3, 17, "`orders_per_hour` is too small"),
+        (account("renew_before=30"), 3, 14, "`renew_before` has no unit"),
+        (account("external_account={key='k'}"), 3, 1, "`external_account` has no `id`"),
+        (account("external_account={id='k',key=''}"), 3, 30, "`key` is empty"),
+        (account("profile=''"), 3, 9, "`profile` cannot be \"\""),
+        (account("email='a'"), 3, 1, "unknown key `email` in [acme.le]"),
+        (format!("[acme.le]\n{}", used("names=['a.test']")), 1, 7, "[acme.le] has no `terms_agreed`"),
+        (named("names=['*.a.test']"), 7, 33, "\"*.a.test\": a wildcard takes the challenge dns-01"),
+        (named("names=['10.0.0.1']"), 7, 33, "is not a name that an authority would certify"),
+        (named("names=['localhost']"), 7, 33, "is not a name that an authority would certify"),
+        (named("names=['a.test:443']"), 7, 33, "has a port in it"),
+        (named("names=['a.test','A.test']"), 7, 42, "\"a.test\" is listed twice"),
+        (named("names=[]"), 7, 32, "`names` has too few or too many entries"),
+        (named("key_types=['rsa']"), 7, 15, "this certificate has no `names`"),
+        (named("names=['a.test'],key_types=['ed25519']"), 7, 54, "`key_types` cannot be \"ed25519\""),
+        (named("names=['a.test'],key_types=[]"), 7, 53, "`key_types` is empty"),
+        (named("names=['a.test'],path='x'"), 7, 43, "`path` and `acme` cannot stand together"),
+        (used("names=['a.test']"), 5, 21, "no acme named \"le\"; add a section [acme.le]"),
+        ("[acme.le]\nterms_agreed=true".to_string(), 1, 7, "no certificate is ordered from [acme.le]"),
+    ];
+    let cases: Vec<_> = cases.iter().map(|(text, line, column, part)| (text.as_str(), *line, *column, *part)).collect();
+    expect_below_good(&cases);
+    expect(&[(
+        "[listener.b]\nbind='[::]:1'\ntls='t'\n[tls.t]\ncertificates=[{acme='le',names=['a.test']}]\n[acme.le]\n\
+         terms_agreed=true\nchallenge='http-01'\n[[route]]\nrespond={status=200}",
+        6,
+        7,
+        "[acme.le] has challenge = \"http-01\", and no listener speaks plaintext HTTP",
+    )]);
 }

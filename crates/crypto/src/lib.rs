@@ -29,6 +29,14 @@ pub fn sha1(parts: &[&[u8]]) -> [u8; 20] {
     digest
 }
 
+/// A start for a generator of numbers that need not be secret, such as identifiers: machines that start alike must not
+/// come to the same ones.
+pub fn seed() -> u64 {
+    let mut seed = [0; 8];
+    aws_lc_rs::rand::fill(&mut seed).expect("the system's random numbers");
+    u64::from_ne_bytes(seed)
+}
+
 pub use desk::{Desk, DeskCounts, Pending};
 pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};

@@ -34,6 +34,17 @@ pub struct Tag {
     proof: [u8; PROOF_BYTES],
 }
 
+/// Of the process, from when it is first needed.
+static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
+
+fn secret_of_process() -> &'static [u8; 32] {
+    SECRET.get_or_init(|| {
+        let mut secret = [0; 32];
+        rand::fill(&mut secret).expect("the system's random numbers");
+        secret
+    })
+}
+
 /// What is wrong with a file of secrets, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretFileError {
@@ -61,13 +72,18 @@ impl TagKey {
 
     /// Of a secret that the process makes when it is first asked, and keeps.
     pub fn of_process() -> TagKey {
-        static SECRET: OnceLock<[u8; 32]> = OnceLock::new();
-        let secret = SECRET.get_or_init(|| {
-            let mut secret = [0; 32];
-            rand::fill(&mut secret).expect("the system's random numbers");
-            secret
-        });
-        TagKey::from_secret(secret)
+        TagKey::from_secret(secret_of_process())
+    }
+
+    /// That secret, for a process that succeeds this one, and for nobody else.
+    pub fn secret_of_process() -> Zeroizing<Vec<u8>> {
+        Zeroizing::new(secret_of_process().to_vec())
+    }
+
+    /// Takes the secret of a process that this one succeeds for its own. Says whether it did: not where it is no such secret,
+    /// or when another one is in use already.
+    pub fn succeed_process(secret: &[u8]) -> bool {
+        secret.try_into().is_ok_and(|secret| SECRET.set(secret).is_ok())
     }
 
     pub fn tag(&self, name: &[u8]) -> Tag {
@@ -212,6 +228,9 @@ mod tests {
     #[test]
     fn the_secret_of_the_process_stays_the_same() {
         assert!(TagKey::of_process().is_genuine(&TagKey::of_process().tag(b"a")));
+        assert!(!TagKey::succeed_process(&[7; 32]), "the secret is in use");
+        let same = TagKey::from_secret(&TagKey::secret_of_process());
+        assert!(same.is_genuine(&TagKey::of_process().tag(b"a")));
     }
 
     #[test]

@@ -32,6 +32,6 @@ mod registry;
 mod store;
 
 pub use growing::Growing;
-pub use prometheus::gauge_text;
+pub use prometheus::{counter_text, gauge_text};
 pub use registry::{Counter, Gauge, Group, Histogram, Registry};
 pub use store::{Column, Distribution, Store};

@@ -1,5 +1,7 @@
 //! The store as Prometheus reads it: text format 0.0.4.
 
+use std::collections::HashSet;
+
 use crate::registry::{Family, Kind, Member, Scale};
 use crate::store::Store;
 
@@ -40,8 +42,18 @@ impl Store {
 
 /// A family of gauges that is not in a store, for what comes and goes while a process runs.
 pub fn gauge_text<const N: usize>(name: &str, help: &str, series: &[([(&str, String); N], i64)]) -> String {
+    text(Kind::Gauge, name, help, series)
+}
+
+/// The same of counters.
+pub fn counter_text<const N: usize>(name: &str, help: &str, series: &[([(&str, String); N], i64)]) -> String {
+    text(Kind::Counter, name, help, series)
+}
+
+fn text<const N: usize>(kind: Kind, name: &str, help: &str, series: &[([(&str, String); N], i64)]) -> String {
     let mut out = String::new();
-    let family = Family { name: name.to_owned(), help: help.to_owned(), kind: Kind::Gauge, members: Vec::new() };
+    let family =
+        Family { name: name.to_owned(), help: help.to_owned(), kind, members: Vec::new(), digests: HashSet::new() };
     header(&mut out, &family);
     for (labels, value) in series {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();

@@ -1,5 +1,7 @@
 //! What is measured: families of metrics, their labels, and where each of them lives in a column.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,6 +52,8 @@ pub(crate) struct Family {
     pub help: String,
     pub kind: Kind,
     pub members: Vec<Member>,
+    /// Digests of the members' labels: one that is not here is new, without a look at every other.
+    pub digests: HashSet<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +157,14 @@ impl Registry {
     pub(crate) fn withdraw(&mut self, group: &Group) {
         for family in &mut self.families {
             let places = if family.kind == Kind::Histogram { &group.scales } else { &group.slots };
-            family.members.retain(|member| !places.contains(&member.place));
+            let digests = &mut family.digests;
+            family.members.retain(|member| {
+                let stays = !places.contains(&member.place);
+                if !stays {
+                    digests.remove(&digest(&member.labels));
+                }
+                stays
+            });
         }
     }
 
@@ -189,7 +200,9 @@ impl Registry {
                 family.name
             );
         }
-        self.families.push(Family { name: name.to_owned(), help: help.to_owned(), kind, members: vec![member] });
+        let digests = HashSet::from([digest(&member.labels)]);
+        let members = vec![member];
+        self.families.push(Family { name: name.to_owned(), help: help.to_owned(), kind, members, digests });
     }
 }
 
@@ -198,7 +211,8 @@ impl Family {
         assert!(self.kind == kind, "{} is registered as a {:?} and as a {kind:?}", self.name, self.kind);
         assert!(self.help == help, "{} has two help texts", self.name);
         assert!(
-            !self.members.iter().any(|other| same_labels(&other.labels, &member.labels)),
+            self.digests.insert(digest(&member.labels))
+                || !self.members.iter().any(|other| same_labels(&other.labels, &member.labels)),
             "{} is registered twice with the labels {:?}",
             self.name,
             member.labels
@@ -226,6 +240,12 @@ fn is_name(text: &str, colons: bool) -> bool {
     !text.is_empty()
         && !text.starts_with(|first: char| first.is_ascii_digit())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || (colons && byte == b':'))
+}
+
+/// The same for the same labels, in whichever order. Labels are our own operator's: nobody gains by a collision, which costs a look.
+fn digest(labels: &[(String, String)]) -> u64 {
+    let one = |label: &(String, String)| BuildHasherDefault::<DefaultHasher>::default().hash_one(label);
+    labels.iter().map(one).fold(0, u64::wrapping_add)
 }
 
 /// Labels are a set; their order is only how they are shown.

@@ -192,6 +192,11 @@ impl Store {
         self.scale_distribution(&self.scales[histogram.index as usize])
     }
 
+    /// How many values each bucket of a histogram has seen, the one above all bounds last.
+    pub fn counts(&self, histogram: Histogram) -> Vec<u64> {
+        self.distribution(histogram).buckets.into_iter().map(|(_, count)| count).collect()
+    }
+
     pub(crate) fn scale_distribution(&self, scale: &Scale) -> Distribution {
         let bounds = scale.bounds.iter().map(|bound| Some(*bound)).chain([None]);
         let buckets: Vec<_> = bounds.zip(scale.first_slot..).map(|(bound, slot)| (bound, self.sum(slot))).collect();

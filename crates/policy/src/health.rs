@@ -37,6 +37,8 @@ pub enum Verdict {
 pub struct Rules {
     pub probes: Option<Probes>,
     pub outliers: Option<Outliers>,
+    /// With fewer of the ordinary servers open, verdicts are not believed; 0: they are always.
+    pub min_healthy_percent: u8,
 }
 
 /// How often the same has to be found before it is believed.
@@ -93,6 +95,7 @@ pub struct Servers {
     all: Vec<Server>,
     /// When success rates are compared next.
     compare_at: u64,
+    panic: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +113,8 @@ struct Server {
     draining: Option<Reason>,
     /// It is no server any more, only its place is held.
     gone: bool,
+    /// Used only while no ordinary one is open.
+    backup: bool,
     verdict: Verdict,
     since: u64,
 }
@@ -182,10 +187,29 @@ impl Servers {
             calm: true,
             draining: None,
             gone: false,
+            backup: false,
             since: now,
         };
         let compare_at = now + rules.outliers.map_or(0, |outliers| outliers.interval);
-        Servers { rules, all: vec![server; servers], compare_at }
+        Servers { rules, all: vec![server; servers], compare_at, panic: false }
+    }
+
+    /// What probes have found: `Err` is why it is down. None where there are no probes, or none has found anything yet.
+    pub fn found(&self, server: usize) -> Option<Result<(), Reason>> {
+        self.rules.probes?;
+        match &self.all[server].checked {
+            Checked::Never => None,
+            Checked::Up => Some(Ok(())),
+            Checked::Down(reason) => Some(Err(Arc::clone(reason))),
+        }
+    }
+
+    /// Takes over what somebody else's probes have found, as [`Servers::found`] told it there. To be followed by
+    /// [`Servers::review`].
+    pub fn inherit(&mut self, server: usize, down: Option<Reason>) {
+        if self.rules.probes.is_some() {
+            self.all[server].checked = down.map_or(Checked::Up, Checked::Down);
+        }
     }
 
     /// The server is gone, and nothing is asked of its place but to be held.
@@ -206,6 +230,7 @@ impl Servers {
             // However often rules change, rates are compared in their time.
             self.compare_at = self.compare_at.min(from.compare_at);
         }
+        self.panic = from.panic;
         self.all[server] = Server { checked, ejected, ..known };
     }
 
@@ -288,9 +313,44 @@ impl Servers {
         self.all[server].draining = draining;
     }
 
+    /// It stands in for the ordinary ones, or is one of them. To be followed by [`Servers::review`].
+    pub fn set_backup(&mut self, server: usize, backup: bool) {
+        self.all[server].backup = backup;
+    }
+
+    /// So few ordinary servers are open, and no backup in their stead, that they would not bear the load, or that what has
+    /// closed the others is not to be believed.
+    pub fn is_panic(&self) -> bool {
+        self.panic
+    }
+
+    /// Whether requests may go to a server: its verdict allows it, or it is not believed. Nobody goes where somebody wants it
+    /// to get nothing, nor where nobody has looked yet who should.
+    pub fn admits(&self, server: usize) -> bool {
+        let server = &self.all[server];
+        server.verdict.is_open() || self.panic && server.is_doubted()
+    }
+
     /// What rules and drains that are new make of what was known before.
     pub fn review(&mut self, now: u64) -> Vec<Change> {
         self.settle(now)
+    }
+
+    fn panics(&self) -> bool {
+        let (mut ordinary, mut open, mut backups, mut doubted) = (0, 0, 0, 0);
+        for server in self.all.iter().filter(|server| !matches!(server.verdict, Verdict::Draining(_))) {
+            let is_open = usize::from(server.verdict.is_open());
+            if server.backup {
+                backups += is_open;
+            } else {
+                ordinary += 1;
+                open += is_open;
+            }
+            doubted += usize::from(server.is_doubted());
+        }
+        let stood_in_for = open == 0 && backups > 0;
+        let too_few = open * 100 < ordinary * usize::from(self.rules.min_healthy_percent);
+        too_few && !stood_in_for && doubted > 0
     }
 
     /// Places with a server.
@@ -366,11 +426,21 @@ impl Servers {
             server.since = now;
             changes.push(Change { server: index, from, to });
         }
+        self.panic = self.panics();
         changes
     }
 }
 
 impl Server {
+    /// It is closed by what was found out about it, which may be wrong.
+    fn is_doubted(&self) -> bool {
+        match &self.verdict {
+            Verdict::Down(reason) => **reason != *UNCHECKED,
+            Verdict::Ejected { .. } => true,
+            Verdict::Unknown | Verdict::Up | Verdict::Draining(_) => false,
+        }
+    }
+
     fn judged(&self) -> Verdict {
         if self.gone {
             return Verdict::Draining(GONE.into());

@@ -1,5 +1,5 @@
 //! Decisions without side effects: where a request goes, which server gets it, how long to wait for whom,
-//! which handshakes are begun, and when, and what is given up when memory runs short.
+//! which handshakes are begun, and when, which traces are recorded, and what is given up when memory runs short.
 //!
 //! Nothing in here reads a clock, draws a random number or does I/O: time and chance are arguments, so a seed
 //! reproduces any run. Everything belongs to one core and is neither shared nor locked, but for the turnstile and the count of
@@ -14,6 +14,7 @@ pub mod memory;
 pub mod patience;
 pub mod reuse;
 pub mod route;
+pub mod sampling;
 pub mod signers;
 pub mod sources;
 pub mod suspect;

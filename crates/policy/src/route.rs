@@ -61,6 +61,9 @@ pub struct Router {
 #[derive(Debug, Default)]
 struct Paths {
     entries: Vec<Entry>,
+    /// Listeners that some rule is for; all of them.
+    listeners: Vec<usize>,
+    everywhere: bool,
 }
 
 /// One path, with the rules for it as a prefix and as a whole.
@@ -107,6 +110,15 @@ impl Router {
         found.map(|index| index as usize)
     }
 
+    /// Whether any request for this host has a rule, whatever its path. As of `find`.
+    pub fn serves(&self, listener: usize, host: impl AsRef<[u8]>) -> bool {
+        let host = host.as_ref();
+        let first = host.len().saturating_sub(self.suffix_bytes_max).max(1);
+        let starts = (first..host.len()).filter(|start| host[*start] == b'.');
+        let suffixes = starts.filter_map(|start| self.suffixes.get(&host[start..]));
+        self.exact.get(host).into_iter().chain(suffixes).chain([&self.any]).any(|paths| paths.serve(listener))
+    }
+
     fn find_by_suffix(&self, listener: usize, host: &[u8], path: &[u8]) -> Option<u32> {
         // From 1, because something must stand before the suffix; and not before the longest suffix could begin,
         // or a host of nothing but dots would be hashed once for each of them.
@@ -129,7 +141,16 @@ impl Router {
 }
 
 impl Paths {
+    fn serve(&self, listener: usize) -> bool {
+        self.everywhere || self.listeners.contains(&listener)
+    }
+
     fn add(&mut self, path: Path, listener: Option<usize>, rule: u32) {
+        match listener {
+            None => self.everywhere = true,
+            Some(listener) if self.listeners.contains(&listener) => {}
+            Some(listener) => self.listeners.push(listener),
+        }
         let (path, exact) = match path {
             Path::Exact(path) => (path, Some((listener, rule))),
             // The empty text begins everything.
@@ -249,6 +270,24 @@ mod tests {
 
     fn router(rules: &[(&str, &str)]) -> Router {
         Router::new(rules.iter().map(|(host, path)| rule(None, host, path)).collect())
+    }
+
+    #[test]
+    fn a_host_is_served_where_any_path_of_it_is() {
+        let rules =
+            [rule(None, "shop.example", "/api"), rule(Some(1), ".tenant.example", "=/x"), rule(Some(2), "", "/any")];
+        let router = Router::new(rules.into());
+        for (listener, host, serves) in [
+            (0, "shop.example", true),
+            (0, "other.example", false),
+            (0, "a.tenant.example", false),
+            (0, "", false),
+            (1, "a.tenant.example", true),
+            (1, "tenant.example", false),
+            (2, "other.example", true),
+        ] {
+            assert_eq!(router.serves(listener, host), serves, "{listener} {host}");
+        }
     }
 
     #[test]

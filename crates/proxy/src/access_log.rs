@@ -16,6 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 use propylon_config::AccessLog;
 use propylon_tls::Identity;
 
+use crate::trace::TraceId;
+
 /// A sheet is handed over when it holds this much.
 const SHEET_BYTES: usize = 32 * 1024;
 /// Sheets on their way to the writer, all cores together.
@@ -43,6 +45,8 @@ pub struct Record<'a> {
     pub reused: bool,
     pub tls: Option<&'a TlsFields<'a>>,
     pub fault: Option<&'a str>,
+    /// None where nothing is traced.
+    pub trace: Option<TraceId>,
 }
 
 /// What is known of a relayed connection when it has ended.
@@ -141,6 +145,9 @@ impl Sheet {
         let _ = write!(out, ",\"attempts\":{},\"reused\":{}", record.attempts, record.reused);
         tls(out, record.tls);
         field(out, "fault", record.fault.map(str::as_bytes));
+        if let Some(trace) = record.trace {
+            field(out, "trace_id", Some(&trace.hex()));
+        }
         self.end_line();
     }
 
@@ -426,6 +433,7 @@ mod tests {
             reused: true,
             tls: None,
             fault: None,
+            trace: None,
         }
     }
 

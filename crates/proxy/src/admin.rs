@@ -6,6 +6,7 @@
 
 mod change;
 pub mod effective;
+mod glance;
 mod view;
 
 use std::collections::hash_map::RandomState;
@@ -14,6 +15,7 @@ use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -27,14 +29,15 @@ use hyper::header::{
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 pub use change::{Ask, NotDone};
+use glance::Sought;
 pub use view::View;
 
 /// From a connection's accept, or its last answer, to the end of the next request's head.
@@ -53,6 +56,8 @@ pub const CHANGES_WAITING_MAX: usize = 16;
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 const PAGE: &str = include_str!("admin/page.html");
+const STYLE: &str = include_str!("admin/page.css");
+const SCRIPT: &str = include_str!("admin/page.js");
 const HELP: &str = "nothing is here; there are:\n/           the dashboard\n\
     /metrics    every number, for Prometheus\n\
     /health     200 while serving, 503 while draining\n\
@@ -66,6 +71,16 @@ pub enum AdminSocket {
     Unix(UnixListener),
 }
 
+impl AdminSocket {
+    /// Another handle on the same socket.
+    pub fn another(&self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            AdminSocket::Tcp(socket) => socket.try_clone()?.into(),
+            AdminSocket::Unix(socket) => socket.try_clone()?.into(),
+        })
+    }
+}
+
 /// What every connection to the admin address shares.
 struct Office {
     view: View,
@@ -77,16 +92,33 @@ struct Office {
     is_unix: bool,
     /// What changes have to come with.
     token_file: Option<PathBuf>,
+    /// Becomes true when another process answers in this one's place.
+    closed: watch::Receiver<bool>,
     refusals: change::Refusals,
     /// Each open connection holds a reference. Those to the office itself are more: a request holds one as well.
     open: Rc<()>,
 }
 
+/// The admin address, open.
+pub struct AdminDoor {
+    accepting: AbortHandle,
+    closing: watch::Sender<bool>,
+}
+
+impl AdminDoor {
+    /// Another process answers here from now on: nobody else is let in, and each connection ends with the answer it is at.
+    pub fn close(self) {
+        self.accepting.abort();
+        self.closing.send_replace(true);
+    }
+}
+
 /// Serves the admin address from the current runtime.
-pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<()> {
+pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Result<AdminDoor> {
     let config = view.current().config.clone();
     let token_file = config.admin.as_ref().and_then(|admin| Some(admin.token_file.as_ref()?.path.clone()));
-    match socket {
+    let (closing, closed) = watch::channel(false);
+    let accepting = match socket {
         AdminSocket::Tcp(socket) => {
             let local = socket.local_addr()?.ip();
             let only = local.is_loopback().then_some(local);
@@ -96,6 +128,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                 only,
                 is_unix: false,
                 token_file,
+                closed,
                 refusals: change::Refusals::default(),
                 open: Rc::default(),
             });
@@ -107,7 +140,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
-            });
+            })
         }
         AdminSocket::Unix(socket) => {
             let office = Rc::new(Office {
@@ -116,6 +149,7 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                 only: None,
                 is_unix: true,
                 token_file,
+                closed,
                 refusals: change::Refusals::default(),
                 open: Rc::default(),
             });
@@ -127,10 +161,10 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
-            });
+            })
         }
-    }
-    Ok(())
+    };
+    Ok(AdminDoor { accepting: accepting.abort_handle(), closing })
 }
 
 fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: &Rc<Office>) {
@@ -146,6 +180,7 @@ fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: Rc<Office>) {
+    let mut closed = office.closed.clone();
     let service = service_fn(|request: Request<Incoming>| {
         let office = Rc::clone(&office);
         async move { Ok::<_, Infallible>(answer(request, from, &office).await) }
@@ -157,10 +192,13 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Opt
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // What goes wrong here is the admin client's business alone.
-    if timeout(CONNECTION_TIME, within(connection.as_mut())).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        let _ = timeout(LAST_ANSWER_TIME, connection).await;
+    tokio::select! {
+        _ = within(connection.as_mut()) => return,
+        () = sleep(CONNECTION_TIME) => {}
+        _ = closed.wait_for(|closed| *closed) => {}
     }
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(LAST_ANSWER_TIME, connection).await;
 }
 
 /// The same future, borrowed: a timeout over it leaves it alive.
@@ -191,13 +229,13 @@ async fn respond(request: Request<Incoming>, from: Option<SocketAddr>, office: &
         return text(StatusCode::MISDIRECTED_REQUEST, body.into());
     }
     match *request.method() {
-        Method::GET | Method::HEAD => look(request.uri().path(), &office.view),
+        Method::GET | Method::HEAD => look(request.uri(), &office.view),
         _ => change::answer(request, from, office).await,
     }
 }
 
-fn look(path: &str, view: &View) -> Response<Full<Bytes>> {
-    match path.strip_prefix("/v1").unwrap_or(path) {
+fn look(uri: &Uri, view: &View) -> Response<Full<Bytes>> {
+    match uri.path().strip_prefix("/v1").unwrap_or(uri.path()) {
         "/" => page(),
         "/metrics" => typed("text/plain; version=0.0.4; charset=utf-8", view.metrics()),
         "/health" if view.is_draining() => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
@@ -211,7 +249,7 @@ fn look(path: &str, view: &View) -> Response<Full<Bytes>> {
             response
         }
         "/snapshot" => typed("application/json", view.snapshot()),
-        "/status.json" => typed("application/json", view.status()),
+        "/status.json" => typed("application/json", view.glance(&Sought::parse(uri.query()))),
         _ => text(StatusCode::NOT_FOUND, HELP.into()),
     }
 }
@@ -239,7 +277,10 @@ fn page() -> Response<Full<Bytes>> {
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
-    let mut response = typed("text/html; charset=utf-8", PAGE.replace("{{nonce}}", &nonce));
+    let mut response = typed(
+        "text/html; charset=utf-8",
+        PAGE.replace("{{nonce}}", &nonce).replace("{{style}}", STYLE).replace("{{script}}", SCRIPT),
+    );
     if let Ok(policy) = HeaderValue::from_str(&policy) {
         response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     }
@@ -289,9 +330,19 @@ mod tests {
     fn the_page_names_its_nonce_wherever_something_runs_and_asks_nobody_else() {
         assert_eq!(PAGE.matches("<script nonce=\"{{nonce}}\">").count(), PAGE.matches("<script").count());
         assert_eq!(PAGE.matches("<style nonce=\"{{nonce}}\">").count(), PAGE.matches("<style").count());
-        let outside = PAGE.replace("http://www.w3.org/2000/svg", "").replace("\"http://\" : \"https://\"", "");
+        let all = [PAGE, STYLE, SCRIPT].concat();
+        let outside = all.replace("http://www.w3.org/2000/svg", "").replace("\"http://\" : \"https://\"", "");
         assert!(!outside.contains("http://") && !outside.contains("https://") && !outside.contains("src="));
-        assert!(!PAGE.contains("innerHTML") && !PAGE.contains("style="));
-        assert!(PAGE.len() < 30 * 1024);
+        assert!(
+            ["innerHTML", "outerHTML", "insertAdjacentHTML", "style=", " on"].iter().all(|word| !PAGE.contains(word))
+        );
+        assert!(
+            ["innerHTML", "outerHTML", "insertAdjacent", "eval(", "document.write"]
+                .iter()
+                .all(|word| !SCRIPT.contains(word))
+        );
+        // A path before ours, which whoever stands in front of the address has added, is kept.
+        assert!(!all.contains("href=\"/") && !all.contains("fetch(\"/"));
+        assert!(all.len() < 100 * 1024);
     }
 }

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Instant;
 
 use propylon_config::BackendId;
 
@@ -24,6 +25,7 @@ use crate::snapshot::CoreSnapshot;
 use crate::sticky::Lead;
 use crate::telemetry::{REQUEST_FAULTS, SERVER_FAULTS, Wait};
 use crate::told::Told;
+use crate::trace::{self, Reached, Trace, Went};
 use crate::transfer::{Ended, Transfer, Upload};
 use crate::tunnel;
 
@@ -81,33 +83,60 @@ pub async fn forward(
     loop {
         request.note.attempts += 1;
         experience.turn = None;
+        begin_attempt(client, request);
         let repeatable = retries > 0 && upload.is_whole() && request.head.method.is_idempotent();
         let taken = seat::take(client, request, snapshot, backend, repeatable, &mut experience).await;
         note_cookie(client, request, backend);
+        let mut went = Went { connection: None, fault: None, reused: request.note.reused };
         let (failed, permit) = match taken {
             Err(Refusal::Failed(failed)) => (failed, None),
             Err(refusal) => return refuse(client, request, snapshot, backend, &refusal),
-            Ok(seat) => match converse(client, request, snapshot, backend, seat, &mut upload, &experience).await {
-                Ended::Over(after) => {
-                    if request.note.status != 0
-                        && let Some(server) = request.note.server
-                    {
-                        state.succeeded(server, client.core().timers.now());
+            Ok(seat) => {
+                went.connection = Some(reached(&seat));
+                match converse(client, request, snapshot, backend, seat, &mut upload, &experience).await {
+                    Ended::Over(after) => {
+                        if request.note.status != 0
+                            && let Some(server) = request.note.server
+                        {
+                            state.succeeded(server, client.core().timers.now());
+                        }
+                        note_outcome(client, request, backend);
+                        went.fault = request.note.fault;
+                        trace::end_attempt(request, snapshot, backend, &went);
+                        return after;
                     }
-                    note_outcome(client, request, backend);
-                    return after;
+                    Ended::Switched(switched) => {
+                        note_outcome(client, request, backend);
+                        let ClientSide::Http1(connection) = client else { return After::Abort };
+                        let after = tunnel::run(connection, request, snapshot, backend, switched).await;
+                        went.fault = request.note.fault;
+                        trace::end_attempt(request, snapshot, backend, &went);
+                        return after;
+                    }
+                    Ended::Failed(failed, permit) => (failed, permit),
                 }
-                Ended::Switched(switched) => {
-                    note_outcome(client, request, backend);
-                    let ClientSide::Http1(connection) = client else { return After::Abort };
-                    return tunnel::run(connection, request, snapshot, backend, switched).await;
-                }
-                Ended::Failed(failed, permit) => (failed, permit),
-            },
+            }
         };
+        went.fault = Some(failed.reason);
+        trace::end_attempt(request, snapshot, backend, &went);
         if let Some(after) = give_up(client, request, snapshot, backend, &upload, (failed, permit), &mut experience) {
             return after;
         }
+    }
+}
+
+/// An attempt of a request that is recorded has a span, which servers are told of.
+fn begin_attempt(client: &ClientSide<'_>, request: &mut Request) {
+    if let Trace::Recorded(_) = request.trace {
+        let mut tracer = client.core().tracer.borrow_mut();
+        trace::begin_attempt(&mut request.trace, tracer.as_mut(), Instant::now());
+    }
+}
+
+fn reached(seat: &Seat) -> Reached {
+    match seat {
+        Seat::Connection(connection) => Reached { peer: connection.way.address, is_http2: false },
+        Seat::Stream(seat) => Reached { peer: seat.link.peer(), is_http2: true },
     }
 }
 
@@ -337,6 +366,9 @@ pub fn write_request_head(
     http1::write_request(head, &request.text, &context, out);
     if let Some(told) = Told::of(client.facts(), client.introduction(), listener) {
         http1::add_lines(out, |out| told.write(out));
+    }
+    if request.trace.is_told() {
+        http1::add_lines(out, |out| request.trace.write(out));
     }
 }
 

@@ -31,14 +31,14 @@ impl SharedBalance {
         backend: &Backend,
         labels: impl Iterator<Item = &'a str>,
         sticky: Option<Sticky>,
-        cores: usize,
+        loads: Arc<Loads>,
     ) -> SharedBalance {
         let hashes = matches!(backend.balance, Balance::ConsistentHash(_));
         let table = hashes.then(|| {
             let identities: Vec<u64> = labels.map(|label| key_of(label.as_bytes())).collect();
             Arc::new(Maglev::new(&identities, &weights(backend)))
         });
-        SharedBalance { loads: Loads::new(backend.servers.len(), cores), table, sticky }
+        SharedBalance { loads, table, sticky }
     }
 
     /// One core's balancer.
@@ -131,7 +131,7 @@ pub enum Choice {
 pub struct Standing<'a> {
     /// What this core has seen itself: a reason to prefer others.
     pub suspects: &'a Suspects,
-    /// What the whole engine knows: a server that is not open gets nothing.
+    /// What the whole engine knows: a server that is not open gets nothing, one that is not fit only in a panic.
     pub notices: &'a [Arc<Notice>],
     /// By server: whether this configuration has it get new requests at all.
     pub takes: &'a [bool],
@@ -144,7 +144,7 @@ impl Standing<'_> {
     }
 
     fn is_up(&self, server: usize, now: u64) -> bool {
-        self.is_open(server) && self.suspects.eligible(server, now)
+        self.takes[server] && self.notices[server].is_fit() && self.suspects.eligible(server, now)
     }
 
     fn are_all_up(&self) -> bool {
@@ -171,7 +171,7 @@ impl<'a> Eligibility<'a> {
         Eligibility { standing, tiers, tier, tried, now }
     }
 
-    /// Whatever the choice, and in a panic too, a server that is not open does not fit.
+    /// Whatever the choice, a server that is not open does not fit. In a panic those that are down are open.
     pub fn fits(&self, server: usize, choice: Choice) -> bool {
         let fits = match choice {
             Choice::Trusted => {
@@ -279,6 +279,7 @@ fn verdict(status: u16) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::notice::Door;
 
     #[test]
     fn errors_of_the_server_are_failures_and_those_of_requests_are_none() {
@@ -298,11 +299,13 @@ mod tests {
     }
 
     fn notices(servers: u16) -> Vec<Arc<Notice>> {
-        (1..=servers).map(|port| Arc::new(Notice::new(vec![([127, 0, 0, 1], port).into()]))).collect()
+        (1..=servers)
+            .map(|port| Arc::new(Notice::new(vec![std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()])))
+            .collect()
     }
 
     fn standing<'a>(suspects: &'a Suspects, notices: &'a [Arc<Notice>]) -> Standing<'a> {
-        Standing { suspects, notices, takes: &[true; 8], any_closed: notices.iter().any(|notice| !notice.is_open()) }
+        Standing { suspects, notices, takes: &[true; 8], any_closed: notices.iter().any(|notice| !notice.is_fit()) }
     }
 
     fn fitting(standing: Standing<'_>, tiers: &Tiers, tried: &[usize], now: u64, choice: Choice) -> Vec<usize> {
@@ -328,36 +331,41 @@ mod tests {
         suspects.succeeded(0);
         assert_eq!(fits(&suspects, &[], 1_001), [0]);
         // The verdict of the whole engine counts as well, and is no preference.
-        notices[0].set_open(false);
+        notices[0].set_door(Door::Closed);
         assert_eq!(fits(&suspects, &[], 1_002), [1]);
         assert_eq!(fits(&suspects, &[1], 1_002), [] as [usize; 0]);
-        notices[0].set_open(true);
+        notices[0].set_door(Door::Open);
         assert_eq!(fits(&suspects, &[], 1_003), [0]);
     }
 
     #[test]
     fn a_closed_server_fits_nobody_and_a_suspect_one_is_better_than_none() {
         let (tiers, notices, mut suspects) = (Tiers::new(&[false; 3], 0), notices(3), Suspects::new(3));
-        notices[0].set_open(false);
+        notices[0].set_door(Door::Closed);
         suspects.failed(1, 0);
         suspects.failed(2, 0);
         for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
             assert_eq!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice), [1, 2], "{choice:?}");
         }
-        notices.iter().for_each(|notice| notice.set_open(false));
+        notices.iter().for_each(|notice| notice.set_door(Door::Closed));
         for choice in [Choice::Trusted, Choice::Untried, Choice::Any] {
             assert!(fitting(standing(&suspects, &notices), &tiers, &[], 1, choice).is_empty(), "{choice:?}");
         }
     }
 
     #[test]
-    fn closed_servers_count_for_the_panic_but_get_nothing_in_it() {
+    fn closed_servers_count_for_the_panic_but_get_nothing_in_it_unless_they_are_ajar() {
         let (tiers, notices, mut suspects) = (Tiers::new(&[false; 4], 50), notices(4), Suspects::new(4));
         let fits = |suspects: &Suspects| fitting(standing(suspects, &notices), &tiers, &[], 1, Choice::Trusted);
-        notices[0].set_open(false);
+        notices[0].set_door(Door::Closed);
         suspects.failed(1, 0);
         assert_eq!(fits(&suspects), [2, 3]);
-        notices[2].set_open(false);
+        notices[2].set_door(Door::Closed);
         assert_eq!(fits(&suspects), [1, 3]);
+        // Those whose verdict is not believed any more do.
+        notices[0].set_door(Door::Ajar);
+        assert_eq!(fits(&suspects), [0, 1, 3]);
+        notices[2].set_door(Door::Open);
+        assert_eq!(fits(&suspects), [2, 3], "half of them are up, and one that is ajar is not");
     }
 }

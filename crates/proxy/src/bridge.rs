@@ -225,7 +225,13 @@ impl<'a> Bridge<'a> {
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         loop {
-            ready!(self.poll_server_send(context))?;
+            let Poll::Ready(sent) = self.poll_server_send(context) else {
+                if self.sending == Sending::Body {
+                    self.client.read_ahead(context);
+                }
+                return Poll::Pending;
+            };
+            sent?;
             if self.sending == Sending::End {
                 return match self.tunnel {
                     true => self.server.poll_end(context, &self.core),
@@ -392,6 +398,7 @@ impl<'a> Bridge<'a> {
             };
             self.note_taken();
             if room.is_pending() {
+                self.server.read_ahead(context);
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 return Poll::Pending;
             }
@@ -500,6 +507,7 @@ impl<'a> Bridge<'a> {
             Stop::Server(attempt) => {
                 if let ClientSide::Http2(stream) = &mut self.client.client {
                     stream.abort_reason = self.server.reset_reason().unwrap_or(Reason::INTERNAL_ERROR);
+                    stream.cut_short = begun;
                 }
                 if !begun {
                     return Ended::Failed(attempt, None);

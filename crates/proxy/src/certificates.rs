@@ -3,24 +3,31 @@
 //! A file that cannot be used keeps what was there before in its place, and the log says why; of what stands for itself
 //! no longer (authorities, revocation lists, what is shown to servers) either all is taken over, or nothing changes.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Config, TlsProfile};
+use propylon_config::{Backend, Config, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
-use crate::snapshot::{Snapshot, load_profile_again};
+use crate::expiry;
+use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
 
 pub struct Certificates {
     /// By profile.
     watched: Vec<Watched>,
     /// By signer: the files that links to key servers are made with.
     links: Vec<Watched>,
+    /// By backend: what is shown to its servers and trusted of them.
+    towards: Vec<Watched>,
     /// Files of the last reading again that could not be used.
     refused: usize,
+    troubles: Troubles,
+    watch: expiry::Watch,
     /// When the log was last told which certificates expire soon.
     reminded: Instant,
 }
@@ -28,14 +35,17 @@ pub struct Certificates {
 /// How often the log is told which certificates expire soon.
 const REMINDER: Duration = Duration::from_secs(24 * 3600);
 
-/// Certificates that the dashboard is told of, once a second: those of a profile that expire first.
-pub const GLANCED_AT_MAX: usize = 100;
+/// Files that could not be used when they were last read, with what and whose they are; for the admin address.
+pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
+/// Of them those that are kept to be shown.
+const TROUBLES_MAX: usize = 20;
 
 /// Which are to be read again, by position in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
     pub profiles: Vec<usize>,
     pub signers: Vec<usize>,
+    pub backends: Vec<usize>,
 }
 
 /// The files of one profile.
@@ -63,7 +73,15 @@ impl Certificates {
     /// Those of a snapshot. What has changed since they were read shows at the first look.
     pub fn new(snapshot: &Snapshot, now: Instant) -> Certificates {
         // The start has told of what expires.
-        let mut certificates = Certificates { watched: Vec::new(), links: Vec::new(), refused: 0, reminded: now };
+        let mut certificates = Certificates {
+            watched: Vec::new(),
+            links: Vec::new(),
+            towards: Vec::new(),
+            refused: 0,
+            troubles: Troubles::default(),
+            watch: expiry::Watch::new(SystemTime::now()),
+            reminded: now,
+        };
         certificates.follow(snapshot, now);
         certificates
     }
@@ -73,16 +91,40 @@ impl Certificates {
         std::mem::take(&mut self.refused)
     }
 
-    /// Tells the log once a day which certificates expire soon.
-    pub fn remind(&mut self, profiles: &[Arc<Profile>], now: Instant) {
+    /// Tells the log what comes near its end, as it does so, and once a day which certificates expire soon. For every second.
+    pub fn remind(&mut self, snapshot: &Snapshot, now: Instant) {
+        self.watch.look(snapshot, SystemTime::now());
         if now.duration_since(self.reminded) < REMINDER {
             return;
         }
         self.reminded = now;
-        for profile in profiles {
+        for profile in &snapshot.profiles {
             let findings = profile.expiring(SystemTime::now());
             findings.iter().for_each(|finding| tell("tls", profile.name(), finding));
         }
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        Rc::clone(&self.troubles)
+    }
+
+    /// All files have been read again, and for these what was there before stays.
+    pub fn keep_all_troubles(&self, config: &Config, kept: &[Finding]) {
+        self.troubles.borrow_mut().clear();
+        for tls in &config.tls {
+            let is_own = |finding: &&Finding| tls.certificates.iter().any(|certificate| certificate.at == finding.at);
+            let own: Vec<Finding> = kept.iter().filter(is_own).cloned().collect();
+            self.keep_troubles("tls", &tls.name, &own);
+        }
+    }
+
+    /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
+    fn keep_troubles(&self, kind: &'static str, name: &str, findings: &[Finding]) {
+        let mut troubles = self.troubles.borrow_mut();
+        troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        let room = TROUBLES_MAX.saturating_sub(troubles.len());
+        troubles.extend(errors.take(room).map(|finding| (kind, name.to_owned(), finding.clone())));
     }
 
     /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
@@ -94,6 +136,17 @@ impl Certificates {
             Watched { name: tls.name.clone(), interval: tls.watch, looked, stamp }
         };
         self.watched = snapshot.config.tls.iter().map(watched).collect();
+        let is_there = |name: &str| snapshot.config.tls.iter().any(|tls| tls.name == name);
+        self.troubles.borrow_mut().retain(|(kind, name, _)| *kind != "tls" || is_there(name));
+        let mut known = std::mem::take(&mut self.towards);
+        let watched = |backend: &Backend| {
+            let before =
+                known.iter().position(|known| known.name == backend.name).map(|place| known.swap_remove(place));
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            let interval = backend.tls.as_ref().filter(|_| backend.retired.is_none()).and_then(|tls| tls.watch);
+            Watched { name: backend.name.clone(), interval, looked, stamp }
+        };
+        self.towards = snapshot.config.backends.iter().map(watched).collect();
         // Their places are theirs for ever.
         for signer in &snapshot.config.signers[self.links.len()..] {
             let (name, interval) = (signer.name.clone(), signer.watch);
@@ -113,6 +166,7 @@ impl Certificates {
         Which {
             profiles: changed(&mut self.watched, &|index| Stamp::take(&config.tls[index], SystemTime::now())),
             signers: changed(&mut self.links, &|index| Stamp::of_signer(&config.signers[index], SystemTime::now())),
+            backends: changed(&mut self.towards, &|index| stamp_of(&config.backends[index])),
         }
     }
 
@@ -129,6 +183,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             findings.iter().for_each(|finding| tell("tls", &tls.name, finding));
+            self.keep_troubles("tls", &tls.name, &findings);
             self.refused += findings.iter().filter(|finding| finding.severity == Severity::Error).count();
             match loaded {
                 None => failed = true,
@@ -137,6 +192,26 @@ impl Certificates {
                     same = false;
                     profiles[index] = Arc::new(profile);
                 }
+            }
+        }
+        let mut upstreams = snapshot.upstreams.clone();
+        for &index in &which.backends {
+            let backend = &snapshot.config.backends[index];
+            self.towards[index].stamp = stamp_of(backend);
+            let (loaded, findings) = match load_upstream(backend) {
+                Ok(loaded) => loaded,
+                Err(findings) => {
+                    failed = true;
+                    (None, findings)
+                }
+            };
+            findings.iter().for_each(|finding| tell("backend", &backend.name, finding));
+            self.keep_troubles("backend", &backend.name, &findings);
+            if let (Some(loaded), Some(known)) = (loaded, &upstreams[index])
+                && !loaded.same_as(known)
+            {
+                same = false;
+                upstreams[index] = Some(Arc::new(loaded));
             }
         }
         if failed {
@@ -156,7 +231,7 @@ impl Certificates {
         match (same, has_links) {
             (true, true) => Reloaded::Links,
             (true, false) => Reloaded::Same,
-            (false, _) => Reloaded::New(Box::new(snapshot.with_profiles(profiles))),
+            (false, _) => Reloaded::New(Box::new(snapshot.with_certificates(profiles, upstreams))),
         }
     }
 
@@ -175,6 +250,7 @@ impl Certificates {
                 Err(findings) => (None, findings),
             };
             findings.iter().for_each(|finding| tell("signer", &signer.name, finding));
+            self.keep_troubles("signer", &signer.name, &findings);
             match (loaded, &mut links) {
                 (Some(link), Some(links)) => links.push((index, link)),
                 _ => links = None,
@@ -192,6 +268,10 @@ impl Watched {
         }
         is_due && self.stamp.is_changed(&stamp())
     }
+}
+
+fn stamp_of(backend: &Backend) -> Stamp {
+    backend.tls.as_ref().map_or_else(Stamp::unread, |tls| Stamp::of_backend(tls, SystemTime::now()))
 }
 
 fn tell(kind: &str, name: &str, finding: &Finding) {

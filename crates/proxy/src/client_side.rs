@@ -127,6 +127,13 @@ impl ClientSide<'_> {
         }
     }
 
+    /// While nobody takes the request's body: over HTTP/2 what comes of it would be in the way of the connection's other streams.
+    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+        if let ClientSide::Http2(stream) = self {
+            stream.read_ahead(context);
+        }
+    }
+
     /// Gives up buffers that hold nothing, while something else is waited for.
     pub fn rest(&mut self) {
         if let ClientSide::Http1(connection) = self

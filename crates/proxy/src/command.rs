@@ -30,9 +30,24 @@ const EXAMPLE: &str = "Example:\n  propylon check -c propylon.toml && propylon r
 #[derive(Subcommand)]
 enum Command {
     /// Serve traffic until SIGTERM or SIGINT, then finish what is in progress and end
-    #[command(after_help = "Example:\n  propylon run -c propylon.toml\n\nExit codes: 0 drained; 1 the configuration \
+    #[command(after_help = "Examples:\n  propylon run -c propylon.toml\n  propylon run --upgrade -c \
+        propylon.toml\n\nExit codes: 0 drained; 1 the configuration \
         has errors, or the start failed; 2 wrong usage; 3 requests were cut off when drain_timeout was up.")]
-    Run(ConfigArgument),
+    Run {
+        #[command(flatten)]
+        config: ConfigArgument,
+        /// Take over from the process that answers at the configuration's process.upgrade_socket, or at PATH: it serves until
+        /// this one is ready, and drains then
+        #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+        upgrade: Option<Option<PathBuf>>,
+    },
+    /// Have the running process start its program anew, take over from it, and wait for the outcome
+    #[command(
+        after_help = "Example:\n  propylon check -c propylon.toml && propylon upgrade -c propylon.toml\n\nIt asks by the \
+        configuration's process.upgrade_socket, as SIGUSR2 to the process does.\n\nExit codes: 0 the new process serves; 1 \
+        it does not, and the one before serves on; 2 wrong usage."
+    )]
+    Upgrade(ConfigArgument),
     /// Say everything that is wrong with a configuration, and serve nothing
     #[command(after_help = "Example:\n  propylon check -c propylon.toml\n\nExit codes: 0 no errors (warnings may be \
         printed); 1 errors; 2 wrong usage.")]
@@ -87,7 +102,8 @@ struct ConfigArgument {
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run(arguments) => run::main(&arguments.config),
+        Command::Run { config, upgrade } => run::main(&config.config, upgrade),
+        Command::Upgrade(arguments) => run::upgrade(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
         Command::Demo(arguments) => demo::main(&arguments),
         Command::Top(arguments) => top::main(&arguments),

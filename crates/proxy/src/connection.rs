@@ -63,7 +63,7 @@ pub struct Connection {
     pub requests: u32,
     /// None for nearly all.
     rare: Option<Box<Rare>>,
-    /// Backends that its requests went to, a bit for each (from the 65th on they share them).
+    /// Backends that its requests went to, a bit for each of the first 64.
     backends: u64,
     /// Its handshake counts among those in progress.
     handshaking: bool,
@@ -78,6 +78,8 @@ struct Rare {
     owner: Option<NonZeroU64>,
     /// Announced, it counts among those of its source.
     counted: bool,
+    /// By 64 backends after the first 64: those that its requests went to.
+    more_backends: Vec<u64>,
 }
 
 /// What becomes of a connection when a request is over.
@@ -198,15 +200,31 @@ impl Connection {
     /// A request goes to this backend.
     pub fn note_backend(&mut self, backend: BackendId) {
         let bit = 1 << (backend.0 % 64);
-        if self.backends & bit == 0 {
-            self.backends |= bit;
+        let noted = match (backend.0 / 64).checked_sub(1) {
+            None => &mut self.backends,
+            Some(place) => {
+                let more = &mut self.rare.get_or_insert_default().more_backends;
+                if more.len() <= place {
+                    more.resize(place + 1, 0);
+                }
+                &mut more[place]
+            }
+        };
+        if *noted & bit == 0 {
+            *noted |= bit;
             let metrics = &self.core.telemetry.backends[backend.0];
             self.core.metrics.increment(metrics.clients);
-            // What shares a bit cannot be told apart at the end.
-            if backend.0 < 64 {
-                self.core.metrics.raise(metrics.clients_open);
-            }
+            self.core.metrics.raise(metrics.clients_open);
         }
+    }
+
+    /// Backends that its requests went to.
+    fn noted_backends(&self) -> impl Iterator<Item = usize> {
+        let more = self.rare.iter().flat_map(|rare| &rare.more_backends);
+        let words = std::iter::once(&self.backends).chain(more).enumerate();
+        words.flat_map(|(place, word)| {
+            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| place * 64 + bit)
+        })
     }
 
     pub fn metrics(&self) -> &ListenerMetrics {
@@ -220,6 +238,11 @@ impl Connection {
             return false;
         }
         if self.stream.tls.is_some() && !Box::pin(self.handshake()).await {
+            return false;
+        }
+        if self.stream.tls.as_ref().is_some_and(|session| session.was_challenge()) {
+            self.core.metrics.increment(self.core.telemetry.acme.tls_alpn);
+            Box::pin(self.farewell(After::Close)).await;
             return false;
         }
         if self.is_relayed() {
@@ -262,12 +285,13 @@ impl Connection {
     /// Waits for the next request with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
-        let (due, wait) = {
+        // The limit that counts; none once it is the connection's time to leave.
+        let (mut due, mut wait) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(self.listener).timeouts;
             match self.requests {
-                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Wait::RequestHead),
-                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Wait::Idle),
+                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead)),
+                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
             }
         };
         self.deadline.rest();
@@ -279,12 +303,17 @@ impl Connection {
                 self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.draining.get() || self.deadline.is_called() {
+            if core.hurries() || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
+            if core.draining.get() && wait.is_some() && self.requests > 0 {
+                // Who has not asked for anything yet is about to, and stays.
+                wait = None;
+                due = due.min(core.leaves_at());
+            }
             if now >= due {
-                self.count_timeout(wait);
+                wait.into_iter().for_each(|wait| self.count_timeout(wait));
                 return Poll::Ready(false);
             }
             if now >= rest_at
@@ -646,7 +675,7 @@ impl Connection {
                     return Poll::Ready(());
                 }
             }
-            if core.timers.now() >= due || core.draining.get() {
+            if core.timers.now() >= due || core.hurries() {
                 return Poll::Ready(());
             }
             self.deadline.set(due, context.waker());
@@ -682,10 +711,8 @@ impl Drop for Connection {
         if let Some(owner) = self.rare.as_ref().and_then(|rare| rare.owner) {
             self.core.forget_owner(owner);
         }
-        for (index, metrics) in self.core.telemetry.backends.iter().enumerate().take(64) {
-            if self.backends & (1 << index) != 0 {
-                self.core.metrics.lower(metrics.clients_open);
-            }
+        for backend in self.noted_backends() {
+            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
         }
         self.end_handshake();
         // Where a proxy in front is to say who the client is, it may have ended before that was said.

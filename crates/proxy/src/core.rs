@@ -1,13 +1,14 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use http::HeaderValue;
 use propylon_config::{HandshakeLimits, Listener};
 use propylon_crypto::batch::BatchCounts;
 use propylon_crypto::{Desk, Job, JobError, Pending};
@@ -17,6 +18,7 @@ use propylon_policy::balance::Tier;
 use propylon_policy::gate::Budget;
 use propylon_policy::memory::part_of;
 use propylon_tls::{Parking, ParkingCounts, ReadyCounts};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
 use tokio::time::sleep;
@@ -24,8 +26,10 @@ use tokio::time::sleep;
 use crate::access_log::Sheet;
 use crate::buffer::Stock;
 use crate::deadline::Timers;
+use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;
+use crate::http2::Familiar;
 use crate::pool::Pool;
 use crate::relay::Pipes;
 use crate::seat;
@@ -34,6 +38,7 @@ use crate::signer::{Signer, Work};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::telemetry::Telemetry;
 use crate::throttle::Throttle;
+use crate::trace::{Ids, Outbox, Tracer};
 
 /// Milliseconds that a server connection is idle before what can be remade of its TLS is freed.
 const REST_AFTER: u64 = 1000;
@@ -48,6 +53,10 @@ pub struct Core {
     pub metrics: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: RefCell<Sheet>,
+    /// None where nothing is traced.
+    pub tracer: RefCell<Option<Tracer>>,
+    /// Where spans go once requests are traced; the tracer has it while they are.
+    spans: RefCell<Option<Outbox>>,
     pub random: RefCell<fastrand::Rng>,
     /// Where the private-key work of parked handshakes gathers; see `leave_desk`.
     pub desk: Desk,
@@ -70,6 +79,8 @@ pub struct Core {
     pub server_failures_logged: RefCell<Throttle>,
     /// Finish what is in progress and take no more.
     pub draining: Cell<bool>,
+    /// Set in a drain that a successor lets last: when it began, and for how many milliseconds idle clients leave.
+    leaving: Cell<Option<(u64, u64)>>,
     /// Client connections open on this core.
     pub connections: Cell<usize>,
     /// Requests in progress on this core.
@@ -82,6 +93,8 @@ pub struct Core {
     owners: Cell<NonZeroU64>,
     snapshot: RefCell<Rc<CoreSnapshot>>,
     date: RefCell<Date>,
+    /// Fields of responses to clients of HTTP/2.
+    pub familiar: RefCell<Familiar>,
 }
 
 /// The core's number comes first: a connection that another core hands over must not pass for one of a client here.
@@ -99,8 +112,19 @@ fn limits(config: HandshakeLimits) -> Limits {
 
 /// The `Date` field's value (RFC 9110 §6.6.1), made once a second.
 struct Date {
-    second: u64,
+    second: i64,
     text: String,
+    /// The same for HTTP/2, where every response has a share in it.
+    value: HeaderValue,
+}
+
+impl Date {
+    fn new(second: i64) -> Date {
+        let since = Duration::from_secs(u64::try_from(second).unwrap_or_default());
+        let text = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since);
+        let value = HeaderValue::from_str(&text).expect("digits, letters, colons and spaces");
+        Date { second, text, value }
+    }
 }
 
 impl Core {
@@ -124,6 +148,8 @@ impl Core {
             metrics,
             telemetry,
             log: RefCell::new(log),
+            tracer: RefCell::new(None),
+            spans: RefCell::new(None),
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             desk: Desk::new(),
             gate: Gate::new(budget),
@@ -139,13 +165,15 @@ impl Core {
             failures_logged: RefCell::default(),
             server_failures_logged: RefCell::default(),
             draining: Cell::new(false),
+            leaving: Cell::default(),
             connections: Cell::new(0),
             requests: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
             snapshot: RefCell::new(snapshot),
-            date: RefCell::new(Date { second: u64::MAX, text: String::new() }),
+            date: RefCell::new(Date::new(0)),
+            familiar: RefCell::default(),
         })
     }
 
@@ -157,6 +185,27 @@ impl Core {
     /// Whether connections of a listener end with the answer they are at: nothing more is served, or not there.
     pub fn is_leaving(&self, listener: usize) -> bool {
         self.draining.get() || self.snapshot.borrow().listener(listener).retired.is_some()
+    }
+
+    /// A successor serves: what is open here ends bit by bit. All clients at once would come to it at once, and one that is
+    /// idle may be sending a request at the moment in which its connection is closed.
+    pub fn let_go_slowly(&self) {
+        let time = self.snapshot().shared.config.process.drain_timeout / 2;
+        self.leaving.set(Some((self.timers.now(), time.as_millis() as u64)));
+    }
+
+    /// Nobody else serves while this core drains: what waits for nothing in particular ends at once.
+    pub fn hurries(&self) -> bool {
+        self.draining.get() && self.leaving.get().is_none()
+    }
+
+    /// When an idle connection of a drain is to end, on this core's clock; each has its own time. None ends in the first
+    /// quarter: clients that are busy learn of it by an answer until then.
+    pub fn leaves_at(&self) -> u64 {
+        match self.leaving.get() {
+            Some((began, span)) => began + self.random.borrow_mut().u64(span / 4..=span),
+            None => self.timers.now(),
+        }
     }
 
     /// Whether a client that has just come may begin a handshake.
@@ -177,6 +226,7 @@ impl Core {
         let earlier = self.snapshot();
         let next = earlier.succeeded_by(publication, worker, self.timers.now());
         *self.snapshot.borrow_mut() = Rc::clone(&next);
+        self.tend_tracer();
         self.tend_signers(&earlier);
         self.tend_lines(Some(&earlier));
         for (place, backend) in next.backends.iter().enumerate() {
@@ -203,6 +253,40 @@ impl Core {
     pub fn start(self: &Rc<Core>) {
         self.tend_signers(&self.snapshot());
         self.tend_lines(None);
+    }
+
+    /// What is recorded from here on goes this way.
+    pub fn take_outbox(&self, outbox: Outbox) {
+        *self.spans.borrow_mut() = Some(outbox);
+        self.tend_tracer();
+    }
+
+    /// The core ends: what is not handed over by now is lost.
+    pub fn end_traces(&self) {
+        self.tracer.take();
+        self.spans.take();
+    }
+
+    /// Traces requests by the configuration, or not at all.
+    fn tend_tracer(&self) {
+        let snapshot = self.snapshot();
+        let config = &snapshot.shared.config;
+        let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
+        let now = self.timers.now();
+        match (&mut *tracer, &config.tracing) {
+            (Some(tracer), Some(tracing)) => tracer.follow(tracing, now),
+            (None, Some(tracing)) => {
+                let ids = || Ids::new(propylon_crypto::seed(), propylon_crypto::seed());
+                let new = |outbox| Tracer::new(tracing, worker_count(config), ids(), outbox, now);
+                *tracer = spans.take().map(new);
+            }
+            // Requests in progress go on without.
+            (_, None) => {
+                if let Some(tracer) = tracer.take() {
+                    *spans = Some(tracer.outbox);
+                }
+            }
+        }
     }
 
     /// Starts the signers that are new, and ends those that are gone once no handshake can want them any more.
@@ -296,18 +380,28 @@ impl Core {
 
     /// Calls `use_it` with the current value of the `Date` field.
     pub fn with_date<T>(&self, use_it: impl FnOnce(&str) -> T) -> T {
-        let now = SystemTime::now();
-        let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        use_it(&self.date().text)
+    }
+
+    /// The same as HTTP/2 has it.
+    pub fn date_value(&self) -> HeaderValue {
+        self.date().value.clone()
+    }
+
+    fn date(&self) -> RefMut<'_, Date> {
+        // The kernel's coarse clock, as in `Timers::now`: seconds are all that is told.
+        let second = clock_gettime(ClockId::RealtimeCoarse).tv_sec;
         let mut date = self.date.borrow_mut();
         if date.second != second {
-            *date = Date { second, text: httpdate::fmt_http_date(now) };
+            *date = Date::new(second);
         }
-        use_it(&date.text)
+        date
     }
 
     /// Once a tick: deadlines, the access log, pooled connections that were closed or idle for too long.
     pub fn tick(&self, sweep: bool) {
         self.timers.advance();
+        self.metrics.increment(self.telemetry.process.ticks);
         let mut log = self.log.borrow_mut();
         log.hand_over();
         let dropped = log.take_dropped();
@@ -315,6 +409,7 @@ impl Core {
             self.metrics.add(self.telemetry.process.access_log_dropped, dropped);
         }
         drop(log);
+        self.hand_spans_over();
         self.report_parking();
         self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
@@ -329,6 +424,17 @@ impl Core {
             self.report_ready_certificates();
         }
         self.relieve();
+    }
+
+    fn hand_spans_over(&self) {
+        let (mut tracer, mut spans) = (self.tracer.borrow_mut(), self.spans.borrow_mut());
+        // After the end of tracing what is left goes out as before.
+        let outbox = tracer.as_mut().map(|tracer| &mut tracer.outbox).or(spans.as_mut());
+        let Some(outbox) = outbox else { return };
+        outbox.hand_over();
+        let metrics = &self.telemetry.traces;
+        self.metrics.add(metrics.dropped.queue_full, outbox.take_dropped());
+        self.metrics.set(metrics.waiting, outbox.waiting() as i64);
     }
 
     /// Gives up what is asked of this core while memory or files run short, and what a crowd has left behind.

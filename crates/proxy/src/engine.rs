@@ -1,70 +1,70 @@
 //! The engine as a whole: sockets bound, workers started, signals heeded, and everything ended in order.
 
-use std::fmt;
+use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use propylon_acme::Keeper as Orders;
 use propylon_config::{AdminBind, Config, Workers};
 use propylon_crypto::batch::Batching;
 use propylon_metrics::{Column, Store};
-use propylon_sys::ListenOptions;
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_local;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::access_log::Writer;
-use crate::admin::{self, AdminSocket};
+use crate::acme;
+use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
-use crate::health::{Health, PROBES_AT_ONCE_MAX};
+use crate::health::Health;
+use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
-use crate::reload::{self, Keeper};
+use crate::reload::{self, Beginning, Keeper, Shown};
+use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
-use crate::sockets::{self, BindError, bind_advice};
 use crate::telemetry::Telemetry;
+use crate::trace::{ExportCounts, Exporter};
+use crate::upgrade::handover::{Handover, Kept, Own, Property};
+use crate::upgrade::predecessors::Predecessors;
+use crate::upgrade::takeover::Takeover;
+use crate::upgrade::{self, Failure};
 use crate::worker::{self, Assignment, Phase};
 
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
-const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How often it is seen to what memory and files there are.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(250);
 /// How often the drain tells what it still waits for.
 const DRAIN_REPORT: Duration = Duration::from_secs(1);
 
+/// The workers.
+type Threads = Vec<JoinHandle<io::Result<()>>>;
+
+/// Where no service manager wants to hear anything.
+const NO_WATCHDOG: Duration = Duration::from_secs(3600);
+/// How long workers may take to be ready to accept.
+const WORKERS_WAIT: Duration = Duration::from_secs(30);
+
 /// How long the end of the process waits for the access log's reader.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the end of the process waits for the collector.
+const SPANS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why the engine could not start.
-#[derive(Debug)]
-pub enum StartError {
-    Bind(BindError),
-    AdminBind { address: String, error: io::Error },
-    AccessLog(io::Error),
-    Privileges(propylon_sys::PrivilegesError),
-    Threads(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
-            StartError::AdminBind { address, error } => {
-                write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
-            }
-            StartError::AccessLog(error) => {
-                write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
-            }
-            StartError::Privileges(error) => write!(f, "{error}"),
-            StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
-        }
-    }
+/// What a start begins with.
+pub struct Start {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Snapshot,
+    pub own: Own,
+    /// The process that serves until this one is ready.
+    pub takeover: Option<Takeover>,
 }
 
 /// Everything that needs the rights the process was started with, done.
@@ -72,29 +72,28 @@ pub struct Prepared {
     path: PathBuf,
     meant: Meant,
     snapshot: Arc<Snapshot>,
+    own: Own,
     admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    /// What was used of what the other process has given, by its place there.
+    adopted: Vec<usize>,
     log: Writer,
     connections_max: usize,
 }
 
-/// Binds, opens, and gives up privileges. No thread exists before this returns.
-pub fn prepare(path: &Path, meant: Meant, snapshot: Snapshot) -> Result<Prepared, StartError> {
+/// Binds, opens, and gives up privileges. No thread exists before this returns. Where another process serves, it hears why
+/// this one cannot.
+pub fn prepare(start: Start) -> Result<Prepared, StartError> {
+    let Start { path, meant, snapshot, own, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
-    let files = propylon_sys::raise_files_limit();
-    let workers = worker_count(&config);
-    let bound = sockets::bind(&config, workers, &[]).map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
-    sockets::announce(&config, &bound, &[]);
-    let snapshot = snapshot.bound(bound);
-    let admin = config.admin.as_ref().map(bind_admin).transpose()?;
-    let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
-    if let Some(user) = &config.process.user {
-        let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
-        log::info!("running as {account:?}");
-    }
-    // A request needs a file on each side; a client that is idle needs one.
-    let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
-    let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
-    Ok(Prepared { path: path.to_owned(), meant, snapshot: Arc::new(snapshot), admin, log, connections_max })
+    let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
+        let failure = Failure { reason: "start", what: error.to_string() };
+        takeover.iter().for_each(|takeover| takeover.give_up(&failure));
+    });
+    let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
+    let snapshot = Arc::new(snapshot.bound(bound));
+    Ok(Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max })
 }
 
 /// Threads that will serve.
@@ -102,22 +101,6 @@ pub fn worker_count(config: &Config) -> usize {
     match config.process.workers {
         Workers::Auto => propylon_sys::allowed_cores().len().max(1),
         Workers::Count(count) => count.get().into(),
-    }
-}
-
-fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
-    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
-    match &admin.bind {
-        AdminBind::Tcp(address) => {
-            let socket = propylon_sys::listen(*address, ListenOptions::default()).map_err(fail)?;
-            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
-            Ok(AdminSocket::Tcp(socket))
-        }
-        AdminBind::Unix(path) => {
-            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
-            log::info!("admin at {}", admin.bind);
-            Ok(AdminSocket::Unix(socket))
-        }
     }
 }
 
@@ -130,9 +113,9 @@ pub enum Outcome {
     CutOff(u64),
 }
 
-/// Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once.
+/// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, meant, snapshot, admin, log, connections_max } = prepared;
+    let Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max } = prepared;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -141,14 +124,19 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         .enable_time()
         .build_local(LocalOptions::default())
         .map_err(StartError::Threads)?;
-    let (phase, watched) = watch::channel(Phase::Serving);
-    let (publish, published) = watch::channel(Arc::new(Publication::new(Arc::clone(&snapshot))));
+    let first = if takeover.is_some() { Phase::Waiting } else { Phase::Serving };
+    let (phase, watched) = watch::channel(first);
+    let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
+    let (publish, published) = watch::channel(Arc::clone(&publication));
     let log = log.start().map_err(StartError::Threads)?;
     let batching = batches::start(snapshot.config.process.batch);
     let cores = propylon_sys::allowed_cores();
     let shared = Arc::new(Shared::new(snapshot.config.process.connections_per_source));
+    let (mut exporter, mut outboxes) = Exporter::new(published.clone(), workers);
+    exporter.start_if_needed(&snapshot);
     let mut threads = Vec::new();
     for index in 0..workers {
+        let Some(spans) = outboxes.pop() else { unreachable!("one for each") };
         let assignment = Assignment {
             index,
             pin: (!cores.is_empty()).then(|| cores[index % cores.len()]),
@@ -156,6 +144,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             column: Store::column(&store, index),
             telemetry: Arc::clone(&telemetry),
             log: log.sheet(),
+            spans,
             shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
@@ -167,27 +156,57 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     reload::start_resolver(&snapshot, 0);
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
+    // Here and not before: folders are to be this account's, and what listens can answer.
+    let orders = Arc::new(acme::keeper());
+    orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
     let watch = Watch::new(shared, snapshot.config.process.memory_limit);
-    let admin_bind = snapshot.config.admin.as_ref().map(|admin| admin.bind.clone());
-    let start = Start { path, meant, snapshot, publish: publish.clone(), admin };
-    let log_failures = log.failures();
-    let main = Main { watch, batching, store, telemetry, phase, _publish: publish, log_failures };
-    let outcome = runtime.block_on(main.watch(start, threads)).map_err(StartError::Threads)?;
-    if let Some(AdminBind::Unix(path)) = admin_bind {
-        // A successor would remove it as well.
-        let _ = std::fs::remove_file(path);
-    }
+    let main = Main {
+        watch,
+        batching,
+        store,
+        telemetry,
+        phase,
+        _publish: publish.clone(),
+        log_failures: log.failures(),
+        exporter,
+        handover: None,
+        predecessors: Predecessors::default(),
+    };
+    let config = Arc::clone(&snapshot.config);
+    let beginning = Beginning { path, meant, snapshot, orders, publish };
+    let scene = Scene { beginning, own, admin, upgrade, takeover, adopted, publication };
+    let (outcome, kept, exporter) = runtime.block_on(main.watch(scene, threads))?;
+    exporter.finish(SPANS_PATIENCE);
+    clear_away(&config, kept);
     log.finish(LOG_PATIENCE);
     Ok(outcome)
 }
 
-/// What the keeper of the configuration begins with, and where it is asked for changes.
-struct Start {
-    path: PathBuf,
-    meant: Meant,
-    snapshot: Arc<Snapshot>,
-    publish: watch::Sender<Arc<Publication>>,
+/// Removes the files of Unix sockets that nobody answers at any more.
+fn clear_away(config: &Config, kept: Kept) {
+    if let Some(AdminBind::Unix(path)) = config.admin.as_ref().map(|admin| &admin.bind)
+        && !kept.admin
+    {
+        // A successor would remove it as well.
+        let _ = std::fs::remove_file(path);
+    }
+    if let Some(socket) = &config.process.upgrade_socket
+        && !kept.upgrade
+    {
+        let _ = std::fs::remove_file(&socket.path);
+    }
+}
+
+/// What the main thread begins with beside its own.
+struct Scene {
+    beginning: Beginning,
+    own: Own,
     admin: Option<AdminSocket>,
+    upgrade: Option<OwnedFd>,
+    takeover: Option<Takeover>,
+    adopted: Vec<usize>,
+    /// What the workers begin with.
+    publication: Arc<Publication>,
 }
 
 /// The main thread's own work.
@@ -201,30 +220,38 @@ struct Main {
     phase: watch::Sender<Phase>,
     /// Writes of the access log that failed, counted by its thread.
     log_failures: Arc<AtomicU64>,
+    exporter: Exporter,
+    /// Where there is an upgrade socket.
+    handover: Option<Handover>,
+    predecessors: Predecessors,
+}
+
+/// What has been begun beside the workers.
+struct Begun {
+    keeper: JoinHandleLocal<()>,
+    shown: Rc<RefCell<Shown>>,
+    door: Option<AdminDoor>,
+    orders: Arc<Orders>,
 }
 
 impl Main {
-    async fn watch(mut self, start: Start, threads: Vec<JoinHandle<io::Result<()>>>) -> io::Result<Outcome> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let Start { path, meant, snapshot, publish, admin } = start;
-        let health = Health::start(&snapshot, &self.store, &self.telemetry);
-        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
-        let keeper = Keeper::new(path, meant, snapshot, publish, health.clone(), telemetry, store);
-        let shown = keeper.shown();
-        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
-        if let Some(socket) = admin {
-            let view = admin::View {
-                store: Arc::clone(&self.store),
-                shown: Rc::clone(&shown),
-                health,
-                telemetry: Arc::clone(&self.telemetry),
-                started: Instant::now(),
-            };
-            admin::start(socket, view, asks)?;
-        }
-        let hangup = signal(SignalKind::hangup())?;
-        let mut user = signal(SignalKind::user_defined1())?;
+    async fn watch(mut self, scene: Scene, threads: Threads) -> Result<(Outcome, Kept, Exporter), StartError> {
+        let heed = |kind| signal(kind).map_err(StartError::Threads);
+        let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
+        let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
+        let mut second_user = heed(SignalKind::user_defined2())?;
+        let begun = tokio::select! {
+            begun = self.begin(scene, hangup, threads.len()) => begun,
+            () = ends.heard() => Err(StartError::Stopped),
+        };
+        let Begun { mut keeper, shown, door, orders } = match begun {
+            Ok(begun) => begun,
+            Err(error) => {
+                let _ = self.phase.send(Phase::Stopping);
+                join(threads);
+                return Err(error);
+            }
+        };
         // Not before the signals are heeded: whoever waits for this line may send one at once.
         let workers = threads.len();
         log::info!(
@@ -232,38 +259,166 @@ impl Main {
             env!("CARGO_PKG_VERSION"),
             if workers == 1 { "" } else { "s" }
         );
+        service::ready(workers, shown.borrow().snapshot.generation);
+        let mut watchdog = Watchdog::start();
+        let mut barks = interval(watchdog.as_ref().map_or(NO_WATCHDOG, Watchdog::every));
+        barks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = 0;
-        let mut keeper = spawn_local(keeper.keep(hangup, asked));
-        loop {
+        let mut exports_seen = ExportCounts::default();
+        let end = loop {
             tokio::select! {
-                () = heard(&mut terminate, &mut interrupt) => break,
+                () = ends.heard() => break Phase::Draining,
+                () = succeeded(self.handover.as_ref()) => break Phase::Succeeded,
                 _ = &mut keeper => {
                     log::error!("nobody looks after the configuration any more; stopping");
-                    break;
+                    break Phase::Draining;
                 }
                 // Without a handler it would end the process.
                 _ = user.recv() => log::info!("SIGUSR1: nothing to do, a log file that was moved is opened anew by itself"),
+                _ = second_user.recv() => self.upgrade(),
                 _ = looks.tick() => self.watch.look(&self.column(), &self.telemetry.shortage),
+                _ = barks.tick(), if watchdog.is_some() => {
+                    watchdog.iter_mut().for_each(|dog| dog.look(&self.store, self.telemetry.process.ticks));
+                }
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
                     let snapshot = Arc::clone(&shown.borrow().snapshot);
+                    self.exporter.start_if_needed(&snapshot);
+                    exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
                     self.report_kernels();
                     self.report_lookups(&snapshot);
+                    self.report_predecessors();
                 }
                 () = any_finished(&threads) => {
                     log::error!("a worker has ended by itself; stopping");
-                    break;
+                    break Phase::Draining;
                 }
             }
-        }
+        };
         // No changes any more.
         keeper.abort();
+        let kept = self.handover.as_ref().and_then(Handover::kept).unwrap_or_default();
+        if kept.admin {
+            door.into_iter().for_each(AdminDoor::close);
+        }
         let limit = shown.borrow().snapshot.config.process.drain_timeout;
-        Ok(self.drain(limit, &mut terminate, &mut interrupt, threads).await)
+        // Whoever comes after orders what is wanted; not both.
+        if let Err(error) = orders.configure(Vec::new()) {
+            log::warn!("orders of certificates go on: {error}");
+        }
+        let outcome = self.drain(end, limit, &mut ends, &mut second_user, threads).await;
+        Ok((outcome, kept, self.exporter))
+    }
+
+    /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
+    async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
+        let Scene { beginning, own, admin, upgrade, mut takeover, adopted, publication } = scene;
+        let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
+        let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
+        let health = Health::start(&snapshot, &self.store, &self.telemetry, &known);
+        let mut upgrades = 0;
+        if let Some(takeover) = takeover {
+            upgrades = takeover.estate.upgrades + 1;
+            self.take_over(takeover, &adopted, &snapshot, &publication, workers).await?;
+        }
+        self.column().add(self.telemetry.upgrades.upgrades, upgrades);
+        for bound in snapshot.sockets.iter() {
+            if let Err(error) = bound.settle() {
+                log::warn!("{}: its deferred accepts cannot be set: {error}", bound.address);
+            }
+        }
+        let config = Arc::clone(&snapshot.config);
+        let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
+        let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
+        let (shown, troubles) = (keeper.shown(), keeper.troubles());
+        if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
+            let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
+                Some((config.admin.as_ref()?.bind.to_string(), socket.another().ok()?))
+            };
+            let property = Property {
+                shown: Rc::clone(&shown),
+                store: Arc::clone(&self.store),
+                telemetry: Arc::clone(&self.telemetry),
+                health: health.clone(),
+                own,
+                admin: admin.as_ref().and_then(another),
+                path: wanted.path.clone(),
+                socket,
+                predecessors: self.predecessors.clone(),
+                upgrades,
+            };
+            self.handover = Some(Handover::start(property).map_err(StartError::Threads)?);
+        }
+        let (asks, asked) = mpsc::channel(admin::CHANGES_WAITING_MAX);
+        let view = admin::View {
+            store: Arc::clone(&self.store),
+            shown: Rc::clone(&shown),
+            orders: Arc::clone(&orders),
+            health,
+            telemetry: Arc::clone(&self.telemetry),
+            started: Instant::now(),
+            memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
+            troubles,
+            handover: self.handover.clone(),
+        };
+        let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
+        let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
+        Ok(Begun { keeper, shown, door, orders })
+    }
+
+    async fn take_over(
+        &mut self,
+        mut takeover: Takeover,
+        adopted: &[usize],
+        snapshot: &Snapshot,
+        publication: &Publication,
+        workers: usize,
+    ) -> Result<(), StartError> {
+        if timeout(WORKERS_WAIT, publication.adopted_by(workers)).await.is_err() {
+            let what = format!("not every worker was ready within {} s", WORKERS_WAIT.as_secs());
+            let failure = Failure { reason: "start", what };
+            takeover.give_up(&failure);
+            return Err(StartError::Upgrade(failure));
+        }
+        let earlier = std::mem::take(&mut takeover.estate.predecessors);
+        let begin = || {
+            let _ = self.phase.send(Phase::Serving);
+        };
+        let predecessor = takeover.complete(adopted, &snapshot.profiles, begin).await;
+        let predecessor = predecessor.map_err(StartError::Upgrade)?;
+        for (description, file) in earlier {
+            match upgrade::listen_to(file) {
+                Ok(channel) => self.predecessors.follow(description, channel),
+                Err(error) => log::warn!("process {} drains unheard: {error}", description.pid),
+            }
+        }
+        if let Some((description, channel)) = predecessor {
+            log::info!("upgrade: this process serves; process {} drains", description.pid);
+            self.predecessors.follow(description, channel);
+        }
+        Ok(())
+    }
+
+    /// SIGUSR2.
+    fn upgrade(&self) {
+        match &self.handover {
+            Some(handover) => handover.upgrade_by_signal(),
+            None => {
+                log::error!("SIGUSR2: without process.upgrade_socket nobody can take over; set it, and restart once")
+            }
+        }
+    }
+
+    fn report_predecessors(&self) {
+        let (sum, column, metrics) = (self.predecessors.sum(), self.column(), &self.telemetry.upgrades);
+        column.set(metrics.predecessors, sum.processes as i64);
+        column.set(metrics.predecessor_connections, sum.connections as i64);
+        column.set(metrics.predecessor_requests, sum.requests as i64);
+        column.set(metrics.predecessor_age, sum.oldest.as_secs() as i64);
     }
 
     /// This thread's own: the last.
@@ -301,36 +456,42 @@ impl Main {
         failures
     }
 
+    /// As with the log.
+    fn report_exports(&self, seen: ExportCounts) -> ExportCounts {
+        let counts = self.exporter.counts();
+        self.telemetry.traces.report(&self.column(), counts, seen);
+        counts
+    }
+
     async fn drain(
         &self,
+        how: Phase,
         limit: Duration,
-        terminate: &mut Signal,
-        interrupt: &mut Signal,
-        threads: Vec<JoinHandle<io::Result<()>>>,
+        ends: &mut Ends,
+        second_user: &mut Signal,
+        threads: Threads,
     ) -> Outcome {
         let started = Instant::now();
         self.column().set(self.telemetry.process.draining, 1);
-        let _ = self.phase.send(Phase::Draining);
+        let _ = self.phase.send(how);
         self.report("draining", limit);
+        if how != Phase::Succeeded {
+            service::stopping(self.telemetry.open(&self.store).0);
+        }
         let mut reports = interval(DRAIN_REPORT);
         reports.tick().await;
         loop {
             tokio::select! {
                 () = all_finished(&threads) => break,
                 () = sleep(limit.saturating_sub(started.elapsed())) => break,
-                () = heard(terminate, interrupt) => break,
+                () = ends.heard() => break,
+                _ = second_user.recv() => log::error!("SIGUSR2: this process drains, and has nothing to hand over"),
                 _ = reports.tick() => self.report("still draining", limit.saturating_sub(started.elapsed())),
             }
         }
-        let (_, left) = self.open();
+        let (_, left) = self.telemetry.open(&self.store);
         let _ = self.phase.send(Phase::Stopping);
-        for thread in threads {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => log::error!("a worker failed: {error}"),
-                Err(_) => log::error!("a worker panicked"),
-            }
-        }
+        join(threads);
         match left {
             0 => {
                 log::info!("drained in {:.1} s", started.elapsed().as_secs_f64());
@@ -344,25 +505,41 @@ impl Main {
     }
 
     fn report(&self, what: &str, left: Duration) {
-        let (connections, requests) = self.open();
+        let (connections, requests) = self.telemetry.open(&self.store);
         let left = left.as_secs_f64();
         log::info!("{what}: {connections} connections open, {requests} requests in progress, {left:.0} s left");
     }
+}
 
-    /// Client connections and requests in progress.
-    fn open(&self) -> (u64, u64) {
-        let sum = |gauge: fn(&crate::telemetry::ListenerMetrics) -> propylon_metrics::Gauge| {
-            let levels = self.telemetry.listeners.iter().map(|listener| self.store.level(gauge(listener)));
-            levels.sum::<i64>().max(0) as u64
-        };
-        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
+/// The signals that end the process.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    async fn heard(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }
 
-async fn heard(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+fn join(threads: Threads) {
+    for thread in threads {
+        match thread.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => log::error!("a worker failed: {error}"),
+            Err(_) => log::error!("a worker panicked"),
+        }
+    }
+}
+
+async fn succeeded(handover: Option<&Handover>) {
+    match handover {
+        Some(handover) => handover.succeeded().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 use propylon_config::{Action, BackendId, Redirect, Respond};
 
 use crate::access_log::{Durations, Record, TlsFields};
+use crate::acme;
 use crate::attempt;
 use crate::buffer::Buffer;
 use crate::client_side::ClientSide;
@@ -16,6 +17,7 @@ use crate::http1::{
     self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
 };
 use crate::snapshot::{CoreSnapshot, alpn_name};
+use crate::trace::{self, Moment, Trace};
 
 /// A request in progress and what is noted of it. Reused, so that a request allocates nothing of its own.
 pub struct Request {
@@ -26,6 +28,7 @@ pub struct Request {
     pub started: Instant,
     /// Part of the body has left the inbox: where the next request begins is known to the upload alone.
     pub body_begun: bool,
+    pub trace: Trace,
     pub note: Note,
 }
 
@@ -59,6 +62,7 @@ impl Default for Request {
             response: ResponseHead::default(),
             started: Instant::now(),
             body_begun: false,
+            trace: Trace::Off,
             note: Note::default(),
         }
     }
@@ -71,6 +75,7 @@ impl Request {
         self.text.clear();
         self.started = now;
         self.body_begun = false;
+        self.trace = Trace::Off;
         self.note = Note::default();
     }
 
@@ -92,6 +97,7 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     core.requests.set(core.requests.get() + 1);
     core.metrics.raise(metrics.in_progress);
     let in_progress = InProgress { core: Rc::clone(&core), listener: client.listener() };
+    begin_trace(&core, request);
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
@@ -105,6 +111,16 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     drop(in_progress);
     account(client, request, &snapshot);
     after
+}
+
+/// Where requests are traced.
+fn begin_trace(core: &Core, request: &mut Request) {
+    if let Some(tracer) = core.tracer.borrow_mut().as_mut() {
+        let (started, now) = (request.started, core.timers.now());
+        let (trace, decision) = tracer.begin(&mut request.head, &request.text, || Moment::past(started), now);
+        request.trace = trace;
+        core.metrics.increment(core.telemetry.traces.decisions(decision));
+    }
 }
 
 /// Keeps the count of requests in progress right, also when the request is dropped half-way.
@@ -136,11 +152,21 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     let listener = snapshot.listener(client.listener());
     let path = head.path(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
-        let draining = client.core().draining.get();
+        // Whoever watches us from outside has the successor in mind as well.
+        let draining = client.core().hurries();
         let answer = match draining {
             false => Answer { body: "ok\n", ..Answer::plain(200) },
             true => Answer { body: "draining\n", ..Answer::plain(503) },
         };
+        return Decision::Answered(answer_here(client, request, &answer));
+    }
+    // An authority asks in plaintext; where it is led to TLS by a redirect, that is another's doing.
+    if listener.tls.is_none()
+        && matches!(head.method, Method::Get | Method::Head)
+        && let Some(body) = acme::answer(path)
+    {
+        client.core().metrics.increment(client.core().telemetry.acme.http);
+        let answer = Answer { content_type: "application/octet-stream", body: &body, ..Answer::plain(200) };
         return Decision::Answered(answer_here(client, request, &answer));
     }
     let mut scratch = [0; HOST_BYTES_MAX];
@@ -155,6 +181,11 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         return Decision::Answered(answer_error(client, request, 403, "client-certificate-required"));
     }
     match route.map(|route| &route.action) {
+        // A connection that is shared among names may be the wrong one for this: another leads elsewhere, perhaps.
+        None if matches!(client, ClientSide::Http2(_)) && !snapshot.serves(client.listener(), host) => {
+            request.note.fault = Some("misdirected");
+            Decision::Answered(answer_error(client, request, 421, "misdirected"))
+        }
         None => {
             request.note.fault = Some("no-route");
             Decision::Answered(answer_error(client, request, 404, "no-route"))
@@ -357,6 +388,8 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         core.metrics.increment(*counter);
     }
     let handshake = client.take_handshake_us().map(u64::from);
+    trace::finish(client, request, snapshot, handshake);
+    let note = &request.note;
     let mut log = core.log.borrow_mut();
     if !log.is_on() {
         return;
@@ -411,6 +444,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         reused: note.reused,
         tls: tls.as_ref(),
         fault: note.fault,
+        trace: request.trace.id(),
     });
     drop(log);
     if handshake.is_some()

@@ -6,7 +6,8 @@
 
 mod grpc;
 mod http;
-mod line;
+mod http2;
+pub(crate) mod line;
 pub mod probe;
 
 use std::cell::RefCell;
@@ -16,18 +17,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress};
+use propylon_config::{Backend, HealthCheck, ProbeKind, ServerAddress, ServerProtocol};
 use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::admin::effective;
 use crate::names::Names;
+use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
-use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry};
+use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
 
 pub use probe::RESULTS;
@@ -91,7 +94,7 @@ struct Watched {
 #[derive(Default)]
 struct Known {
     /// All its addresses.
-    addresses: Vec<SocketAddr>,
+    targets: Vec<Target>,
     /// Those of them that did not answer their last probe.
     silent: Vec<SocketAddr>,
     /// Outcomes that have been looked at.
@@ -101,9 +104,37 @@ struct Known {
     lookup: Option<String>,
 }
 
+/// What probes have found out about a server, for a process that succeeds this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownServer {
+    backend: String,
+    /// As it is written.
+    server: String,
+    /// Why it is down, if it is.
+    down: Option<String>,
+}
+
+impl KnownServer {
+    pub fn to_json(&self) -> Value {
+        json!({ "backend": self.backend, "server": self.server, "down": self.down })
+    }
+
+    /// None where it is no such thing.
+    pub fn from_json(value: &Value) -> Option<KnownServer> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Some(KnownServer {
+            backend: text(&value["backend"])?,
+            server: text(&value["server"])?,
+            down: text(&value["down"]),
+        })
+    }
+}
+
 /// A server's state for people.
 pub struct State {
     pub verdict: Verdict,
+    /// Requests may go there.
+    pub admitted: bool,
     pub since: SystemTime,
     /// The end of an ejection.
     pub until: Option<SystemTime>,
@@ -112,10 +143,17 @@ pub struct State {
 }
 
 impl Health {
-    /// Starts to watch, on the current runtime, which is the main thread's.
-    pub fn start(snapshot: &Arc<Snapshot>, store: &Arc<Store>, telemetry: &Arc<Telemetry>) -> Health {
+    /// Starts to watch, on the current runtime, which is the main thread's. What is `known` already need not be found out
+    /// before requests come.
+    pub fn start(
+        snapshot: &Arc<Snapshot>,
+        store: &Arc<Store>,
+        telemetry: &Arc<Telemetry>,
+        known: &[KnownServer],
+    ) -> Health {
         let (began, began_at) = (Instant::now(), SystemTime::now());
-        let board = Board::new(snapshot, store, telemetry, began, began_at);
+        let mut board = Board::new(snapshot, store, telemetry, began, began_at);
+        board.inherit(known);
         let health = Health(Rc::new(Room {
             board: RefCell::new(Rc::new(board)),
             tasks: RefCell::default(),
@@ -135,6 +173,23 @@ impl Health {
         board.take_over(&old);
         *self.0.board.borrow_mut() = Rc::new(board);
         self.begin(Some(&old));
+    }
+
+    /// What is known of servers that are probed.
+    pub fn hand_over(&self) -> Vec<KnownServer> {
+        let board = self.board();
+        let backends = board.backends.borrow();
+        let mut all = Vec::new();
+        for (place, backend) in board.snapshot.config.live_backends() {
+            for (server, configured) in backend.live_servers() {
+                let down = match backends[place].servers.found(server) {
+                    None => continue,
+                    Some(found) => found.err().map(|reason| reason.to_string()),
+                };
+                all.push(KnownServer { backend: backend.name.clone(), server: server_label(configured), down });
+            }
+        }
+        all
     }
 
     fn board(&self) -> Rc<Board> {
@@ -182,7 +237,13 @@ impl Health {
         let (verdict, since) = backends[backend].servers.verdict(server);
         let until = if let Verdict::Ejected { until, .. } = verdict { Some(board.time(*until)) } else { None };
         let lookup_failed = backends[backend].known[server].lookup.clone();
-        State { verdict: verdict.clone(), since: board.time(since), until, lookup_failed }
+        let admitted = backends[backend].servers.admits(server);
+        State { verdict: verdict.clone(), admitted, since: board.time(since), until, lookup_failed }
+    }
+
+    /// Whether verdicts on a backend's servers are not believed, for too few of them being up.
+    pub fn is_panic(&self, backend: usize) -> bool {
+        self.board().backends.borrow()[backend].servers.is_panic()
     }
 
     /// Probes a server for as long as it is there and probed like this.
@@ -192,9 +253,9 @@ impl Health {
             let Some(check) = &board.snapshot.config.backends[backend].health else { return };
             let every = check.interval.as_millis() as u64;
             let began = tokio::time::Instant::now();
-            let addresses = board.backends.borrow()[backend].known[server].addresses.clone();
+            let targets = board.backends.borrow()[backend].known[server].targets.clone();
             let mut probes = JoinSet::new();
-            for address in addresses {
+            for Target { address, .. } in targets {
                 let (health, board) = (self.clone(), Rc::clone(&board));
                 probes.spawn_local(async move { (address, health.ask(&board, backend, server, address).await) });
             }
@@ -213,7 +274,7 @@ impl Health {
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
-        let found = probe(check, address, &host, secure).await;
+        let found = probe(check, config.protocol, address, &host, secure).await;
         let word = found.as_ref().map_or_else(|failure| failure.word, |()| SUCCESS);
         let place = RESULTS.iter().position(|known| *known == word);
         if let (Some(place), Some(probes)) = (place, board.metrics(backend, server).probes.get()) {
@@ -247,7 +308,7 @@ impl Health {
             let found = names.look_up(&question).await;
             wait = match found {
                 Ok(found) => {
-                    self.board().found(backend, server, found.addresses);
+                    self.board().found(backend, server, found.targets);
                     found.valid
                 }
                 Err(error) => {
@@ -263,16 +324,19 @@ impl Known {
     /// What went before is nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
-        Known { addresses: server.notice.addresses().to_vec(), successes, failures, ..Known::default() }
+        Known { targets: server.notice.targets(), successes, failures, ..Known::default() }
     }
 }
 
 fn connector((backend, upstream): (&Backend, &Option<Arc<UpstreamProfile>>)) -> Option<Connector> {
-    let alpn: &[&[u8]] = match &backend.health.as_ref()?.kind {
+    let check = backend.health.as_ref()?;
+    let alpn: &[&[u8]] = match &check.kind {
         ProbeKind::Grpc { .. } => &[b"h2"],
-        // Probes are HTTP/1.1, whatever requests are.
-        ProbeKind::Http(_) => &[b"http/1.1"],
-        ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
+        // A port of its own may be another server's.
+        ProbeKind::Http(_) if backend.protocol == ServerProtocol::Http2 && check.port.is_some() => {
+            &[b"h2", b"http/1.1"]
+        }
+        ProbeKind::Http(_) | ProbeKind::Tcp | ProbeKind::Tls => server_alpn(backend),
     };
     Some(upstream.as_ref()?.connector_for(alpn))
 }
@@ -291,7 +355,11 @@ fn rules(backend: &Backend) -> Rules {
         ejection_max: outlier.ejection_max.as_millis() as u64,
         ejected_percent_max: outlier.ejected_percent_max,
     };
-    Rules { probes: backend.health.as_ref().map(probes), outliers: backend.outlier.as_ref().map(outliers) }
+    Rules {
+        probes: backend.health.as_ref().map(probes),
+        outliers: backend.outlier.as_ref().map(outliers),
+        min_healthy_percent: backend.min_healthy,
+    }
 }
 
 impl Board {
@@ -321,6 +389,19 @@ impl Board {
             began_at,
             connectors: config.backends.iter().zip(&snapshot.upstreams).map(connector).collect(),
             backends: RefCell::new(config.backends.iter().zip(&snapshot.servers).enumerate().map(watched).collect()),
+        }
+    }
+
+    /// What another process has found out.
+    fn inherit(&mut self, known: &[KnownServer]) {
+        for (place, backend) in self.snapshot.config.live_backends() {
+            let servers = &mut self.backends.get_mut()[place].servers;
+            for (server, configured) in backend.live_servers() {
+                let label = server_label(configured);
+                if let Some(known) = known.iter().find(|known| known.backend == backend.name && known.server == label) {
+                    servers.inherit(server, known.down.as_deref().map(Into::into));
+                }
+            }
         }
     }
 
@@ -380,6 +461,7 @@ impl Board {
         self.change(backend, |servers, now| {
             for (server, configured) in self.snapshot.config.backends[backend].live_servers() {
                 servers.set_drain(server, configured.drain.map(|by| by.reason().into()));
+                servers.set_backup(server, configured.backup);
             }
             servers.review(now)
         });
@@ -388,7 +470,7 @@ impl Board {
     /// Tells the cores and the metrics how it stands with a server.
     fn announce(&self, backend: usize, server: usize) {
         let open = self.backends.borrow()[backend].servers.verdict(server).0.is_open();
-        self.snapshot.servers[backend][server].notice.set_open(open);
+        self.set_door(backend, server);
         self.column().set(self.metrics(backend, server).up, i64::from(open));
         self.publish_addresses(backend, server);
     }
@@ -430,16 +512,16 @@ impl Board {
         self.change(backend, Servers::tick);
     }
 
-    fn found(&self, backend: usize, server: usize, addresses: Vec<SocketAddr>) {
+    fn found(&self, backend: usize, server: usize, targets: Vec<Target>) {
         let place = self.place(backend, server);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.take().is_some() {
             log::info!("{place}: its name is found again");
         }
-        if known.addresses != addresses {
-            log::info!("{place} is now at {}", listed(&addresses));
-            known.addresses = addresses;
+        if known.targets != targets {
+            log::info!("{place} is now at {}", listed(&targets));
+            known.targets = targets;
             drop(backends);
             self.publish_addresses(backend, server);
         }
@@ -450,21 +532,29 @@ impl Board {
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.is_none() {
-            let kept = listed(&known.addresses);
+            let kept = listed(&known.targets);
             log::warn!("{}: its name cannot be looked up: {error}; it stays at {kept}", self.place(backend, server));
         }
         known.lookup = Some(error);
     }
 
-    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are.
+    /// Tells the cores where a server is: at all its addresses but the silent ones, unless all are. Where somebody asks them, those
+    /// that stand in are told of only while no better one answers, so that nobody stays with them for longer.
     fn publish_addresses(&self, backend: usize, server: usize) {
         let backends = self.backends.borrow();
-        let Known { addresses, silent, .. } = &backends[backend].known[server];
-        let answering: Vec<SocketAddr> =
-            addresses.iter().copied().filter(|address| !silent.contains(address)).collect();
-        let published = if answering.is_empty() { addresses.clone() } else { answering };
-        self.column().set(self.metrics(backend, server).addresses, published.len() as i64);
-        self.snapshot.servers[backend][server].notice.set_addresses(published);
+        let Known { targets, silent, .. } = &backends[backend].known[server];
+        let answering = targets.iter().filter(|target| !silent.contains(&target.address)).copied();
+        let mut published: Vec<Target> = answering.collect();
+        if published.is_empty() {
+            published.clone_from(targets);
+        } else if self.snapshot.config.backends[backend].health.is_some() {
+            let first = published.iter().map(|target| target.priority).min();
+            published.retain(|target| Some(target.priority) == first);
+        }
+        let first = published.iter().map(|target| target.priority).min();
+        let in_turn = published.iter().filter(|target| Some(target.priority) == first).count();
+        self.column().set(self.metrics(backend, server).addresses, in_turn as i64);
+        self.snapshot.servers[backend][server].notice.set_targets(published);
     }
 
     /// Lets the policy judge, and tells everybody what is different.
@@ -472,11 +562,13 @@ impl Board {
         let now = self.began.elapsed().as_millis() as u64;
         let mut backends = self.backends.borrow_mut();
         let servers = &mut backends[backend].servers;
+        let panicked = servers.is_panic();
         let changes = judge(servers, now);
+        let panics = servers.is_panic();
         let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {
-            self.snapshot.servers[backend][server].notice.set_open(to.is_open());
+            self.set_door(backend, server);
             let (column, metrics) = (self.column(), self.metrics(backend, server));
             column.set(metrics.up, i64::from(to.is_open()));
             column.increment(metrics.changes);
@@ -494,6 +586,38 @@ impl Board {
                     log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }
+        }
+        if panics != panicked {
+            self.tell_panic(backend, panics, (open, all));
+        }
+    }
+
+    /// Lets requests to a server, or keeps them away.
+    fn set_door(&self, backend: usize, server: usize) {
+        let servers = &self.backends.borrow()[backend].servers;
+        let door = match (servers.verdict(server).0.is_open(), servers.admits(server)) {
+            (true, _) => Door::Open,
+            (false, true) => Door::Ajar,
+            (false, false) => Door::Closed,
+        };
+        self.snapshot.servers[backend][server].notice.set_door(door);
+    }
+
+    /// The verdicts are not believed from now on, or are again.
+    fn tell_panic(&self, backend: usize, panic: bool, (open, all): (usize, usize)) {
+        let configured = &self.snapshot.config.backends[backend];
+        let (column, metrics) = (self.column(), &self.telemetry.backends[backend]);
+        column.set(metrics.panic, i64::from(panic));
+        configured.live_servers().for_each(|(server, _)| self.set_door(backend, server));
+        let (name, percent) = (&configured.name, configured.min_healthy);
+        if panic {
+            column.increment(metrics.panics);
+            log::error!(
+                "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
+                 get requests as well"
+            );
+        } else {
+            log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");
         }
     }
 
@@ -516,8 +640,8 @@ impl Board {
     }
 }
 
-fn listed(addresses: &[SocketAddr]) -> String {
-    addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(", ")
+fn listed(targets: &[Target]) -> String {
+    targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 /// What a server is called in a request, without the port where it is HTTP's own (RFC 9110 §7.2).

@@ -17,8 +17,12 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::notice::Target;
+
 /// Addresses of one name that are used; more are left aside.
 pub const ADDRESSES_MAX: usize = 16;
+/// A record's weight in so many parts, that its host's addresses share.
+const WEIGHT_PARTS: u32 = 720;
 /// How long a lookup may take, all questions and repeats of it together.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(10);
 /// How long an answer of the system holds, which does not say.
@@ -34,7 +38,7 @@ pub struct Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// In order, without repeats; at least one, at most [`ADDRESSES_MAX`].
-    pub addresses: Vec<SocketAddr>,
+    pub targets: Vec<Target>,
     /// How long they are good, within the bounds of the configuration.
     pub valid: Duration,
 }
@@ -79,39 +83,46 @@ impl Names {
             return Ok(self.literal(question));
         }
         let asked = timeout(LOOKUP_PATIENCE, self.ask(question)).await;
-        let (mut addresses, valid) = asked.unwrap_or_else(|_| Err("no answer in time".into()))?;
-        addresses.sort_unstable();
-        addresses.dedup();
+        let (mut found, valid) = asked.unwrap_or_else(|_| Err("no answer in time".into()))?;
+        // The first choices first. One that is named twice is what it is named first.
+        found.sort_unstable();
+        let mut targets: Vec<Target> = Vec::new();
+        for target in found {
+            if !targets.iter().any(|known| known.address == target.address) {
+                targets.push(target);
+            }
+        }
         // Where the network has no way to one family, its addresses would fail in turn.
-        let reachable: Vec<SocketAddr> = addresses.iter().copied().filter(|address| has_route(*address)).collect();
-        let mut addresses = if reachable.is_empty() { addresses } else { reachable };
-        addresses.truncate(ADDRESSES_MAX);
-        match addresses.is_empty() {
+        let reachable: Vec<Target> = targets.iter().copied().filter(|target| has_route(target.address)).collect();
+        let mut targets = if reachable.is_empty() { targets } else { reachable };
+        targets.truncate(ADDRESSES_MAX);
+        match targets.is_empty() {
             true => Err("the name has no address".into()),
-            false => Ok(Found { addresses, valid: valid.clamp(self.config.ttl_min, self.config.ttl_max) }),
+            false => Ok(Found { targets, valid: valid.clamp(self.config.ttl_min, self.config.ttl_max) }),
         }
     }
 
     fn literal(&self, question: &ServerAddress) -> Found {
-        let addresses = if let ServerAddress::Ip(address) = question { vec![*address] } else { Vec::new() };
-        Found { addresses, valid: self.config.ttl_max }
+        let targets = if let ServerAddress::Ip(address) = question { vec![(*address).into()] } else { Vec::new() };
+        Found { targets, valid: self.config.ttl_max }
     }
 
-    async fn ask(&self, question: &ServerAddress) -> Result<(Vec<SocketAddr>, Duration), String> {
+    async fn ask(&self, question: &ServerAddress) -> Result<(Vec<Target>, Duration), String> {
         // Made for every lookup: so changes of the system's files need no restart, and nothing old is in its memory.
         let resolver = self.resolver();
         match question {
-            ServerAddress::Ip(address) => Ok((vec![*address], self.config.ttl_max)),
+            ServerAddress::Ip(address) => Ok((vec![(*address).into()], self.config.ttl_max)),
             ServerAddress::Srv { name } => service(&resolver?, name).await,
             ServerAddress::Name { host, port } => {
                 let found = match resolver {
                     Ok(resolver) => hosts(&resolver, host, *port).await,
                     Err(error) => Err(error),
                 };
-                match found {
+                let found = match found {
                     Err(error) if self.config.servers.is_empty() => system(host, *port).await.map_err(|_| error),
                     found => found,
-                }
+                };
+                found.map(|(addresses, valid)| (addresses.into_iter().map(Target::from).collect(), valid))
             }
         }
     }
@@ -143,32 +154,37 @@ async fn hosts(resolver: &TokioResolver, host: &str, port: u16) -> Result<(Vec<S
     Ok((found.iter().map(|ip| SocketAddr::new(ip, port)).collect(), valid))
 }
 
-/// The hosts and ports of a service: those of the first priority (RFC 2782). Weights are not heeded.
-async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<SocketAddr>, Duration), String> {
+/// The hosts and ports of a service, with their priorities and weights (RFC 2782): the first choices first, as many as are used.
+async fn service(resolver: &TokioResolver, name: &str) -> Result<(Vec<Target>, Duration), String> {
     let found = resolver.srv_lookup(format!("{name}.")).await.map_err(|error| error.to_string())?;
     let mut valid = found.valid_until().saturating_duration_since(Instant::now());
     let services = found.answers().iter().filter_map(|record| match &record.data {
         RData::SRV(service) => Some(service),
         _ => None,
     });
-    let services: Vec<&SRV> = services.collect();
-    let first = services.iter().map(|service| service.priority).min().ok_or("the name has no SRV record")?;
-    let (mut addresses, mut failed) = (Vec::new(), None);
-    for service in services.iter().filter(|service| service.priority == first).take(ADDRESSES_MAX) {
+    let mut services: Vec<&SRV> = services.collect();
+    services.sort_by_key(|service| service.priority);
+    let (mut targets, mut failed) = (Vec::new(), None);
+    for service in services.into_iter().take(ADDRESSES_MAX) {
         if service.target.is_root() {
             return Err("the service is decidedly not available there".into());
         }
         match hosts(resolver, &service.target.to_string(), service.port).await {
-            Ok((more, until)) => {
-                addresses.extend(more);
+            Ok((addresses, until)) => {
                 valid = valid.min(until);
+                // A host with several addresses has the weight of one.
+                let count = addresses.len().max(1) as u32;
+                let weight = u32::from(service.weight) * WEIGHT_PARTS / count;
+                let target = |address| Target { priority: service.priority, address, weight };
+                targets.extend(addresses.into_iter().map(target));
             }
             Err(error) => failed = Some(error),
         }
     }
-    match (addresses.is_empty(), failed) {
+    match (targets.is_empty(), failed) {
         (true, Some(error)) => Err(error),
-        _ => Ok((addresses, valid)),
+        (true, None) => Err("the name has no SRV record".into()),
+        _ => Ok((targets, valid)),
     }
 }
 

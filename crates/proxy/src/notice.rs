@@ -5,12 +5,30 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 
 /// After so many turns addresses that had failed are tried again.
 const TURNS_TO_RETRY: usize = 32;
+
+/// The heaviest target's turns in a round; others have their share of it, and one at least.
+const ROUND_TURNS_MAX: u32 = 100;
+
+/// One address that a server is at. Those of one priority are taken in turn, as often as their weights say; those of a higher
+/// number stand in for them (RFC 2782).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    pub priority: u16,
+    pub address: SocketAddr,
+    pub weight: u32,
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Target {
+        Target { priority: 0, address, weight: 1 }
+    }
+}
 
 /// How often any server of this process was closed or opened, so that a core that sees the same number as before need not look at
 /// each of its servers.
@@ -21,17 +39,75 @@ pub fn changes() -> u32 {
     CHANGES.load(Ordering::Acquire)
 }
 
+/// Whether requests may go to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Door {
+    Closed,
+    /// It is not fit, and as good as any: too few are, or what is thought of them is wrong.
+    Ajar,
+    Open,
+}
+
 pub struct Notice {
-    open: AtomicBool,
+    /// A [`Door`].
+    door: AtomicU8,
     /// Times that it was closed and opened again.
     reopened: AtomicU32,
-    addresses: ArcSwap<Vec<SocketAddr>>,
+    targets: ArcSwap<Targets>,
     /// Goes up when an address is gone, so that a connection knows when to ask whether it was its own.
     generation: AtomicU32,
     /// Whose turn it is, where there are several.
     turn: AtomicUsize,
     /// A bit for each address, by position, that has failed lately; they are tried last.
     failed: AtomicU32,
+}
+
+/// Where a server is, and in which order its addresses have their turns.
+#[derive(Debug)]
+pub struct Targets {
+    all: Vec<Target>,
+    /// Positions of the first priority, each as often as it is due in a round.
+    round: Box<[u8]>,
+}
+
+impl Targets {
+    fn new(all: Vec<Target>) -> Targets {
+        let first = all.iter().map(|target| target.priority).min();
+        let ordinary: Vec<(usize, u64)> = all
+            .iter()
+            .enumerate()
+            .filter(|(_, target)| Some(target.priority) == first)
+            .map(|(position, target)| (position, u64::from(target.weight)))
+            .collect();
+        let heaviest = ordinary.iter().map(|(_, weight)| *weight).max().unwrap_or(0).max(1);
+        let is_even = ordinary.iter().all(|(_, weight)| *weight == ordinary[0].1);
+        let turns = |weight: u64| match is_even {
+            true => 1,
+            // A weight of 0 is a small chance, not none (RFC 2782).
+            false => (weight * u64::from(ROUND_TURNS_MAX)).div_ceil(heaviest).max(1) as i64,
+        };
+        let due: Vec<i64> = ordinary.iter().map(|(_, weight)| turns(*weight)).collect();
+        let total: i64 = due.iter().sum();
+        // Smooth weighted round robin: nobody has all its turns in a row.
+        let mut credits = vec![0; due.len()];
+        let turn = |_| {
+            credits.iter_mut().zip(&due).for_each(|(credit, due)| *credit += due);
+            let next = (0..due.len()).max_by_key(|place| (credits[*place], std::cmp::Reverse(*place))).unwrap_or(0);
+            credits[next] -= total;
+            ordinary[next].0 as u8
+        };
+        let round = (0..total).map(turn).collect();
+        Targets { all, round }
+    }
+
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.all.iter().map(|target| target.address).collect()
+    }
+
+    fn has(&self, address: SocketAddr) -> bool {
+        self.all.iter().any(|target| target.address == address)
+    }
 }
 
 /// Where a connection leads, as far as it must be known later.
@@ -43,11 +119,11 @@ pub struct Way {
 
 impl Notice {
     /// An open server. There must be an address.
-    pub fn new(addresses: Vec<SocketAddr>) -> Notice {
-        assert!(!addresses.is_empty(), "a server without an address");
+    pub fn new(targets: Vec<Target>) -> Notice {
+        assert!(!targets.is_empty(), "a server without an address");
         Notice {
-            open: AtomicBool::new(true),
-            addresses: ArcSwap::from_pointee(addresses),
+            door: AtomicU8::new(Door::Open as u8),
+            targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
             reopened: AtomicU32::new(0),
@@ -57,14 +133,21 @@ impl Notice {
 
     /// Whether requests may go there, as far as the whole engine knows.
     pub fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+        self.door.load(Ordering::Relaxed) != Door::Closed as u8
     }
 
-    pub fn set_open(&self, open: bool) {
-        if self.open.swap(open, Ordering::Relaxed) == open {
+    /// Whether it is fit for them.
+    pub fn is_fit(&self) -> bool {
+        self.door.load(Ordering::Relaxed) == Door::Open as u8
+    }
+
+    pub fn set_door(&self, door: Door) {
+        let before = self.door.swap(door as u8, Ordering::Relaxed);
+        if before == door as u8 {
             return;
         }
-        if open {
+        // Who has had its share of the requests meanwhile is warm.
+        if before == Door::Closed as u8 && door == Door::Open {
             self.reopened.fetch_add(1, Ordering::Relaxed);
         }
         // After the others: who sees the new number sees them.
@@ -76,18 +159,23 @@ impl Notice {
         self.reopened.load(Ordering::Relaxed)
     }
 
-    pub fn addresses(&self) -> Arc<Vec<SocketAddr>> {
-        self.addresses.load_full()
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.targets.load().addresses()
+    }
+
+    pub fn targets(&self) -> Vec<Target> {
+        self.targets.load().all.clone()
     }
 
     /// New connections go to these. None of them: nothing changes. True if any is gone that was there.
-    pub fn set_addresses(&self, addresses: Vec<SocketAddr>) -> bool {
-        let before = self.addresses.load();
-        if addresses.is_empty() || **before == addresses {
+    pub fn set_targets(&self, targets: Vec<Target>) -> bool {
+        let before = self.targets.load();
+        if targets.is_empty() || before.all == targets {
             return false;
         }
-        let gone = before.iter().any(|address| !addresses.contains(address));
-        self.addresses.store(Arc::new(addresses));
+        let later = Targets::new(targets);
+        let gone = before.all.iter().any(|target| !later.has(target.address));
+        self.targets.store(Arc::new(later));
         self.failed.store(0, Ordering::Relaxed);
         if gone {
             // After the addresses: who sees the new number sees them.
@@ -99,21 +187,23 @@ impl Notice {
     /// Where a new connection may lead, the one whose turn it is first; at least one.
     pub fn ways(&self) -> impl ExactSizeIterator<Item = Way> + use<> {
         let generation = self.generation.load(Ordering::Acquire);
-        let addresses = self.addresses.load_full();
-        let count = addresses.len();
+        let targets = self.targets.load_full();
+        let count = targets.all.len();
         let turn = if count > 1 { self.turn.fetch_add(1, Ordering::Relaxed) } else { 0 };
         if count > 1 && turn.is_multiple_of(TURNS_TO_RETRY) {
             self.failed.store(0, Ordering::Relaxed);
         }
         let failed = self.failed.load(Ordering::Relaxed);
-        let mut order: Vec<usize> = (0..count).map(|step| turn.wrapping_add(step) % count).collect();
-        order.sort_by_key(|position| failed & bit(*position) != 0);
-        order.into_iter().map(move |position| Way { address: addresses[position], generation })
+        let first = usize::from(targets.round[turn % targets.round.len()]);
+        let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
+        // Who is told last is tried last: what has failed lately, and of the rest who only stands in.
+        order.sort_by_key(|position| (failed & bit(*position) != 0, targets.all[*position].priority));
+        order.into_iter().map(move |position| Way { address: targets.all[position].address, generation })
     }
 
     /// A connect to this address has failed, and to another of the server's it has not.
     pub fn note_failed(&self, way: Way) {
-        if let Some(position) = self.addresses.load().iter().position(|address| *address == way.address) {
+        if let Some(position) = self.targets.load().all.iter().position(|target| target.address == way.address) {
             self.failed.fetch_or(bit(position), Ordering::Relaxed);
         }
     }
@@ -124,7 +214,7 @@ impl Notice {
         if generation == way.generation {
             return true;
         }
-        let current = self.addresses.load().contains(&way.address);
+        let current = self.targets.load().has(way.address);
         if current {
             way.generation = generation;
         }
@@ -141,8 +231,43 @@ fn bit(position: usize) -> u32 {
 mod tests {
     use super::*;
 
-    fn addresses(ports: &[u16]) -> Vec<SocketAddr> {
-        ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port))).collect()
+    fn addresses(ports: &[u16]) -> Vec<Target> {
+        ports.iter().map(|port| SocketAddr::from(([127, 0, 0, 1], *port)).into()).collect()
+    }
+
+    fn weighted(targets: &[(u16, u16, u32)]) -> Vec<Target> {
+        let target = |(port, priority, weight): &(u16, u16, u32)| Target {
+            priority: *priority,
+            weight: *weight,
+            ..SocketAddr::from(([127, 0, 0, 1], *port)).into()
+        };
+        targets.iter().map(target).collect()
+    }
+
+    #[test]
+    fn turns_are_as_frequent_as_the_weights_and_nobody_has_them_in_a_row() {
+        let notice = Notice::new(weighted(&[(1, 5, 30), (2, 5, 10), (3, 9, 50)]));
+        let ports: Vec<u16> = (0..8).map(|_| notice.ways().next().unwrap().address.port()).collect();
+        let [ones, twos] = [1, 2].map(|port| ports.iter().filter(|each| **each == port).count());
+        assert_eq!((ones, twos), (6, 2), "{ports:?}");
+        assert!(!ports.windows(4).any(|four| four.iter().all(|port| *port == four[0])), "{ports:?}");
+        // Whatever the weights, a round is short, and everybody has a turn in it.
+        let notice = Notice::new(weighted(&[(1, 0, u32::MAX), (2, 0, 0), (3, 0, 65_535)]));
+        assert!(notice.targets.load().round.len() <= 3 * ROUND_TURNS_MAX as usize);
+        let turns: std::collections::BTreeSet<u16> =
+            (0..300).map(|_| notice.ways().next().unwrap().address.port()).collect();
+        assert_eq!(turns.len(), 3);
+        let notice = Notice::new(weighted(&[(1, 0, 0), (2, 0, 0)]));
+        assert_eq!(notice.targets.load().round.len(), 2);
+    }
+
+    #[test]
+    fn a_higher_priority_number_stands_in_where_the_others_fail() {
+        let notice = Notice::new(weighted(&[(1, 0, 1), (2, 0, 1), (3, 7, 9), (4, 8, 9)]));
+        let ports = || notice.ways().map(|way| way.address.port()).collect::<Vec<_>>();
+        assert_eq!([ports(), ports()], [[1, 2, 3, 4], [2, 1, 3, 4]]);
+        notice.ways().take(2).for_each(|way| notice.note_failed(way));
+        assert_eq!(ports()[..2], [3, 4]);
     }
 
     #[test]
@@ -168,17 +293,21 @@ mod tests {
     #[test]
     fn openings_are_counted_and_staying_open_is_none() {
         let notice = Notice::new(addresses(&[1]));
-        [true, false, false, true, true].iter().for_each(|open| notice.set_open(*open));
-        assert_eq!((notice.is_open(), notice.reopened()), (true, 1));
+        [Door::Open, Door::Closed, Door::Closed, Door::Open, Door::Open].iter().for_each(|door| notice.set_door(*door));
+        assert_eq!((notice.is_open(), notice.is_fit(), notice.reopened()), (true, true, 1));
+        [Door::Closed, Door::Ajar].iter().for_each(|door| notice.set_door(*door));
+        assert_eq!((notice.is_open(), notice.is_fit()), (true, false));
+        notice.set_door(Door::Open);
+        assert_eq!(notice.reopened(), 1, "it has had its requests meanwhile");
     }
 
     #[test]
     fn cores_see_by_one_number_that_a_server_was_closed_or_opened() {
         let notice = Notice::new(addresses(&[1]));
-        for open in [false, true] {
+        for door in [Door::Closed, Door::Ajar, Door::Open] {
             let before = changes();
-            notice.set_open(open);
-            assert_ne!(changes(), before, "{open}");
+            notice.set_door(door);
+            assert_ne!(changes(), before, "{door:?}");
         }
     }
 
@@ -189,12 +318,12 @@ mod tests {
             let mut ways = notice.ways();
             (ways.next().unwrap(), ways.next().unwrap())
         };
-        assert!(!notice.set_addresses(addresses(&[1, 2, 3])), "none is gone");
+        assert!(!notice.set_targets(addresses(&[1, 2, 3])), "none is gone");
         assert!(notice.is_current(&mut one) && notice.is_current(&mut two));
-        assert!(notice.set_addresses(addresses(&[2, 4])));
+        assert!(notice.set_targets(addresses(&[2, 4])));
         assert!(!notice.is_current(&mut one));
         assert!(notice.is_current(&mut two) && notice.is_current(&mut two));
-        assert!(!notice.set_addresses(Vec::new()), "a server keeps its last addresses");
+        assert!(!notice.set_targets(Vec::new()), "a server keeps its last addresses");
         assert_eq!(notice.addresses().len(), 2);
     }
 }

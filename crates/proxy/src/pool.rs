@@ -282,7 +282,7 @@ impl Pool {
             drop(all);
             let current = self.notices[key.server].is_current(&mut idle.connection.way);
             let stream = &mut idle.connection.stream;
-            if current && stream.is_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
+            if current && stream.is_still_quiet() && !(certain && stream.has_news()) && !idle.connection.is_expired() {
                 break Some(idle.connection);
             }
             stale += 1;
@@ -430,10 +430,11 @@ impl Pool {
         }
     }
 
-    /// Tells the other cores how many are idle here.
-    fn note(&self, server: usize) {
+    /// Says what others could have of this core's: idle connections, and those of many streams, which make way
+    /// ([`Lane::make_way`]).
+    pub fn note(&self, server: usize) {
         if let Some(turnstile) = &self.turnstile {
-            turnstile.note_idle(self.core, server, self.idle(server));
+            turnstile.note_idle(self.core, server, self.idle(server) + self.lanes[server].links());
         }
     }
 }

@@ -12,27 +12,31 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
+use propylon_acme::Keeper as Orders;
 use propylon_config::{FreePlaces, Problem, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{MutexGuard, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use crate::acme;
 use crate::admin::{Ask, NotDone, effective};
-use crate::certificates::{Certificates, Reloaded, Which};
+use crate::certificates::{Certificates, Reloaded, Troubles, Which};
 use crate::command::problem;
 use crate::diff::diff;
 use crate::health::Health;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, Meant, Wrong, has_error};
+use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, State};
 use crate::telemetry::{Telemetry, server_label};
+use crate::upgrade::handover::Handover;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -48,6 +52,7 @@ const FOR_LIFE: &[&str] = &[
     "process.handshakes",
     "process.state",
     "process.immutable",
+    "process.upgrade_socket",
     "admin",
     "log.access",
 ];
@@ -95,6 +100,7 @@ pub struct Settings {
     pub weight: Option<NonZeroU16>,
     pub max_connections: Option<NonZeroU32>,
     pub drain: Option<bool>,
+    pub backup: Option<bool>,
 }
 
 impl Change {
@@ -148,10 +154,22 @@ pub struct Keeper {
     shown: Rc<RefCell<Shown>>,
     older: Vec<Older>,
     certificates: Certificates,
+    /// Orders certificates, on a thread of its own.
+    orders: Arc<Orders>,
     publish: watch::Sender<Arc<Publication>>,
     health: Health,
     telemetry: Arc<Telemetry>,
     store: Arc<Store>,
+}
+
+/// What the process has started with.
+pub struct Beginning {
+    pub path: PathBuf,
+    pub meant: Meant,
+    pub snapshot: Arc<Snapshot>,
+    /// Certificates are ordered there.
+    pub orders: Arc<Orders>,
+    pub publish: watch::Sender<Arc<Publication>>,
 }
 
 /// A snapshot that has been succeeded.
@@ -167,50 +185,61 @@ struct Draft {
     snapshot: Snapshot,
     changes: Vec<Value>,
     warnings: Vec<Problem>,
-    kept: usize,
+    /// Files that could not be used, in whose place stays what was there before.
+    kept: Vec<Finding>,
 }
 
 /// Of a file: its inode, its length, and when it was changed.
 type Look = (u64, u64, i64, i64);
 
 impl Keeper {
-    pub fn new(
-        path: PathBuf,
-        meant: Meant,
-        snapshot: Arc<Snapshot>,
-        publish: watch::Sender<Arc<Publication>>,
-        health: Health,
-        telemetry: Arc<Telemetry>,
-        store: Arc<Store>,
-    ) -> Keeper {
+    pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
+        let Beginning { path, meant, snapshot, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         let origin = told_origin(&meant);
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
-        let keeper = Keeper { path, meant, seen, shown, older, certificates, publish, health, telemetry, store };
-        keeper.column().set(keeper.telemetry.process.reloads.generation, 1);
+        let keeper =
+            Keeper { path, meant, seen, shown, older, certificates, orders, publish, health, telemetry, store };
+        let generation = keeper.snapshot().generation;
+        keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
         keeper
     }
 
     /// Makes every change that is asked for, one after another, and looks once a second whether there is one to be made. A
-    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it.
-    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>) {
+    /// change may wait, for a name server or a busy core; the rest of the main thread does not wait with it. While a
+    /// successor gets ready nothing changes: it may have read already what is changed.
+    pub async fn keep(mut self, mut hangup: Signal, mut asked: mpsc::Receiver<Ask>, handover: Option<Handover>) {
         let mut seconds = interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut hangup_waits = false;
         loop {
             tokio::select! {
                 // Without a handler it would end the process.
-                _ = hangup.recv() => self.read_again().await,
-                Some(ask) = asked.recv() => self.answer(ask).await,
+                _ = hangup.recv() => hangup_waits = true,
+                Some(ask) = asked.recv() => match turn(handover.as_ref()) {
+                    Some(_turn) => self.answer(ask).await,
+                    None => {
+                        let _ = ask.reply.send(Err(being_succeeded()));
+                    }
+                },
                 _ = seconds.tick() => {
-                    self.watch_certificates().await;
-                    self.watch_file().await;
+                    if let Some(_turn) = turn(handover.as_ref()) {
+                        self.watch_certificates().await;
+                        self.watch_file().await;
+                    }
                     self.look_after();
                     let snapshot = self.snapshot();
-                    self.certificates.remind(&snapshot.profiles, Instant::now());
+                    self.certificates.remind(&snapshot, Instant::now());
                 }
+            }
+            if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
+                hangup_waits = false;
+                service::reloading();
+                self.read_again().await;
+                service::ready(self.store.columns() - 1, self.snapshot().generation);
             }
         }
     }
@@ -229,6 +258,10 @@ impl Keeper {
 
     pub fn shown(&self) -> Rc<RefCell<Shown>> {
         Rc::clone(&self.shown)
+    }
+
+    pub fn troubles(&self) -> Troubles {
+        self.certificates.troubles()
     }
 
     fn snapshot(&self) -> Arc<Snapshot> {
@@ -259,7 +292,7 @@ impl Keeper {
         };
         let generation = self.snapshot().generation;
         let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
-        let kept = draft.kept;
+        let kept = draft.kept.len();
         if dry_run {
             return Ok(Done { generation, changes, warnings, kept });
         }
@@ -269,6 +302,9 @@ impl Keeper {
         }
         upload.into_iter().for_each(Upload::keep);
         draft.snapshot.renew_links();
+        if files == Files::ReadAgain {
+            self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
+        }
         let changed = !changes.is_empty();
         self.meant = draft.meant;
         self.shown.borrow_mut().origin = told_origin(&self.meant);
@@ -394,7 +430,7 @@ impl Keeper {
             Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
                 let mut changes = diff(&before, &after);
                 changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { meant, snapshot, changes, warnings: problems, kept: kept.len() })
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
             }
             _ => Err(Refused::Problems(problems)),
         }
@@ -420,6 +456,9 @@ impl Keeper {
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
         start_resolver(&snapshot, earlier.signers.len());
+        if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
+            log::error!("certificates cannot be ordered: {error}");
+        }
         self.publish.send_replace(Arc::clone(&publication));
         snapshot.settle(&earlier);
         let workers = self.store.columns() - 1;
@@ -555,7 +594,10 @@ impl Keeper {
     /// Certificates whose files have changed. What was merely touched is nobody's news.
     async fn watch_certificates(&mut self) {
         let snapshot = self.snapshot();
-        let changed = self.certificates.changed(&snapshot.config, Instant::now());
+        let mut changed = self.certificates.changed(&snapshot.config, Instant::now());
+        changed.profiles.extend(acme::profiles_with(&snapshot.config, &self.orders.take_changed()));
+        changed.profiles.sort_unstable();
+        changed.profiles.dedup();
         if changed == Which::default() {
             return;
         }
@@ -626,6 +668,7 @@ impl Settings {
         change.weight = self.weight.or(change.weight);
         change.max_connections = self.max_connections.or(change.max_connections);
         change.drain = self.drain.or(change.drain);
+        change.backup = self.backup.or(change.backup);
     }
 }
 
@@ -692,10 +735,23 @@ fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
     let changed = FOR_LIFE.iter().filter(|path| of(before, path) != of(after, path));
     let problem = |path: &&str| {
         let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
-        let at = if *path == "admin" { meant.config.admin.as_ref().map(|admin| admin.at) } else { None };
+        let at = propylon_config::locate(&meant.source, &differing(path, of(before, path), of(after, path)));
         Problem::error(&meant.source.name, at, what, "put it back, or restart: this needs a restart")
     };
     changed.map(problem).collect()
+}
+
+/// The path to what differs, as far as that is one thing.
+fn differing(path: &str, before: Value, after: Value) -> String {
+    let (Value::Object(before), Value::Object(after)) = (&before, &after) else { return path.to_owned() };
+    let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
+    match (keys.next(), keys.next()) {
+        (Some(key), None) => {
+            let of = |values: &serde_json::Map<String, Value>| values.get(key).cloned().unwrap_or_default();
+            differing(&format!("{path}.{key}"), of(before), of(after))
+        }
+        _ => path.to_owned(),
+    }
 }
 
 /// What has changed although it is written the same.
@@ -720,6 +776,11 @@ fn unseen_changes(earlier: &Snapshot, later: &Snapshot) -> Vec<Value> {
             changes.push(json!({ "path": format!("backend.{}.tls", backend.name), "certificates": "read again" }));
         }
     }
+    if let (Some(before), Some(after)) = (&earlier.collector, &later.collector)
+        && !Arc::ptr_eq(before, after)
+    {
+        changes.push(json!({ "path": "tracing", "files": "read again" }));
+    }
     changes
 }
 
@@ -731,7 +792,7 @@ async fn look_up(questions: Vec<propylon_config::ServerAddress>, config: &propyl
 }
 
 /// The log shows no line of the configuration beside it, so the file that is meant is named.
-fn with_path(problem: Problem, finding: &Finding) -> Problem {
+pub fn with_path(problem: Problem, finding: &Finding) -> Problem {
     let path = finding.path.display().to_string();
     if path.is_empty() || problem.what.contains(&path) {
         return problem;
@@ -750,6 +811,19 @@ pub fn start_resolver(snapshot: &Snapshot, known: usize) {
     if let Err(error) = signer::start_resolver(places.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");
     }
+}
+
+/// To be held by whoever changes something; none while a successor gets ready.
+fn turn(handover: Option<&Handover>) -> Option<Option<MutexGuard<'_, ()>>> {
+    match handover {
+        Some(handover) => handover.may_change().map(Some),
+        None => Some(None),
+    }
+}
+
+fn being_succeeded() -> NotDone {
+    let what = "another process is taking over".to_owned();
+    NotDone::Refused(Refused::Forbidden(what, "ask again in a moment: the successor will answer"))
 }
 
 fn tell(done: &Done) {

@@ -1,6 +1,6 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::exchange::Request;
-use crate::http2::{self, ServerSeat};
+use crate::http2::{self, Lane, ServerSeat};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
@@ -31,6 +31,9 @@ use crate::telemetry::Wait;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
+
+/// How often a request may find that the connection that it has waited for has made way for another core's.
+const SEAT_ROUNDS_MAX: u32 = 64;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
 
@@ -143,7 +146,7 @@ pub async fn take(
     let key = PoolKey { server, owner };
     let preamble = preamble(client, config).map_err(Refusal::Failed)?;
     let started = Instant::now();
-    let made = Box::pin(connect(&core, snapshot, backend, key, permit, &preamble, client.deadline())).await;
+    let made = connect_for(client, snapshot, backend, key, permit, &preamble).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
     if made.as_ref().is_err_and(|failed| failed.status == 504) {
         client.count_timeout(Wait::Connect);
@@ -151,6 +154,29 @@ pub async fn take(
     let mut made = made.map_err(Refusal::Failed)?;
     made.requests = 1;
     Ok(Seat::Connection(made))
+}
+
+/// Makes a connection while its client waits, whose body does not pile up meanwhile.
+async fn connect_for(
+    client: &mut ClientSide<'_>,
+    snapshot: &CoreSnapshot,
+    backend: BackendId,
+    key: PoolKey,
+    permit: Option<Permit>,
+    preamble: &[u8],
+) -> Result<Box<ServerConnection>, Attempt> {
+    let core = Rc::clone(client.core());
+    if let ClientSide::Http1(_) = client {
+        return Box::pin(connect(&core, snapshot, backend, key, permit, preamble, client.deadline())).await;
+    }
+    // The stream's own is not to be had while the stream is read.
+    let deadline = core.timers.deadline();
+    let mut made = Box::pin(connect(&core, snapshot, backend, key, permit, preamble, &deadline));
+    poll_fn(|context| {
+        client.read_ahead(context);
+        made.as_mut().poll(context)
+    })
+    .await
 }
 
 /// A stream on a connection that carries many. Connections are made as they are needed, and waited for.
@@ -165,53 +191,80 @@ async fn take_stream(
     let pool = &snapshot.backends[backend.0].pool;
     experience.kept = None;
     request.note.reused = false;
-    let server = match pick(&core, snapshot, backend, experience) {
-        Pick::Server(server, _) => server,
+    let config = &snapshot.shared.config.backends[backend.0];
+    let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
+    let certain = !request.head.method.is_idempotent();
+    let began = Instant::now();
+    let mut server_before = None;
+    for _ in 0..SEAT_ROUNDS_MAX {
+        let Some(server) = choose_lane(client, snapshot, backend, experience).await? else { continue };
+        let metrics = &core.telemetry.backends[backend.0].servers[server];
+        if server_before != Some(server) {
+            server_before = Some(server);
+            request.note.server = Some(server);
+            experience.turn = Some(Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server));
+            pool.recent[server].set(pool.recent[server].get().saturating_add(1));
+            core.metrics.increment(metrics.requests);
+            if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
+                request.note.reused = match &seat {
+                    Seat::Stream(_) => true,
+                    Seat::Connection(connection) => connection.requests > 1,
+                };
+                if request.note.reused {
+                    core.metrics.increment(metrics.reused);
+                }
+                return Ok(seat);
+            }
+        }
+        let seat = await_seat(client, snapshot, backend, server, certain, due).await;
+        count_refused(&core, backend, &seat);
+        request.note.connect_us = Some(began.elapsed().as_micros() as u64);
+        if let Some(seat) = seat? {
+            return Ok(seat);
+        }
+    }
+    let refused = Err(Refusal::Queue("queue-timeout"));
+    count_refused(&core, backend, &refused);
+    refused
+}
+
+/// The server on whose connections the request is to have a seat: one is there, or is being made. None where the core has got
+/// another one while the request was in the line.
+async fn choose_lane(
+    client: &mut ClientSide<'_>,
+    snapshot: &Rc<CoreSnapshot>,
+    backend: BackendId,
+    experience: &Experience,
+) -> Result<Option<usize>, Refusal> {
+    let core = Rc::clone(client.core());
+    let pool = &snapshot.backends[backend.0].pool;
+    let wants = match pick(&core, snapshot, backend, experience) {
+        Pick::Server(server, _) => return Ok(Some(server)),
         Pick::None => {
             core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
             return Err(Refusal::NoServer);
         }
-        // As many connections as there may be: a stream of one of ours will end, or another core's permit comes back.
-        Pick::Full(wants) => match wants.iter().find(|server| pool.lanes[**server].is_alive()) {
-            Some(server) => *server,
-            None => {
-                let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-                let waited = wait(client, snapshot, backend, turnstile, wants).await;
-                count_refused(&core, backend, &waited);
-                let (server, permit) = match waited? {
-                    Grant::Permit(server) => (server, Some(Permit::taken(turnstile, server))),
-                    // Of another core, perhaps, whose event loop knows it: its permit will do.
-                    Grant::Connection(server, connection) => {
-                        core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
-                        (server, connection.permit)
-                    }
-                };
-                http2::begin_server(&core, snapshot, backend, server, permit);
-                server
-            }
-        },
+        Pick::Full(wants) => wants,
     };
-    request.note.server = Some(server);
-    experience.turn = Some(Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server));
-    pool.recent[server].set(pool.recent[server].get().saturating_add(1));
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    core.metrics.increment(metrics.requests);
-    let certain = !request.head.method.is_idempotent();
-    if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
-        request.note.reused = match &seat {
-            Seat::Stream(_) => true,
-            Seat::Connection(connection) => connection.requests > 1,
-        };
-        if request.note.reused {
-            core.metrics.increment(metrics.reused);
-        }
-        return Ok(seat);
+    // As many connections as there may be: a stream of one of ours will end, or another core's makes way.
+    if let Some(server) = wants.iter().find(|server| pool.lanes[**server].is_alive()) {
+        return Ok(Some(*server));
     }
-    let started = Instant::now();
-    let seat = await_seat(client, snapshot, backend, server, certain).await;
-    count_refused(&core, backend, &seat);
-    request.note.connect_us = Some(started.elapsed().as_micros() as u64);
-    seat
+    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
+    let lanes = wants.iter().map(|server| Rc::clone(&pool.lanes[*server])).collect();
+    let waited = wait(client, snapshot, backend, turnstile, wants, lanes).await;
+    count_refused(&core, backend, &waited);
+    let (server, permit) = match waited? {
+        None => return Ok(None),
+        Some(Grant::Permit(server)) => (server, Some(Permit::taken(turnstile, server))),
+        // Of another core, perhaps, whose event loop knows it: its permit will do.
+        Some(Grant::Connection(server, connection)) => {
+            core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
+            (server, connection.permit)
+        }
+    };
+    http2::begin_server(&core, snapshot, backend, server, permit);
+    Ok(Some(server))
 }
 
 /// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
@@ -236,27 +289,28 @@ fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server:
     Some(Seat::Connection(found))
 }
 
+/// None where the server's last connection has gone, and there may be no other for now.
 async fn await_seat(
     client: &mut ClientSide<'_>,
     snapshot: &Rc<CoreSnapshot>,
     backend: BackendId,
     server: usize,
     certain: bool,
-) -> Result<Seat, Refusal> {
+    due: u64,
+) -> Result<Option<Seat>, Refusal> {
     let core = Rc::clone(client.core());
     let pool = &snapshot.backends[backend.0].pool;
     let lane = &pool.lanes[server];
-    let config = &snapshot.shared.config.backends[backend.0];
     let failures = lane.failures();
-    let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
     client.rest();
     poll_fn(|context| {
         if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
-            return Poll::Ready(Ok(seat));
+            return Poll::Ready(Ok(Some(seat)));
         }
         if lane.failures() != failures {
             return Poll::Ready(Err(Refusal::Failed(lane.failure())));
         }
+        client.read_ahead(context);
         if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
@@ -272,6 +326,9 @@ async fn await_seat(
                 }
                 Some(_) => {}
             }
+        }
+        if !lane.is_alive() {
+            return Poll::Ready(Ok(None));
         }
         lane.wait(context);
         client.deadline().set(due, context.waker());
@@ -453,7 +510,7 @@ async fn queue(
     let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
     let began = Instant::now();
-    let waited = wait(client, snapshot, backend, turnstile, wants).await;
+    let waited = wait(client, snapshot, backend, turnstile, wants, Box::default()).await;
     count_refused(&core, backend, &waited);
     // Who found the line full has not waited.
     if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
@@ -461,7 +518,9 @@ async fn queue(
         experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
         core.metrics.observe(metrics.queue_wait, micros);
     }
-    Ok(granted(&core, snapshot, backend, turnstile, waited?, need))
+    // There is always one where no lanes are watched.
+    let Some(grant) = waited? else { return Err(Refusal::NoServer) };
+    Ok(granted(&core, snapshot, backend, turnstile, grant, need))
 }
 
 fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>) {
@@ -600,14 +659,16 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Waits in the backend's line, with no buffer in hand if there is nothing in it.
+/// Waits in the backend's line, with no buffer in hand if there is nothing in it. None once one of these `lanes` has a connection, or
+/// makes one: what comes first will do.
 async fn wait(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
     backend: BackendId,
     turnstile: &Arc<ServerTurnstile>,
     wants: Box<[usize]>,
-) -> Result<Grant<Box<ServerConnection>>, Refusal> {
+    lanes: Box<[Rc<Lane>]>,
+) -> Result<Option<Grant<Box<ServerConnection>>>, Refusal> {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
@@ -618,8 +679,13 @@ async fn wait(
     client.rest();
     let granted = poll_fn(|context| {
         if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
-            return Poll::Ready(Ok(grant));
+            return Poll::Ready(Ok(Some(grant)));
         }
+        if lanes.iter().any(|lane| lane.is_alive()) {
+            return Poll::Ready(Ok(None));
+        }
+        lanes.iter().for_each(|lane| lane.wait(context));
+        client.read_ahead(context);
         if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
@@ -791,6 +857,9 @@ pub async fn steward(core: Rc<Core>, backend: usize, line: Arc<ServerTurnstile>)
         for server in 0..pool.servers() {
             if pool.give_away(server) > 0 {
                 core.report_idle(backend, pool, server);
+            }
+            if pool.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(server)) {
+                pool.lanes[server].call();
             }
         }
     }

@@ -22,7 +22,7 @@ use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
     TlsProfile,
 };
-use propylon_policy::balance::{Balancer, Tiers};
+use propylon_policy::balance::{Balancer, Loads, Tiers};
 use propylon_policy::budget::Budget;
 use propylon_policy::route::{Host, Path, Router, Rule};
 use propylon_policy::suspect::Suspects;
@@ -31,6 +31,7 @@ use propylon_tls::{
     Tickets, UpstreamProfile,
 };
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
@@ -43,6 +44,7 @@ use crate::sockets::{self, BindError, Bound, bind_advice};
 use crate::sticky::{self, Sticky};
 use crate::telemetry::{address_label, server_label};
 use crate::ticket_keys::TicketSets;
+use crate::trace::Target;
 
 /// HTTP/2 over TLS (RFC 9113 §3.2).
 const ALPN_HTTP2: &[u8] = b"h2";
@@ -99,6 +101,8 @@ pub struct Snapshot {
     /// By listener; none for plaintext.
     terms: Vec<Option<Arc<Terms>>>,
     pub sockets: Arc<[Bound]>,
+    /// Where spans go; none where nothing is traced.
+    pub collector: Option<Arc<Target>>,
 }
 
 /// On which terms a listener speaks TLS.
@@ -205,6 +209,18 @@ impl Snapshot {
         names_of(config, Some(self))
     }
 
+    /// The same, counted from after another process's configuration: what anybody has seen of that is not this.
+    pub fn counted_after(self, generation: u64) -> Snapshot {
+        let generation = self.generation + generation;
+        let versions = vec![generation; self.versions.len()];
+        Snapshot { generation, versions, ..self }
+    }
+
+    /// The keys of tickets that are in no file, for a process that succeeds this one.
+    pub fn ticket_keys(&self) -> Zeroizing<Vec<u8>> {
+        self.tickets.shared().to_bytes()
+    }
+
     /// What follows this snapshot, for a configuration whose places are this one's. As [`Snapshot::compile`], and with
     /// new addresses bound. `found` answers [`Snapshot::unknown_names`].
     pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
@@ -240,6 +256,7 @@ impl Snapshot {
         let profiles = follow_profiles(&config, earlier, files, &mut findings, &mut kept);
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
+        let collector = Target::follow(&config, earlier, files, &mut findings);
         let signers = follow_signers(&config, earlier, &mut findings);
         let servers = follow_servers(&config, earlier, found, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
@@ -290,6 +307,7 @@ impl Snapshot {
             tickets,
             terms,
             sockets,
+            collector,
         };
         Ok(Compiled { snapshot, warnings: findings, kept })
     }
@@ -328,13 +346,17 @@ impl Snapshot {
         Snapshot { sockets: sockets.into(), ..self }
     }
 
-    /// The same, with other certificates.
-    pub fn with_profiles(&self, profiles: Vec<Arc<Profile>>) -> Snapshot {
+    /// The same, with other certificates for clients, and for servers.
+    pub fn with_certificates(
+        &self,
+        profiles: Vec<Arc<Profile>>,
+        upstreams: Vec<Option<Arc<UpstreamProfile>>>,
+    ) -> Snapshot {
         let of = |(place, listener): (usize, &Listener)| {
             terms(listener, place, &profiles, &self.tickets, &self.config, Some(self))
         };
         let terms = self.config.listeners.iter().enumerate().map(of).collect();
-        Snapshot { generation: self.generation + 1, terms, profiles, ..self.clone() }
+        Snapshot { generation: self.generation + 1, terms, profiles, upstreams, ..self.clone() }
     }
 
     /// Rotates ticket keys, and forgets sessions that are too old; see `TicketSets::tend`.
@@ -433,7 +455,13 @@ fn follow_upstreams(
 
 /// Whether a connection to the one will do for the other: what is agreed on by TLS depends on the protocol as well.
 fn speaks_the_same(one: &Backend, two: &Backend) -> bool {
-    one.protocol == two.protocol && effective::backend(one)["tls"] == effective::backend(two)["tls"]
+    let tls = |backend: &Backend| {
+        let mut shown = effective::backend(backend)["tls"].clone();
+        // How often files are looked at is none of the connections' concern.
+        shown.as_object_mut().map(|keys| keys.remove("watch"));
+        shown
+    };
+    one.protocol == two.protocol && tls(one) == tls(two)
 }
 
 /// What the links of signers that stay are made with, where that is to be read again.
@@ -526,14 +554,14 @@ fn follow_servers(
                 servers.push(Server { label, notice: Arc::clone(&known.notice) });
                 continue;
             }
-            let addresses = match (&server.address, found.get(&server.address)) {
-                (ServerAddress::Ip(address), _) => Ok(vec![*address]),
-                (_, Some(Ok(found))) => Ok(found.addresses.clone()),
+            let targets = match (&server.address, found.get(&server.address)) {
+                (ServerAddress::Ip(address), _) => Ok(vec![(*address).into()]),
+                (_, Some(Ok(found))) => Ok(found.targets.clone()),
                 (_, Some(Err(error))) => Err(error.as_str()),
                 (_, None) => Err("the name has not been looked up"),
             };
-            match addresses {
-                Ok(addresses) => servers.push(Server { label, notice: Arc::new(Notice::new(addresses)) }),
+            match targets {
+                Ok(targets) => servers.push(Server { label, notice: Arc::new(Notice::new(targets)) }),
                 Err(error) => findings.push(not_found(&label, server.at, error)),
             }
         }
@@ -679,7 +707,14 @@ fn follow_balance(
         let labels = || servers.iter().map(|server| server.label.as_str());
         match Sticky::load(backend, labels()) {
             Ok(sticky) => {
-                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, worker_count(config))));
+                let before =
+                    earlier.and_then(|earlier| Some((earlier.config.backends.get(place)?, &earlier.balance[place])));
+                // What is in flight at servers that stay is known in the same places.
+                let loads = match before.filter(|(before, _)| before.name == backend.name) {
+                    Some((_, before)) => before.loads.succeeded_by(servers.len()),
+                    None => Loads::new(servers.len(), worker_count(config)),
+                };
+                all.push(Arc::new(SharedBalance::new(backend, labels(), sticky, loads)));
             }
             Err((error, at)) => findings.push(sticky::finding(error, at)),
         }
@@ -771,7 +806,7 @@ pub struct CoreBackend {
     reopened: Box<[Cell<u32>]>,
     /// `notice::changes` when this core looked last; none before it ever did.
     changes: Cell<Option<u32>>,
-    /// Some server was not open then.
+    /// Some server was not fit then.
     any_closed: Cell<bool>,
     version: u64,
 }
@@ -853,6 +888,11 @@ impl CoreSnapshot {
         Some(&self.shared.config.routes[index])
     }
 
+    /// Whether a listener has any route for a host.
+    pub fn serves(&self, listener: usize, host: &str) -> bool {
+        self.shared.router.serves(listener, host)
+    }
+
     /// The route of a connection whose bytes are handed on. `name` is the server's that the client asked for, if any.
     pub fn relay_route(&self, listener: usize, name: &str) -> Option<&Route> {
         let index = self.shared.relay_router.find(listener, name, b"/")?;
@@ -882,7 +922,7 @@ impl CoreBackend {
             return;
         }
         // What this configuration has get nothing is no part of any tier.
-        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_open();
+        let is_closed = |server: usize| self.takes[server] && !self.pool.notices[server].is_fit();
         self.any_closed.set((0..self.takes.len()).any(is_closed) || !self.takes.contains(&true));
         for (server, (seen, notice)) in self.reopened.iter().zip(&self.pool.notices).enumerate() {
             let reopened = notice.reopened();

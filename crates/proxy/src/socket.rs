@@ -134,6 +134,15 @@ impl Socket {
         }
     }
 
+    /// As [`Socket::is_quiet`], and lets go of nothing: for a socket that was asked before and has had no reader since.
+    pub fn is_still_quiet(&self) -> bool {
+        match &self.0 {
+            State::Registered(stream) => stream.try_io(Interest::READABLE, || Ok(())).is_err(),
+            State::Fresh(stream) => !propylon_sys::peek_closed(stream),
+            State::Gone => false,
+        }
+    }
+
     /// True when the kernel has something that nobody has read: a byte, an end, an error. One system call.
     pub fn has_news(&self) -> bool {
         self.fd().map_or(true, propylon_sys::peek_closed)

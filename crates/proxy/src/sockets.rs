@@ -1,10 +1,14 @@
 //! The listening sockets: bound on the main thread, one per address and worker, and kept for as long as their address is in
 //! the configuration.
+//!
+//! Some may have been opened by others: the process that this one succeeds, or a service manager. Connections that the kernel
+//! has accepted for such a socket are lost if nobody takes them, so each is some worker's, however many there are.
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use propylon_config::{At, Config, Listener, Protocol};
@@ -26,8 +30,48 @@ pub struct Bound {
     shares: Arc<Shares>,
 }
 
-/// By worker; none where it has been taken. What nobody has taken is closed with the last snapshot that has it.
-struct Shares(Box<[Mutex<Option<TcpListener>>]>);
+/// What the snapshots that have an address share of it.
+struct Shares {
+    /// By worker; empty where they have been taken. What nobody has taken is closed with the last snapshot that has it.
+    sockets: Box<[Mutex<Vec<Arc<TcpListener>>>]>,
+    /// All that are still open, in whatever order.
+    known: Vec<Weak<TcpListener>>,
+    /// A successor has them too, and takes what is in their queues.
+    handed_over: AtomicBool,
+}
+
+/// Sockets of one address that others have opened.
+#[derive(Debug)]
+pub struct Inherited {
+    /// The number by which whoever gave them knows them.
+    pub place: usize,
+    /// What they are for, where that is known.
+    pub wish: Option<Wish>,
+    /// As it is.
+    pub address: SocketAddr,
+    pub sockets: Vec<TcpListener>,
+    /// What they are called, where something has to be said of them.
+    pub name: String,
+}
+
+/// What a process that has handed a socket over had it for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub listener: String,
+    /// As it was in the configuration.
+    pub wanted: SocketAddr,
+}
+
+impl Inherited {
+    /// Whether these are sockets for an address of the configuration.
+    fn fits(&self, listener: &str, wanted: SocketAddr) -> bool {
+        if wanted.port() != 0 {
+            return self.address == wanted;
+        }
+        // A port that the kernel chose was chosen for that listener.
+        self.wish.as_ref().is_some_and(|wish| wish.wanted == wanted && wish.listener == listener)
+    }
+}
 
 /// An address that could not be bound.
 #[derive(Debug)]
@@ -56,21 +100,78 @@ pub fn bind_advice(error: &io::Error) -> &'static str {
 }
 
 impl Bound {
-    /// A worker's own socket; none if it has it already.
-    pub fn take(&self, worker: usize) -> Option<TcpListener> {
-        self.shares.0[worker].lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn new(listener: usize, wanted: SocketAddr, address: SocketAddr, by_worker: Vec<Vec<TcpListener>>) -> Bound {
+        let share = |sockets: Vec<TcpListener>| sockets.into_iter().map(Arc::new).collect::<Vec<_>>();
+        let sockets: Vec<Vec<Arc<TcpListener>>> = by_worker.into_iter().map(share).collect();
+        let shares = Shares {
+            known: sockets.iter().flatten().map(Arc::downgrade).collect(),
+            sockets: sockets.into_iter().map(Mutex::new).collect(),
+            handed_over: AtomicBool::new(false),
+        };
+        Bound { listener, wanted, address, defer_accept: None, shares: Arc::new(shares) }
+    }
+
+    /// A worker's own sockets: one, or several where the process that this one succeeds had more workers. None if it has them
+    /// already.
+    pub fn take(&self, worker: usize) -> Vec<Arc<TcpListener>> {
+        std::mem::take(&mut *self.shares.sockets[worker].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether both are the same sockets, whichever listener they are for.
     pub fn is_same(&self, other: &Bound) -> bool {
         Arc::ptr_eq(&self.shares, &other.shares)
     }
+
+    /// As it was in the configuration.
+    pub fn wanted(&self) -> SocketAddr {
+        self.wanted
+    }
+
+    /// All that are open.
+    pub fn sockets(&self) -> Vec<Arc<TcpListener>> {
+        self.shares.known.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// From here on their queues are a successor's as well.
+    pub fn hand_over(&self) {
+        self.shares.handed_over.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody else takes what is in their queues.
+    pub fn is_handed_over(&self) -> bool {
+        self.shares.handed_over.load(Ordering::SeqCst)
+    }
+
+    /// Sockets of others may defer otherwise than this configuration does. To be done when nobody else serves them.
+    pub fn settle(&self) -> io::Result<()> {
+        self.sockets().iter().try_for_each(|socket| propylon_sys::set_defer_accept(socket, self.defer_accept))
+    }
 }
 
 /// Sockets for all addresses of all listeners: those of `earlier` where they will do, and new ones. Says everything that
 /// stands in the way; nothing is bound then.
 pub fn bind(config: &Config, workers: usize, earlier: &[Bound]) -> Result<Vec<Bound>, Vec<BindError>> {
+    bind_beside(config, workers, earlier, &mut Vec::new())
+}
+
+/// The same for a process that begins: those of `inherited` that fit are taken out of it and used.
+pub fn bind_first(
+    config: &Config,
+    workers: usize,
+    inherited: &mut Vec<Inherited>,
+) -> Result<Vec<Bound>, Vec<BindError>> {
+    bind_beside(config, workers, &[], inherited)
+}
+
+fn bind_beside(
+    config: &Config,
+    workers: usize,
+    earlier: &[Bound],
+    inherited: &mut Vec<Inherited>,
+) -> Result<Vec<Bound>, Vec<BindError>> {
     let (mut bound, mut errors): (Vec<Bound>, Vec<BindError>) = (Vec::new(), Vec::new());
+    let earliers = earlier.iter().map(|bound| bound.address);
+    let ours: Vec<SocketAddr> = earliers.chain(inherited.iter().map(|each| each.address)).collect();
     for (place, listener) in config.live_listeners() {
         for wanted in &listener.bind {
             let is_taken = |candidate: &Bound| bound.iter().any(|taken: &Bound| taken.is_same(candidate));
@@ -85,16 +186,15 @@ pub fn bind(config: &Config, workers: usize, earlier: &[Bound]) -> Result<Vec<Bo
                 bound.push(Bound { listener: place, ..known.clone() });
                 continue;
             }
-            match bind_one(listener, wanted.address, config.process.share_address, workers, earlier) {
+            let heirloom = inherited.iter().position(|each| each.fits(&listener.name, wanted.address));
+            let made = match heirloom {
+                Some(position) => adopt(listener, inherited.remove(position), workers),
+                None => bind_one(listener, wanted.address, config.process.share_address, workers, &ours),
+            };
+            match made {
                 Ok((address, sockets)) => {
-                    let shares = sockets.into_iter().map(|socket| Mutex::new(Some(socket))).collect();
-                    bound.push(Bound {
-                        listener: place,
-                        wanted: wanted.address,
-                        address,
-                        defer_accept: defer_accept(listener),
-                        shares: Arc::new(Shares(shares)),
-                    });
+                    let new = Bound::new(place, wanted.address, address, sockets);
+                    bound.push(Bound { defer_accept: defer_accept(listener), ..new });
                 }
                 Err(error) => {
                     let listener = listener.name.clone();
@@ -106,31 +206,63 @@ pub fn bind(config: &Config, workers: usize, earlier: &[Bound]) -> Result<Vec<Bo
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
+/// By worker.
+type Made = (SocketAddr, Vec<Vec<TcpListener>>);
+
 fn bind_one(
     listener: &Listener,
     wanted: SocketAddr,
     shares: bool,
     workers: usize,
-    earlier: &[Bound],
-) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
+    ours: &[SocketAddr],
+) -> io::Result<Made> {
     let mut address = wanted;
     // Our own sockets would be in the way of the question; the bind itself still finds other users' processes.
-    let is_ours =
-        |bound: &Bound| bound.address.port() == address.port() && bound.address.is_ipv6() == address.is_ipv6();
-    if address.port() != 0 && !shares && !earlier.iter().any(is_ours) {
+    let is_ours = |known: &SocketAddr| known.port() == address.port() && known.is_ipv6() == address.is_ipv6();
+    if address.port() != 0 && !shares && !ours.iter().any(is_ours) {
         propylon_sys::check_free(address)?;
     }
     let mut sockets = Vec::new();
     for _ in 0..workers {
-        let options =
-            ListenOptions { reuse_port: true, defer_accept: defer_accept(listener), ..ListenOptions::default() };
-        let socket = propylon_sys::listen(address, options)?;
-        // Accepted sockets inherit it: a call saved per connection.
-        propylon_sys::set_nodelay(&socket)?;
+        let socket = listen(listener, address)?;
         address = socket.local_addr()?;
-        sockets.push(socket);
+        sockets.push(vec![socket]);
     }
     Ok((address, sockets))
+}
+
+fn listen(listener: &Listener, address: SocketAddr) -> io::Result<TcpListener> {
+    let defer_accept = defer_accept(listener);
+    let options = ListenOptions { reuse_port: true, defer_accept, ..ListenOptions::default() };
+    let socket = propylon_sys::listen(address, options)?;
+    // Accepted sockets inherit it: a call saved per connection.
+    propylon_sys::set_nodelay(&socket)?;
+    Ok(socket)
+}
+
+/// Every socket gets a worker, and every worker a socket: what is missing is bound beside them, or, where the kernel lets
+/// nobody else have the address (a service manager's account is another), shared.
+fn adopt(listener: &Listener, inherited: Inherited, workers: usize) -> io::Result<Made> {
+    let Inherited { address, sockets, .. } = inherited;
+    let mut by_worker: Vec<Vec<TcpListener>> = (0..workers).map(|_| Vec::new()).collect();
+    let shares_port = sockets.iter().all(|socket| propylon_sys::shares_port(socket).unwrap_or(false));
+    for (index, socket) in sockets.into_iter().enumerate() {
+        propylon_sys::set_nodelay(&socket)?;
+        by_worker[index % workers].push(socket);
+    }
+    for worker in 0..workers {
+        if !by_worker[worker].is_empty() {
+            continue;
+        }
+        let beside = if shares_port { listen(listener, address).ok() } else { None };
+        let socket = match beside {
+            Some(socket) => socket,
+            // The sockets come first: there is one at worker 0 at least.
+            None => by_worker[0].first().ok_or(io::ErrorKind::NotFound)?.try_clone()?,
+        };
+        by_worker[worker].push(socket);
+    }
+    Ok((address, by_worker))
 }
 
 /// Of what is relayed as it is nothing is known: servers of SMTP, SSH or MySQL begin themselves.
@@ -177,7 +309,7 @@ mod tests {
         let one = bind(&first, 2, &[]).unwrap();
         assert_eq!(one.len(), 2);
         let port = one[0].address.port();
-        assert!(one[0].take(1).is_some() && one[0].take(1).is_none() && one[0].take(0).is_some());
+        assert_eq!([1, 1, 0].map(|worker| one[0].take(worker).len()), [1, 0, 1]);
         // The same again, and one address less.
         let two = bind(&first, 2, &one).unwrap();
         assert!(two[0].is_same(&one[0]) && two[1].is_same(&one[1]) && !two[0].is_same(&two[1]));
@@ -190,6 +322,50 @@ mod tests {
         let renamed = config(&[("c", &format!("'127.0.0.1:{port}'"))]).succeeding(&named, 3, &FreePlaces::default());
         let four = bind(&renamed, 2, &three).unwrap();
         assert!(four[0].is_same(&three[0]) && four[0].listener == 2);
+    }
+
+    fn inherited(listener: &str, sockets: usize, reuse_port: bool) -> Inherited {
+        let options = ListenOptions { reuse_port, ..ListenOptions::default() };
+        let first = propylon_sys::listen("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        let address = first.local_addr().unwrap();
+        let more = (1..sockets).map(|_| propylon_sys::listen(address, options).unwrap());
+        let sockets = std::iter::once(first).chain(more.collect::<Vec<_>>()).collect();
+        let wish = Some(Wish { listener: listener.into(), wanted: "127.0.0.1:0".parse().unwrap() });
+        Inherited { place: 0, wish, address, sockets, name: String::new() }
+    }
+
+    /// How many sockets each worker gets.
+    fn spread(bound: &Bound, workers: usize) -> Vec<usize> {
+        (0..workers).map(|worker| bound.take(worker).len()).collect()
+    }
+
+    #[test]
+    fn every_inherited_socket_gets_a_worker_and_every_worker_a_socket() {
+        let wanted = config(&[("a", "'127.0.0.1:0'")]);
+        for (sockets, workers, expected) in [(3, 2, vec![2, 1]), (2, 2, vec![1, 1]), (1, 3, vec![1, 1, 1])] {
+            let mut all = vec![inherited("a", sockets, true)];
+            let address = all[0].address;
+            let bound = bind_first(&wanted, workers, &mut all).unwrap();
+            assert!(all.is_empty() && bound[0].address == address);
+            assert_eq!(bound[0].sockets().len(), sockets.max(workers));
+            assert_eq!(spread(&bound[0], workers), expected);
+            assert!(bound[0].sockets().is_empty(), "what nobody holds is closed");
+        }
+        // One that keeps its address for itself is shared.
+        let bound = bind_first(&wanted, 2, &mut vec![inherited("a", 1, false)]).unwrap();
+        assert_eq!(spread(&bound[0], 2), [1, 1]);
+    }
+
+    #[test]
+    fn inherited_sockets_are_found_by_their_address_or_by_their_wish() {
+        let mut all = vec![inherited("b", 1, true), inherited("a", 1, true), inherited("c", 1, true)];
+        let (a, c) = (all[1].address, all[2].address);
+        all[2].wish = None;
+        let wanted = config(&[("a", "['127.0.0.1:0', '127.0.0.1:0']"), ("d", &format!("'{c}'"))]);
+        let bound = bind_first(&wanted, 1, &mut all).unwrap();
+        assert!(all.len() == 1 && all[0].wish.as_ref().is_some_and(|wish| wish.listener == "b"));
+        assert_eq!((bound[0].address, bound[2].address), (a, c));
+        assert!(bound[1].address != a && bound[1].address.port() != 0);
     }
 
     #[test]

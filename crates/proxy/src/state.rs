@@ -48,6 +48,7 @@ pub struct ServerChange {
     pub weight: Option<NonZeroU16>,
     pub max_connections: Option<NonZeroU32>,
     pub drain: Option<bool>,
+    pub backup: Option<bool>,
     /// It is there although the configuration does not have it.
     pub added: bool,
 }
@@ -174,8 +175,10 @@ impl ServerChange {
         if let Some(connections) = self.max_connections {
             value.insert("max_connections".into(), json!(connections));
         }
-        if let Some(drain) = self.drain {
-            value.insert("drain".into(), json!(drain));
+        for (key, flag) in [("drain", self.drain), ("backup", self.backup)] {
+            if let Some(flag) = flag {
+                value.insert(key.into(), json!(flag));
+            }
         }
         value.into()
     }
@@ -191,12 +194,10 @@ impl ServerChange {
             None => None,
             Some(connections) => Some(NonZeroU32::new(connections?)?),
         };
-        let drain = match value.get("drain") {
-            None => None,
-            Some(drain) => Some(drain.as_bool()?),
-        };
+        let choice = |key: &str| value.get(key).map_or(Some(None), |choice| choice.as_bool().map(Some));
+        let (drain, backup) = (choice("drain")?, choice("backup")?);
         value.is_object().then_some(())?;
-        Some(ServerChange { removed: flag("removed")?, added: flag("added")?, weight, max_connections, drain })
+        Some(ServerChange { removed: flag("removed")?, added: flag("added")?, weight, max_connections, drain, backup })
     }
 
     /// Whether it changes anything.
@@ -222,6 +223,7 @@ fn lay_over_one(servers: &mut Vec<Server>, address: &str, change: &ServerChange,
             None => server.drain,
             Some(drain) => drain.then_some(Drain::AskedFor),
         };
+        server.backup = change.backup.unwrap_or(server.backup);
     }
 }
 
@@ -305,6 +307,7 @@ mod tests {
             weight: NonZeroU16::new(7),
             max_connections: NonZeroU32::new(9),
             drain: Some(false),
+            backup: Some(true),
         };
         let removed = ServerChange { removed: true, ..ServerChange::default() };
         state.servers.insert("app".into(), [("a:1".into(), full), ("b:1".into(), removed)].into());
@@ -321,6 +324,7 @@ mod tests {
             "[]",
             "{\"version\": 2}",
             "{\"version\": 1, \"servers\": {\"app\": {\"a:1\": 7}}}",
+            "{\"version\": 1, \"servers\": {\"app\": {\"a:1\": {\"backup\": 1}}}}",
             "{\"version\":1,\"servers\":{},\"certificates\":{\"p\":{\"n\":\"../../x\"}}}",
         ] {
             fs::write(folder.join(FILE), wrong).unwrap();

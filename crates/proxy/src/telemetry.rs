@@ -4,6 +4,8 @@
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
 mod ledger;
+mod server_health;
+mod upgrades;
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,13 +15,17 @@ use propylon_metrics::{Column, Counter, Gauge, Growing, Histogram, Registry, Sto
 use propylon_policy::admission::Refusal;
 use propylon_tls::{IdUse, Resumption, Unopened};
 
+use crate::acme::AcmeMetrics;
 use crate::batches::BatchMetrics;
-use crate::health;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
+use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
+pub use server_health::ServerHealthMetrics;
+use server_health::{probe_metrics, server_health_metrics};
+use upgrades::UpgradeMetrics;
 
 /// Upper bounds of the duration histograms, in microseconds: 100 µs to 60 s.
 pub const DURATION_BOUNDS: &[u64] = &[
@@ -41,7 +47,7 @@ pub enum Wait {
     ServerBody,
 }
 
-const WAITS: &[(Wait, &str)] = &[
+pub const WAITS: &[(Wait, &str)] = &[
     (Wait::Handshake, "handshake"),
     (Wait::RequestHead, "request-head"),
     (Wait::RequestBody, "request-body"),
@@ -72,6 +78,10 @@ impl ByReason {
         ByReason { slots, other: slot("other") }
     }
 
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, Counter)> {
+        self.slots.iter().copied().chain([("other", self.other)])
+    }
+
     pub fn of(&self, reason: &str) -> Counter {
         self.slots.iter().find(|(known, _)| *known == reason).map_or(self.other, |(_, counter)| *counter)
     }
@@ -88,6 +98,9 @@ pub struct Telemetry {
     pub signers: Growing<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
+    pub traces: TraceMetrics,
+    pub acme: AcmeMetrics,
+    pub upgrades: UpgradeMetrics,
     ledger: Mutex<Ledger>,
 }
 
@@ -152,6 +165,8 @@ pub struct ProcessMetrics {
     pub ticket_key_errors: Counter,
     pub draining: Gauge,
     pub reloads: ReloadMetrics,
+    /// Of the workers' clocks.
+    pub ticks: Counter,
 }
 
 /// Configurations and what became of them.
@@ -352,6 +367,12 @@ impl Handshakes {
         Handshakes { full, resumed }
     }
 
+    /// With version and type of certificate; of resumed sessions the type is "resumed".
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, Counter)> {
+        let resumed = self.resumed.iter().map(|(version, counter)| (*version, "resumed", *counter));
+        self.full.iter().copied().chain(resumed)
+    }
+
     pub fn of(&self, version: &str, certificate: Option<&str>, resumed: bool) -> Option<Counter> {
         if resumed {
             return self.resumed.iter().find(|(v, _)| *v == version).map(|(_, counter)| *counter);
@@ -405,6 +426,9 @@ pub struct BackendMetrics {
     pub retries_refused: Counter,
     pub stale_retries: Counter,
     pub unavailable: Counter,
+    /// Written by the main thread.
+    pub panic: Gauge,
+    pub panics: Counter,
     pub clients: Counter,
     pub clients_open: Gauge,
     pub queue_depth: Gauge,
@@ -473,17 +497,6 @@ pub struct ServerMetrics {
     pub successes: Counter,
     pub failures: Counter,
     pub health: Arc<ServerHealthMetrics>,
-}
-
-/// Written by the main thread.
-pub struct ServerHealthMetrics {
-    pub up: Gauge,
-    pub changes: Counter,
-    pub ejections: Counter,
-    pub addresses: Gauge,
-    pub lookup_failures: Counter,
-    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
-    pub probes: OnceLock<Vec<Counter>>,
 }
 
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
@@ -648,10 +661,36 @@ impl Telemetry {
         let signers = signers.collect();
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
+        let traces = TraceMetrics::new(r);
+        let acme = AcmeMetrics::new(r);
+        let upgrades = UpgradeMetrics::new(r);
         let store = registry.build(columns);
         Store::column(&store, 0).set(info, 1);
         let ledger = Mutex::new(ledger);
-        (Telemetry { listeners, backends, process, parking, relay, batches, signers, gate, shortage, ledger }, store)
+        let telemetry = Telemetry {
+            listeners,
+            backends,
+            process,
+            parking,
+            relay,
+            batches,
+            signers,
+            gate,
+            shortage,
+            traces,
+            acme,
+            upgrades,
+            ledger,
+        };
+        (telemetry, store)
+    }
+
+    /// Client connections and requests in progress.
+    pub fn open(&self, store: &Store) -> (u64, u64) {
+        let sum = |gauge: fn(&ListenerMetrics) -> Gauge| {
+            self.listeners.iter().map(|listener| store.level(gauge(listener))).sum::<i64>().max(0) as u64
+        };
+        (sum(|listener| listener.open), sum(|listener| listener.in_progress))
     }
 }
 
@@ -693,6 +732,7 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         ),
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
         reloads: ReloadMetrics::new(r),
+        ticks: r.counter("propylon_worker_ticks_total", "Ticks of the workers' clocks, ten a second each.", &[]),
     }
 }
 
@@ -883,6 +923,12 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
             UNUSUAL_PICKS,
         ),
         sticky: OnceLock::new(),
+        panic: r.gauge(
+            "propylon_backend_panic",
+            "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",
+            by,
+        ),
+        panics: r.counter("propylon_backend_panics_total", "Times that this began.", by),
         unavailable: r.counter("propylon_backend_unavailable_total", "Requests for which no server was left.", by),
         faults: ByReason::new(
             r,
@@ -912,34 +958,6 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
 fn sticky_metrics(r: &mut Registry, backend: &str) -> ByReason {
     let help = "Requests by what their cookie was worth: it was followed, or why not.";
     ByReason::new(r, "propylon_sticky_requests_total", help, ("backend", backend), STICKY_OUTCOMES)
-}
-
-fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
-    ServerHealthMetrics {
-        probes: OnceLock::new(),
-        up: r.gauge(
-            "propylon_server_up",
-            "1 while requests may go to a server; 0 while it is down, ejected or drained.",
-            by,
-        ),
-        changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
-        ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
-        addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
-        lookup_failures: r.counter(
-            "propylon_server_lookup_failures_total",
-            "Lookups of a server's name that failed; it keeps the addresses it had.",
-            by,
-        ),
-    }
-}
-
-fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
-    let mut probes = |result: &str| {
-        let help = "Health checks that have ended, by what they found.";
-        let by = [("backend", backend), ("server", server), ("result", result)];
-        r.counter("propylon_health_checks_total", help, &by)
-    };
-    health::RESULTS.iter().map(|result| probes(result)).collect()
 }
 
 fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetrics {

@@ -65,6 +65,11 @@ impl TicketSets {
         Ok(TicketSets { sets: all, shared: Arc::clone(shared), files })
     }
 
+    /// Those of this process, in no file.
+    pub fn shared(&self) -> &Tickets {
+        &self.shared
+    }
+
     pub fn of(&self, profile: usize) -> &Arc<Tickets> {
         &self.sets[profile]
     }

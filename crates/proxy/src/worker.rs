@@ -26,6 +26,7 @@ use crate::shortage::{Reason, Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::sockets::Bound;
 use crate::telemetry::Telemetry;
+use crate::trace::Outbox;
 use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
@@ -38,11 +39,22 @@ const SWEEP_TICKS: u32 = 10;
 /// What the main thread wants of the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
+    /// Everything is made ready, and nothing is accepted: another process still serves.
+    Waiting,
     Serving,
     /// No new connections; finish the requests in progress.
     Draining,
+    /// The same, while a successor serves: nobody has to hurry. Clients may stay until they have been told to go elsewhere.
+    Succeeded,
     /// End now.
     Stopping,
+}
+
+impl Phase {
+    /// Nothing more is accepted, for good.
+    fn is_over(self) -> bool {
+        !matches!(self, Phase::Waiting | Phase::Serving)
+    }
 }
 
 /// What a worker is given.
@@ -56,6 +68,7 @@ pub struct Assignment {
     pub column: Column,
     pub telemetry: Arc<Telemetry>,
     pub log: Sheet,
+    pub spans: Outbox,
     pub shared: Arc<Shared>,
     /// Client connections at once.
     pub connections_max: usize,
@@ -63,7 +76,8 @@ pub struct Assignment {
     pub phase: watch::Receiver<Phase>,
 }
 
-/// Starts a worker. Its thread ends when the phase is `Stopping`, or `Draining` and nothing is left to do.
+/// Starts a worker. Its thread ends when the phase is `Stopping`, or one of a drain and nothing is left to do. It goes by the
+/// first publication when its sockets are watched.
 pub fn start(assignment: Assignment) -> io::Result<JoinHandle<io::Result<()>>> {
     let name = format!("worker-{}", assignment.index);
     std::thread::Builder::new().name(name).spawn(move || run(assignment))
@@ -84,7 +98,17 @@ fn run(assignment: Assignment) -> io::Result<()> {
 
 async fn work(assignment: Assignment) -> io::Result<()> {
     let Assignment {
-        index, mut published, column, telemetry, log, shared, connections_max, batching, mut phase, ..
+        index,
+        mut published,
+        column,
+        telemetry,
+        log,
+        spans,
+        shared,
+        connections_max,
+        batching,
+        mut phase,
+        ..
     } = assignment;
     let seed = fastrand::u64(..);
     let first = Arc::clone(&published.borrow_and_update());
@@ -94,9 +118,11 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     let deferral = batches::install(&batching);
     let snapshot = CoreSnapshot::new(&first, index, deferral, &parking);
     let core = Core::new(snapshot, parking, column, telemetry, log, shared, seed);
+    core.take_outbox(spans);
     let mut doors =
         Doors { core: Rc::clone(&core), worker: index, connections_max, phase: phase.clone(), open: Vec::new() };
     doors.open(&first.snapshot.sockets)?;
+    first.adopted();
     drop(first);
     spawn_local(follow(doors, published));
     spawn_local(tick(Rc::clone(&core)));
@@ -104,7 +130,10 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     core.start();
     spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
-    let _ = phase.wait_for(|phase| *phase != Phase::Serving).await;
+    let _ = phase.wait_for(|phase| phase.is_over()).await;
+    if *phase.borrow() == Phase::Succeeded {
+        core.let_go_slowly();
+    }
     core.draining.set(true);
     core.timers.wake_all();
     core.clear_pools();
@@ -121,6 +150,8 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     }
     core.clear_pools();
     core.tick(false);
+    // The exporter waits for nobody's spans after this.
+    core.end_traces();
     Ok(())
 }
 
@@ -129,7 +160,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     deprecated,
     reason = "deprecated for types that may close their file behind its back; std's listener does not"
 )]
-fn watched(socket: TcpListener) -> io::Result<AsyncFd<TcpListener>> {
+fn watched(socket: Arc<TcpListener>) -> io::Result<AsyncFd<Arc<TcpListener>>> {
     AsyncFd::new(socket)
 }
 
@@ -161,7 +192,8 @@ struct Doors {
 struct Door {
     /// The listener's place: an address may pass to another listener.
     listener: Cell<usize>,
-    socket: AsyncFd<TcpListener>,
+    bound: Bound,
+    socket: AsyncFd<Arc<TcpListener>>,
     closing: Notify,
 }
 
@@ -183,15 +215,15 @@ impl Doors {
     /// Begins to accept at those that are new; those that are there learn whose they are now.
     fn open(&mut self, sockets: &[Bound]) -> io::Result<()> {
         for bound in sockets {
-            if let Some((_, door)) = self.open.iter().find(|(known, _)| known.is_same(bound)) {
+            for (_, door) in self.open.iter().filter(|(known, _)| known.is_same(bound)) {
                 door.upgrade().iter().for_each(|door| door.listener.set(bound.listener));
-                continue;
             }
-            let Some(socket) = bound.take(self.worker) else { continue };
-            let listener = Cell::new(bound.listener);
-            let door = Rc::new(Door { listener, socket: watched(socket)?, closing: Notify::new() });
-            self.open.push((bound.clone(), Rc::downgrade(&door)));
-            spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
+            for socket in bound.take(self.worker) {
+                let (listener, socket) = (Cell::new(bound.listener), watched(socket)?);
+                let door = Rc::new(Door { listener, bound: bound.clone(), socket, closing: Notify::new() });
+                self.open.push((bound.clone(), Rc::downgrade(&door)));
+                spawn_local(accept(Rc::clone(&self.core), door, self.connections_max, self.phase.clone()));
+            }
         }
         Ok(())
     }
@@ -222,8 +254,15 @@ async fn tick(core: Rc<Core>) {
 
 async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phase: watch::Receiver<Phase>) {
     loop {
-        let serving = *phase.borrow() == Phase::Serving;
-        if serving && core.connections.get() >= connections_max {
+        let now = *phase.borrow();
+        if now == Phase::Waiting {
+            tokio::select! {
+                _ = phase.wait_for(|phase| *phase != Phase::Waiting) => {}
+                () = door.closing.notified() => return,
+            }
+            continue;
+        }
+        if now == Phase::Serving && core.connections.get() >= connections_max {
             core.metrics.increment(core.telemetry.process.accept_pauses);
             tokio::select! {
                 () = core.ended.notified() => {}
@@ -234,9 +273,12 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phas
         }
         tokio::select! {
             biased;
-            _ = phase.wait_for(|phase| *phase != Phase::Serving) => {
-                // What the kernel has accepted for us has been promised to clients already.
-                door.take_all(&core);
+            _ = phase.wait_for(|phase| phase.is_over()) => {
+                // What the kernel has accepted for us has been promised to clients already. A successor keeps such promises
+                // as well as we do.
+                if !door.bound.is_handed_over() {
+                    door.take_all(&core);
+                }
                 return;
             }
             () = door.closing.notified() => return,

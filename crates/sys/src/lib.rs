@@ -2,14 +2,22 @@
 //!
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
+mod activation;
 mod cores;
+mod handover;
 mod memory;
 mod pipe;
 mod privileges;
 mod process;
 mod socket;
 
+pub use activation::{Activated, take_activated};
 pub use cores::{allowed_cores, pin_to_core};
+pub use handover::{
+    FILES_PER_MESSAGE_MAX, MESSAGE_BYTES_MAX, ProcessWatch, accept_messages, connect_messages, is_peer_trusted,
+    listen_messages, message_listener, peer_process, receive_message, send_message, set_nonblocking, shares_port,
+    tcp_listener, unix_listener,
+};
 pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
@@ -19,5 +27,5 @@ pub use process::{
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
-    peek_reset, reset_on_close, send_more, set_nodelay,
+    peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
 };

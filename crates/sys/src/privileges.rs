@@ -54,7 +54,8 @@ pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
 }
 
 impl Account {
-    fn find(user: &str) -> Result<Self, PrivilegesError> {
+    /// By its name, from `/etc/passwd` and `/etc/group`.
+    pub fn find(user: &str) -> Result<Self, PrivilegesError> {
         let passwd =
             fs::read_to_string("/etc/passwd").map_err(|error| PrivilegesError::Accounts("/etc/passwd", error))?;
         // A machine without /etc/group has nobody in further groups.

@@ -42,7 +42,7 @@ impl Default for ListenOptions {
 pub fn listen(address: SocketAddr, options: ListenOptions) -> io::Result<TcpListener> {
     let socket = bound(address, options.v6only, options.reuse_port)?;
     if let Some(wait) = options.defer_accept {
-        set_defer_accept(&socket, wait)?;
+        set_defer_accept(&socket, Some(wait))?;
     }
     socket.listen(options.backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket.into())
@@ -165,11 +165,14 @@ fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))
 }
 
+/// See [`ListenOptions::defer_accept`]; on a socket that listens already.
 #[allow(unsafe_code)]
-fn set_defer_accept(socket: &Socket, wait: Duration) -> io::Result<()> {
+pub fn set_defer_accept(socket: impl AsFd, wait: Option<Duration>) -> io::Result<()> {
     use std::os::fd::AsRawFd;
 
-    let seconds = wait.as_secs().clamp(1, i32::MAX as u64) as libc::c_int;
+    let socket = socket.as_fd();
+    // Zero switches it off.
+    let seconds = wait.map_or(0, |wait| wait.as_secs().clamp(1, i32::MAX as u64)) as libc::c_int;
     // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the pointer and the length name one
     // c_int on the stack, which the kernel only reads.
     let status = unsafe {

@@ -18,6 +18,8 @@ use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
+use crate::dated::Dated;
+
 /// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
 #[derive(Debug)]
 pub(crate) struct ClientTrust {
@@ -27,6 +29,8 @@ pub(crate) struct ClientTrust {
     rules: [u8; 32],
     /// When the first of the revocation lists must have been replaced; none if that does not matter.
     fresh_until: Option<UnixTime>,
+    /// The revocation lists that say when the next one is due.
+    pub dated: Vec<Dated>,
 }
 
 /// A client's own certificate. In Client-Cert it is a third longer, which servers' limits on a field still allow.
@@ -41,6 +45,7 @@ impl ClientTrust {
         auth: &ClientAuth,
         roots: RootCertStore,
         crls: Vec<CertificateRevocationListDer<'static>>,
+        dated: Vec<Dated>,
         fresh_until: Option<UnixTime>,
     ) -> Result<ClientTrust, VerifierBuilderError> {
         let rules = rules(auth, &roots, &crls);
@@ -64,7 +69,7 @@ impl ClientTrust {
         }
         let verifier = Arc::new(Bounded { within: builder.build()?, depth: auth.depth });
         let fresh_until = fresh_until.filter(|_| auth.crl_expired == Leniency::Refuse);
-        Ok(ClientTrust { verifier, forward: auth.forward, rules, fresh_until })
+        Ok(ClientTrust { verifier, forward: auth.forward, rules, dated, fresh_until })
     }
 
     /// Whether clients would see no difference; both are of the same `client_auth`.

@@ -60,6 +60,13 @@ pub(crate) struct Validity {
     pub not_after: i64,
 }
 
+impl Validity {
+    /// Both ends belong to it (RFC 5280 §4.1.2.5).
+    pub fn holds(self, now: i64) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+}
+
 /// A leaf, and those that have issued it, which many leaves share.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Chain {

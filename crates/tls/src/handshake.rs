@@ -8,6 +8,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
+use crate::challenge;
 use crate::deferral::{Coming, Way};
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
@@ -39,6 +40,10 @@ pub(crate) struct Handshake {
     plausible: bool,
     /// Something has been sent, after which an alert may have to be encrypted.
     spoken: bool,
+    /// The first record has come.
+    begun: bool,
+    /// It is an authority's question; see `challenge`.
+    pub challenge: bool,
 }
 
 /// The library ends some handshakes without a word; before any keys are in use the word can be ours.
@@ -65,7 +70,24 @@ impl Handshake {
             greeting: greeting::Watch::default(),
             plausible: false,
             spoken: false,
+            begun: false,
+            challenge: false,
         }
+    }
+
+    /// Takes an authority's question for what it is, before the library sees any of it. Its hello is in one record, or else
+    /// it is one like all others.
+    pub fn meet_challenge(&mut self, buffer: &[u8]) {
+        if self.begun || record_len(buffer).is_none() {
+            return;
+        }
+        self.begun = true;
+        let Some(config) = challenge::answer(buffer) else { return };
+        let Ok(connection) = UnbufferedServerConnection::new(Arc::clone(&config)) else { return };
+        (self.connection, self.config, self.challenge) = (connection, config, true);
+        // Its key signs here and now.
+        (self.way, self.coming) = (None, None);
+        self.forward = ForwardIdentity::Nothing;
     }
 
     /// See `Session::handshake`.
@@ -339,7 +361,7 @@ impl Handshake {
         let connection = &self.connection;
         let resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
         let suite = connection.negotiated_cipher_suite().map(|suite| suite.suite());
-        let alpn = connection.alpn_protocol().and_then(|agreed| {
+        let alpn = connection.alpn_protocol().filter(|_| !self.challenge).and_then(|agreed| {
             let position = self.config.alpn_protocols.iter().position(|ours| ours == agreed)?;
             u8::try_from(position).ok()
         });

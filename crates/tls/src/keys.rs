@@ -66,7 +66,8 @@ impl Entry {
     }
 }
 
-fn now() -> i64 {
+/// Seconds since 1970.
+pub(crate) fn now() -> i64 {
     UnixTime::now().as_secs() as i64
 }
 
@@ -170,6 +171,17 @@ mod tests {
         }
         assert_eq!(ready.counts(), ReadyCounts { kept: 3, made: 6, evicted: 3 });
         assert_eq!(ready.places.len(), 3);
+    }
+
+    #[test]
+    fn a_response_is_stapled_until_its_time_is_over() {
+        for (until, stapled) in
+            [(Some(now() + 3600), true), (Some(now()), false), (Some(now() - 1), false), (None, true)]
+        {
+            let mut credential = Arc::into_inner(credential()).unwrap();
+            credential.staple = Some(crate::credential::Staple { response: vec![1], until });
+            assert_eq!(Entry::new(&credential).current().ocsp.is_some(), stapled, "{until:?}");
+        }
     }
 
     #[test]

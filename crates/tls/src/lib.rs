@@ -13,9 +13,11 @@
 #![allow(unexpected_cfgs)]
 
 mod acceptor;
+mod challenge;
 mod client_auth;
 mod compression;
 mod credential;
+mod dated;
 mod deferral;
 mod exchange;
 mod facts;
@@ -49,6 +51,8 @@ mod upstream;
 mod watch;
 
 pub use acceptor::{Acceptor, AcceptorParts};
+pub use challenge::{ChallengeCertificate, publish_challenges};
+pub use dated::{Dated, DatedKind, Nearness, step_between};
 pub use deferral::{Deferral, Parking, ParkingCounts, ParkingLimits};
 pub use exchange::KeyPairs;
 pub use facts::{Facts, Group, Resumption, Scheme, Suite, Version};

@@ -11,6 +11,7 @@ use propylon_config::{ServerAddress, Signer, SignerServer};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 
+use crate::dated::Dated;
 use crate::finding::{Finding, Severity};
 use crate::load;
 
@@ -19,6 +20,7 @@ pub struct LinkProfile {
     config: Arc<rustls::ClientConfig>,
     /// By server.
     names: Vec<ServerName<'static>>,
+    identity: Option<Dated>,
 }
 
 /// One connection's TLS. After an error it is of no further use.
@@ -50,11 +52,16 @@ impl LinkProfile {
             }
         }
         match config {
-            Some(config) if names.len() == signer.servers.len() => {
-                Ok((LinkProfile { config: Arc::new(config), names }, findings))
+            Some((config, identity)) if names.len() == signer.servers.len() => {
+                Ok((LinkProfile { config: Arc::new(config), names, identity }, findings))
             }
             _ => Err(findings),
         }
+    }
+
+    /// When what is shown to key servers ends.
+    pub fn dated(&self) -> Option<&Dated> {
+        self.identity.as_ref()
     }
 
     /// A new connection's, to this server.

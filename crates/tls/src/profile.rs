@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use zeroize::Zeroizing;
 
 use crate::acceptor::{Acceptor, AcceptorParts};
 use crate::client_auth::ClientTrust;
-use crate::credential::Credential;
+use crate::credential::{Credential, Validity};
+use crate::dated::{Dated, DatedKind, Nearness, seconds, step_between};
 use crate::finding::{Finding, Severity};
 use crate::load;
 use crate::offer::{Use, use_of};
@@ -25,7 +27,7 @@ pub struct Profile {
     pub(crate) compresses: bool,
     /// Most preferred first.
     pub(crate) alpn: Vec<Vec<u8>>,
-    /// In the order in which they were configured; at least one.
+    /// In the order in which they were configured; none where all are ordered and not there yet.
     pub(crate) credentials: Arc<[Arc<Credential>]>,
     pub(crate) names: Arc<Names>,
     /// By the orders of key types of listeners that have their own.
@@ -34,6 +36,8 @@ pub struct Profile {
     pub(crate) remote: bool,
     /// Those that expire first, at most [`SHOWN_MAX`] of them.
     soonest: Vec<u32>,
+    /// When each of them expires, the first first, in seconds since 1970.
+    ends: Box<[i64]>,
     /// Given after a full handshake; 0: none at all.
     pub(crate) tickets: u8,
     pub(crate) sessions: Arc<Sessions>,
@@ -62,7 +66,7 @@ impl Profile {
     /// did are not read. Those that cannot be used are errors among the findings, and what they held before stays.
     pub fn load_again(&self, profile: &TlsProfile, alpn: &[&[u8]]) -> Result<(Profile, Vec<Finding>), Vec<Finding>> {
         let (credentials, findings) = load::credentials(profile, &self.credentials);
-        if credentials.is_empty() {
+        if credentials.is_empty() && findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
         let (next, findings) = Profile::assemble(profile, alpn, credentials, findings)?;
@@ -99,6 +103,7 @@ impl Profile {
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
             remote: credentials.iter().any(|credential| credential.material.is_remote()),
             soonest: soonest(&credentials),
+            ends: ends(&credentials),
             credentials: credentials.into(),
             names,
             other_names: Mutex::new(Vec::new()),
@@ -133,9 +138,42 @@ impl Profile {
         shown.into_iter().map(|index| served(&self.credentials[index as usize]))
     }
 
+    /// The same, the first to expire first.
+    pub fn soonest(&self, max: usize) -> impl Iterator<Item = Served> {
+        self.soonest.iter().take(max).map(|&index| served(&self.credentials[index as usize]))
+    }
+
     /// When the first of them expires, in seconds since 1970.
     pub fn soonest_expiry(&self) -> i64 {
-        self.soonest.first().map_or(0, |&first| self.credentials[first as usize].material.validity.not_after)
+        self.ends.first().copied().unwrap_or(0)
+    }
+
+    /// How many of them expire before this moment, in seconds since 1970.
+    pub fn expiring_before(&self, moment: i64) -> usize {
+        self.ends.partition_point(|end| *end < moment)
+    }
+
+    /// Everything about it that ends, and how near its end it has come between two looks, in seconds since 1970; at most
+    /// `max` of them, those that expire first.
+    pub fn steps_between(&self, last: i64, now: i64, max: usize) -> Vec<(Dated, Nearness)> {
+        let certificates = self.credentials.iter().filter_map(|credential| {
+            let Validity { not_before, not_after } = credential.material.validity;
+            Some((credential, step_between(Some(not_before), not_after, last, now)?))
+        });
+        let mut near: Vec<_> = certificates.collect();
+        near.sort_by_key(|(credential, _)| credential.material.validity.not_after);
+        let certificates = near.into_iter().map(|(credential, step)| (certificate(credential), step));
+        let others = self.other_dated().filter_map(|dated| {
+            let step = step_between(dated.from, dated.until, last, now)?;
+            Some((dated, step))
+        });
+        certificates.chain(others).take(max).collect()
+    }
+
+    /// Revocation lists and OCSP responses.
+    pub fn other_dated(&self) -> impl Iterator<Item = Dated> {
+        let lists = self.client_trust.iter().flat_map(|trust| trust.dated.iter().cloned());
+        lists.chain(self.credentials.iter().filter_map(response))
     }
 
     /// Warnings of those that have expired or soon will, the soonest first. Not of all, if they are very many.
@@ -144,14 +182,15 @@ impl Profile {
     }
 
     /// What a client that asks for this name may be shown, by a listener with this order of key types (none: the
-    /// profile's own), the preferred certificate first; it gets the first that it can verify. Empty: it is refused.
+    /// profile's own), the preferred certificate first, those out of date last; it gets the first that it can verify. Empty:
+    /// it is refused.
     pub fn shown_for(&self, name: Option<&str>, prefer: Option<&[KeyType]>) -> Vec<(Served, NameMatch)> {
         let names = self.names_by(prefer);
-        let shown = |index: u32| {
-            let credential = &self.credentials[index as usize];
-            (served(credential), credential.matches(name))
-        };
-        names.candidates(name).map(shown).collect()
+        let now = seconds(SystemTime::now());
+        let mut candidates: Vec<&Arc<Credential>> =
+            names.candidates(name).map(|index| &self.credentials[index as usize]).collect();
+        candidates.sort_by_key(|credential| !credential.material.validity.holds(now));
+        candidates.into_iter().map(|credential| (served(credential), credential.matches(name))).collect()
     }
 
     /// Whether clients would see no difference; both are of the same `[tls.NAME]`.
@@ -206,13 +245,14 @@ impl Profile {
     /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
     /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
+        // Asked for every request, and nearly always so.
+        if server_name == Some(host) {
+            return true;
+        }
         let mut named = self.names.named(host);
         let Some(server_name) = server_name else {
             return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
         };
-        if server_name == host {
-            return true;
-        }
         self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
     }
 
@@ -224,6 +264,16 @@ impl Profile {
     /// Forgets the sessions that are too old. For the main thread, now and then.
     pub fn purge_sessions(&self, now: SystemTime) {
         self.sessions.purge(now);
+    }
+
+    /// The sessions kept by ID, for a process that succeeds this one: messages of at most so many bytes.
+    pub fn hand_over_sessions(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
+        self.sessions.hand_over(message_bytes, now)
+    }
+
+    /// Keeps the sessions of such a message; returns how many.
+    pub fn take_over_sessions(&self, message: &[u8]) -> usize {
+        self.sessions.take_over(message)
     }
 
     /// What every ticket is bound to.
@@ -247,6 +297,29 @@ fn served(credential: &Credential) -> Served {
         path: credential.material.path.clone(),
         stapled: credential.staple.is_some(),
     }
+}
+
+fn certificate(credential: &Credential) -> Dated {
+    let Validity { not_before, not_after } = credential.material.validity;
+    Dated {
+        kind: DatedKind::ServerCertificate,
+        name: credential.names().next().unwrap_or_default().to_owned(),
+        path: credential.material.path.clone(),
+        from: Some(not_before),
+        until: not_after,
+        at: credential.at,
+    }
+}
+
+fn response(credential: &Arc<Credential>) -> Option<Dated> {
+    let until = credential.staple.as_ref()?.until?;
+    Some(Dated { kind: DatedKind::OcspResponse, from: None, until, ..certificate(credential) })
+}
+
+fn ends(credentials: &[Arc<Credential>]) -> Box<[i64]> {
+    let mut ends: Box<[i64]> = credentials.iter().map(|credential| credential.material.validity.not_after).collect();
+    ends.sort_unstable();
+    ends
 }
 
 /// By their index, the first to expire first.

@@ -27,6 +27,23 @@ impl Resolver {
     }
 }
 
+impl Resolver {
+    /// The first, or if that one's time is not now, the first of the others whose time is. If there is none it is the first
+    /// all the same: the client may be one that does not mind, and refuses it by itself otherwise.
+    fn in_date(&self, first: u32, mut others: impl Iterator<Item = u32> + Clone) -> u32 {
+        let holds = |index: u32, now| self.credentials[index as usize].material.validity.holds(now);
+        // Most names have one certificate, and there is nothing to choose.
+        if others.clone().next().is_none() {
+            return first;
+        }
+        let now = keys::now();
+        if holds(first, now) {
+            return first;
+        }
+        others.find(|&index| holds(index, now)).unwrap_or(first)
+    }
+}
+
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Resolver").finish_non_exhaustive()
@@ -34,13 +51,15 @@ impl fmt::Debug for Resolver {
 }
 
 impl ResolvesServerCert for Resolver {
-    /// The first certificate for the name that the client can verify. When it can verify none, the first of all: the
+    /// The first certificate for the name that the client can verify and that has not expired; an expired one where there
+    /// is no other. When it can verify none, the first of all: the
     /// library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         let kind = |index: u32| self.credentials[index as usize].material.kind;
         let mut candidates = self.names.candidates(name);
-        let verifiable = candidates.clone().find(|&index| verifying_scheme(&hello, kind(index)).is_some());
+        let mut verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
+        let verifiable = verifiable.next().map(|first| self.in_date(first, verifiable));
         let Some(chosen) = verifiable.or_else(|| candidates.next()) else {
             overheard::note(|heard| {
                 heard.server_name = name.map(Box::from);

@@ -55,6 +55,7 @@ enum State {
 struct Established {
     records: Records,
     facts: Facts,
+    challenge: bool,
 }
 
 impl Session {
@@ -79,6 +80,7 @@ impl Session {
         let State::Handshake(handshake) = &mut self.state else {
             return Err(Failure::new("over", "no handshake is in progress"));
         };
+        handshake.meet_challenge(buffer);
         let progress = match handshake.may_park(buffer) {
             None => handshake.advance(buffer, out),
             Some(shown) => return self.handshake_aside(shown, buffer, out),
@@ -198,11 +200,11 @@ impl Session {
             return Ok(());
         };
         self.introduce(handshake.introduction());
-        let facts = handshake.facts();
+        let (facts, challenge) = (handshake.facts(), handshake.challenge);
         let secrets = std::mem::take(&mut handshake.heard.secrets);
         let keys = std::mem::take(&mut handshake.heard.keys);
         let records = Records::new(secrets, keys, &facts)?;
-        self.state = State::Established(Box::new(Established { records, facts }));
+        self.state = State::Established(Box::new(Established { records, facts, challenge }));
         Ok(())
     }
 
@@ -265,6 +267,11 @@ impl Session {
             State::Established(established) => established.facts,
             _ => panic!("facts of a session that is not established"),
         }
+    }
+
+    /// An authority has asked whether a name leads here, and has its answer: nothing is to follow.
+    pub fn was_challenge(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.challenge)
     }
 
     /// What the client has said of itself, once the handshake is over or has failed.

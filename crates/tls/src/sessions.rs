@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use rustls::server::StoresServerSessions;
@@ -95,6 +95,45 @@ impl Sessions {
 
     pub fn forget(&self, id: &SessionId) {
         self.shard(id, |shard| shard.forget(id));
+    }
+
+    /// All of them, for another process: messages of at most so many bytes, each to be taken by [`Sessions::take_over`].
+    /// For the main thread; a core that comes to a shard meanwhile finds it busy, for some microseconds.
+    pub fn hand_over(&self, message_bytes: usize, now: SystemTime) -> Vec<Zeroizing<Vec<u8>>> {
+        let now = seconds(now);
+        let mut messages: Vec<Zeroizing<Vec<u8>>> = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for id in &shard.order {
+                let fresh = |kept: &&Kept| now.saturating_sub(kept.born) < KEPT_SECONDS;
+                let Some(kept) = shard.sessions.get(id).filter(fresh) else { continue };
+                let bytes = id.len() + 8 + 2 + kept.state.len();
+                if messages.last().is_none_or(|last| last.len() + bytes > message_bytes) {
+                    messages.push(Zeroizing::new(Vec::with_capacity(message_bytes)));
+                }
+                if let Some(message) = messages.last_mut() {
+                    message.extend_from_slice(id);
+                    message.extend_from_slice(&kept.born.to_be_bytes());
+                    message.extend_from_slice(&(kept.state.len() as u16).to_be_bytes());
+                    message.extend_from_slice(&kept.state);
+                }
+            }
+        }
+        messages
+    }
+
+    /// Keeps what another process has handed over; returns how many there were. What is not such a message is left.
+    pub fn take_over(&self, mut message: &[u8]) -> usize {
+        let mut taken = 0;
+        while let Some((id, rest)) = message.split_first_chunk::<32>()
+            && let Some((born, rest)) = rest.split_first_chunk::<8>()
+            && let Some((length, rest)) = rest.split_first_chunk::<2>()
+            && let Some((state, rest)) = rest.split_at_checked(u16::from_be_bytes(*length).into())
+        {
+            taken += usize::from(self.keep(*id, u64::from_be_bytes(*born), state.to_vec()));
+            message = rest;
+        }
+        taken
     }
 
     /// Forgets what is too old. For the main thread, now and then.
@@ -249,6 +288,22 @@ mod tests {
         }
         assert!((0..2).all(|number| sessions.find(&id(number), NOW).is_some()));
         assert_eq!(sessions.shards[0].lock().unwrap().order.len(), 2);
+    }
+
+    #[test]
+    fn sessions_go_to_another_process_in_messages_that_have_a_limit() {
+        let (ours, theirs) = (Sessions::new(6400), Sessions::new(6400));
+        for number in 0..100 {
+            ours.keep([number; 32], NOW, vec![number; usize::from(number)]);
+        }
+        ours.keep(id(1), NOW - KEPT_SECONDS, b"old".to_vec());
+        let messages = ours.hand_over(1000, std::time::UNIX_EPOCH + std::time::Duration::from_secs(NOW));
+        assert!(messages.len() > 5 && messages.iter().all(|message| message.len() <= 1000));
+        assert_eq!(messages.iter().map(|message| theirs.take_over(message)).sum::<usize>(), 100);
+        assert_eq!(theirs.find(&[7; 32], NOW), Some((NOW, vec![7; 7])));
+        assert_eq!(theirs.find(&id(1), NOW), None);
+        assert_eq!(theirs.take_over(&messages[0][..40]), 0);
+        assert_eq!(Sessions::new(0).take_over(&messages[0]), 0);
     }
 
     #[test]

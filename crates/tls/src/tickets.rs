@@ -14,6 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use rustls::server::ProducesTickets;
+use zeroize::Zeroizing;
 
 use crate::overheard;
 use crate::profile::Profile;
@@ -84,6 +85,17 @@ impl Tickets {
             Source::Memory { period_seconds: PERIOD_SECONDS },
             LIFETIME_SECONDS,
         )
+    }
+
+    /// The keys of a process that this one succeeds, as [`Tickets::to_bytes`] gave them there. None where they are not that.
+    pub fn from_bytes(bytes: &[u8], now: SystemTime) -> Option<Tickets> {
+        let ring = Ring::from_bytes(bytes, seconds(now))?;
+        Some(Tickets::with(ring, Source::Memory { period_seconds: PERIOD_SECONDS }, LIFETIME_SECONDS))
+    }
+
+    /// The keys, for a process that succeeds this one, and for nobody else.
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        self.ring.load().to_bytes()
     }
 
     /// Keys in a file, which others may read and write as well. With `rotate` it is made if there is none.

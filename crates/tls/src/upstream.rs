@@ -13,11 +13,12 @@ mod trust;
 use std::fmt;
 use std::sync::Arc;
 
-use propylon_config::{Backend, BackendTls, ServerAddress};
+use propylon_config::{At, Backend, BackendTls, ServerAddress};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls_pki_types::{CertificateDer, ServerName, TrustAnchor};
 
+use crate::dated::Dated;
 use crate::finding::{Finding, Severity};
 use crate::load;
 pub use failure::UpstreamFailure;
@@ -34,6 +35,7 @@ pub struct UpstreamProfile {
     /// What it was made of, to be told from another of the same configuration.
     roots: Vec<TrustAnchor<'static>>,
     chain: Vec<CertificateDer<'static>>,
+    identity: Option<Dated>,
 }
 
 /// One core's way to make sessions with the servers of one backend.
@@ -55,23 +57,34 @@ impl UpstreamProfile {
         tls: &BackendTls,
         alpn: &[&[u8]],
     ) -> Result<(UpstreamProfile, Vec<Finding>), Vec<Finding>> {
+        let servers: Vec<(&ServerAddress, At)> =
+            backend.servers.iter().map(|server| (&server.address, server.at)).collect();
+        UpstreamProfile::load_for(&servers, tls, alpn)
+    }
+
+    /// The same for servers that are nobody's backend, each with where it is written.
+    pub fn load_for(
+        servers: &[(&ServerAddress, At)],
+        tls: &BackendTls,
+        alpn: &[&[u8]],
+    ) -> Result<(UpstreamProfile, Vec<Finding>), Vec<Finding>> {
         let (loaded, mut findings) = load::upstream(tls);
         let mut names = Vec::new();
-        for server in &backend.servers {
-            let name = name_of(tls, &server.address);
+        for (address, at) in servers {
+            let name = name_of(tls, address);
             match ServerName::try_from(name.clone()) {
                 Ok(name) => names.push(name),
                 Err(_) => findings.push(Finding {
                     severity: Severity::Error,
-                    at: server.at,
+                    at: *at,
                     path: "".into(),
                     what: format!("no certificate can be for the name \"{name}\""),
                     fix: "add `server_name` to `tls` with a name that the server's certificate is for".into(),
                 }),
             }
         }
-        let Some(loaded) = loaded.filter(|_| names.len() == backend.servers.len()) else { return Err(findings) };
-        let (roots, chain) = (loaded.roots.roots.clone(), loaded.chain.clone());
+        let Some(loaded) = loaded.filter(|_| names.len() == servers.len()) else { return Err(findings) };
+        let (roots, chain, identity) = (loaded.roots.roots.clone(), loaded.chain.clone(), loaded.dated.clone());
         let mut config = match trust::config(tls, loaded) {
             Ok(config) => config,
             Err(why) => {
@@ -86,7 +99,12 @@ impl UpstreamProfile {
             }
         };
         config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain }, findings))
+        Ok((UpstreamProfile { config, names, resume: tls.resume, roots, chain, identity }, findings))
+    }
+
+    /// When what is shown to servers ends.
+    pub fn dated(&self) -> Option<&Dated> {
+        self.identity.as_ref()
     }
 
     /// Whether servers and we would see no difference; both are of the same `[backend.NAME]`. A key is told by its

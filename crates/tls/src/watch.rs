@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use propylon_config::{CertificateSource, Signer, TlsProfile};
+use propylon_config::{BackendTls, CertificateSource, Signer, TlsProfile};
 
 use crate::load::{folder, ocsp_path};
 
@@ -49,6 +49,13 @@ impl Stamp {
     pub fn of_signer(signer: &Signer, now: SystemTime) -> Stamp {
         let mut paths = vec![signer.identity.path.clone()];
         with_files_of(&signer.ca.path, &mut paths);
+        Stamp::of(paths, now)
+    }
+
+    /// Of what is shown to a backend's servers and trusted of them; otherwise as [`Stamp::take`].
+    pub fn of_backend(tls: &BackendTls, now: SystemTime) -> Stamp {
+        let mut paths: Vec<PathBuf> = tls.certificate.iter().map(|certificate| certificate.path.clone()).collect();
+        tls.ca.iter().for_each(|trust| with_files_of(&trust.path, &mut paths));
         Stamp::of(paths, now)
     }
 
@@ -127,6 +134,7 @@ fn paths(profile: &TlsProfile) -> Vec<PathBuf> {
                 with_response(chain);
                 paths.push(key.clone());
             }
+            CertificateSource::Ordered(ordered) => ordered.files.iter().for_each(|(_, file)| with_response(file)),
         }
     }
     let trusts = profile.client_auth.iter().flat_map(|auth| auth.ca.iter().chain(&auth.crl));

@@ -111,6 +111,43 @@ fn prefer_decides_for_a_client_that_can_verify_both_and_no_other() {
     }
 }
 
+/// A certificate for `NAME` that is good from one year to another, with its key.
+fn dated(key: &rcgen::KeyPair, (from, to): (i32, i32)) -> String {
+    let mut params = rcgen::CertificateParams::new(vec![NAME.into()]).unwrap();
+    (params.not_before, params.not_after) = (rcgen::date_time_ymd(from, 1, 1), rcgen::date_time_ymd(to, 1, 1));
+    params.self_signed(key).unwrap().pem() + &key.serialize_pem()
+}
+
+#[test]
+fn a_certificate_out_of_date_gives_way_to_one_of_another_type_and_to_nothing_else() {
+    let (past, now, future) = ((2001, 2002), (2001, 2099), (2098, 2099));
+    let ec_key = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+    let rsa_key = rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
+    for (ec, rsa, expected) in [
+        (now, now, KeyType::Ecdsa),
+        (past, now, KeyType::Rsa),
+        (future, now, KeyType::Rsa),
+        (now, past, KeyType::Ecdsa),
+        (past, past, KeyType::Ecdsa),
+        (past, future, KeyType::Ecdsa),
+    ] {
+        let directory = Directory::new();
+        let ec = directory.write("ec.pem", dated(&ec_key, ec));
+        let rsa = directory.write("rsa.pem", dated(&rsa_key, rsa));
+        let (profile, _) = propylon_tls::Profile::load(&tls_profile(&[&ec, &rsa]), ALPN).unwrap();
+        let shown = profile.shown_for(Some(NAME), None);
+        assert_eq!(shown[0].0.key_type, expected, "what is told");
+        let acceptor = profile.acceptor(&Arc::new(Tickets::new()));
+        for client in [Client::tls12, Client::tls13] {
+            assert_eq!(served(&acceptor, client(), NAME).0, Some(expected));
+            // Who can verify one type alone gets that, whatever its dates are.
+            let only = |schemes: &[_]| Client { schemes: schemes.to_vec(), ..client() };
+            assert_eq!(served(&acceptor, only(EC_SCHEMES), NAME).0, Some(KeyType::Ecdsa));
+            assert_eq!(served(&acceptor, only(RSA_SCHEMES), NAME).0, Some(KeyType::Rsa));
+        }
+    }
+}
+
 #[test]
 fn a_tls_1_2_client_with_rsa_suites_only_gets_rsa_though_it_could_verify_ecdsa() {
     let mut client = Client::tls12();

@@ -65,6 +65,7 @@ fn tls(ca: Option<PathBuf>) -> BackendTls {
         policy: TlsPolicy::Intermediate,
         resume: true,
         at: AT,
+        watch: None,
     }
 }
 

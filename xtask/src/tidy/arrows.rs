@@ -58,9 +58,11 @@ const ROOMS: &[Room] = &[
     },
     Room::new(
         "proxy",
-        &["policy", "tls", "crypto", "sys", "metrics", "config"],
-        &["toml", "aws-lc-rs", "rustls", "rustls-pki-types"],
+        &["policy", "tls", "acme", "crypto", "sys", "metrics", "config"],
+        &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
+    // It talks to authorities as any client does, and knows of listeners nothing.
+    Room::new("acme", &["config"], &["h2", "httparse", "toml"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
     Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.

@@ -1,7 +1,8 @@
 //! `tls` of `[backend.NAME]`
 
 use super::client_auth::trusts;
-use super::{Context, file};
+use super::tls::WATCH_MIN;
+use super::{Context, DAY, file};
 use crate::address;
 use crate::model::{BackendTls, TlsPolicy, Trust};
 use crate::walk::Section;
@@ -28,8 +29,9 @@ pub(crate) fn backend_tls(context: &Context<'_, '_>, section: &mut Section<'_, '
     let modern = table.choice("policy", &[("modern", true), ("intermediate", false)]).is_some_and(|found| found.value);
     let policy = if modern { TlsPolicy::Modern } else { TlsPolicy::Intermediate };
     let resume = table.boolean("resume").is_none_or(|found| found.value);
+    let watch = table.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     table.close();
-    Some(BackendTls { ca, server_name, sni, verify, certificate, policy, resume, at })
+    Some(BackendTls { ca, server_name, sni, verify, certificate, policy, resume, watch, at })
 }
 
 /// Off, it is worth a warning every time.

@@ -39,6 +39,8 @@ const RESERVED: &[&str] = &[
     "server",
     "set-cookie",
     "te",
+    "traceparent",
+    "tracestate",
     "trailer",
     "transfer-encoding",
     "upgrade",

@@ -1,5 +1,6 @@
 //! The schema: one module for each kind of section, each from tree to model.
 
+mod acme;
 mod backend;
 mod backend_tls;
 mod balance;
@@ -16,6 +17,7 @@ mod signer;
 mod sticky;
 mod suites;
 mod tls;
+mod tracing;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -35,6 +37,7 @@ pub(crate) struct Context<'r, 't> {
     pub listeners: Names<'r>,
     pub tls: Names<'r>,
     pub signers: Names<'r>,
+    pub acmes: Names<'r>,
     pub backends: Names<'r>,
 }
 
@@ -57,9 +60,11 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let process = process::process(top.section("process"), base);
     let admin = process::admin(top.section("admin"), base);
     let log = process::log(top.section("log"), base);
+    let tracing = tracing::tracing(top.section("tracing"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");
     let signers = top.named("signer");
+    let acmes = top.named("acme");
     let backends = top.named("backend");
     let context = Context {
         report,
@@ -67,11 +72,15 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         listeners: Names::new("listener", &listeners),
         tls: Names::new("tls", &tls),
         signers: Names::new("signer", &signers),
+        acmes: Names::new("acme", &acmes),
         backends: Names::new("backend", &backends),
     };
     let signers = signers.into_iter().map(|named| signer::signer(&context, named)).collect();
     let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();
-    let tls = tls.into_iter().map(|named| tls::profile(&context, named)).collect();
+    let acmes: Vec<_> = acmes.into_iter().map(|named| acme::acme(&context, named)).collect();
+    let mut tls: Vec<_> = tls.into_iter().map(|named| tls::profile(&context, named)).collect();
+    let certificates = tls.iter_mut().flat_map(|profile| &mut profile.certificates);
+    certificates.for_each(|certificate| acme::locate(&mut certificate.source, &acmes));
     let backends = backends.into_iter().map(|named| backend::backend(&context, named)).collect();
     let routes = route::routes(&context, &mut top);
     let listener_is_absent =
@@ -82,7 +91,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config { process, admin, log, listeners, tls, signers, backends, routes };
+    let config = Config { process, admin, log, tracing, listeners, tls, signers, acmes, backends, routes };
     resolve::check(&context, &config, drafts);
     config
 }

@@ -11,7 +11,7 @@ use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::model::{
     AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, StateFolder,
-    Trust, Workers,
+    Trust, UpgradeSocket, Workers,
 };
 use crate::report::{Report, shown};
 use crate::tree::Value;
@@ -26,6 +26,8 @@ const QUEUE_WAIT_MIN: Duration = Duration::from_millis(10);
 const USER_BYTES_MAX: usize = 32;
 /// What Linux has room for in an address, without the zero at its end (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// The same, less what is put behind it while the socket is made.
+const UPGRADE_SOCKET_PATH_BYTES_MAX: usize = SOCKET_PATH_BYTES_MAX - 11;
 pub(crate) const LEVELS: [(&str, Level); 4] =
     [("error", Level::Error), ("warn", Level::Warn), ("info", Level::Info), ("debug", Level::Debug)];
 
@@ -43,6 +45,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         watch_config: false,
         state: None,
         immutable: false,
+        upgrade_socket: None,
         resolver: Resolver::default(),
     };
     let Some(mut section) = section else {
@@ -76,9 +79,21 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         let what = "`state` has no use with immutable = true: nothing will be written to it";
         section.report.warning_at(state.at, what, "remove one of the two");
     }
+    process.upgrade_socket = section.string("upgrade_socket").and_then(|found| upgrade_socket(&section, found, base));
     process.resolver = resolver(&mut section);
     section.close();
     process
+}
+
+fn upgrade_socket(section: &Section<'_, '_>, found: Found<&str>, base: &Path) -> Option<UpgradeSocket> {
+    let (report, at, span) = (section.report, section.report.at(found.span), found.span);
+    let path = file(report, "upgrade_socket", found, base)?;
+    if path.as_os_str().len() > UPGRADE_SOCKET_PATH_BYTES_MAX {
+        let what = format!("the path of `upgrade_socket` has at most {UPGRADE_SOCKET_PATH_BYTES_MAX} bytes");
+        report.error(span, what, "choose a shorter one, such as \"/run/propylon/upgrade.sock\"");
+        return None;
+    }
+    Some(UpgradeSocket { path, at })
 }
 
 fn memory_limit(section: &mut Section<'_, '_>) -> Option<MemoryLimit> {

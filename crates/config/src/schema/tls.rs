@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::suites::policy;
-use super::{Context, DAY, client_auth, file, required_file, seconds};
+use super::{Context, DAY, acme, client_auth, file, required_file, seconds};
 use crate::model::{
     At, Certificate, CertificateSource, KeyType, Resumption, SignerId, TicketKeys, TlsPolicy, TlsProfile,
 };
@@ -18,7 +18,7 @@ const ROTATE: RangeInclusive<Duration> = seconds(1)..=seconds(72 * 3600);
 const TICKETS: RangeInclusive<i128> = 0..=8;
 const SESSION_IDS: RangeInclusive<i128> = 0..=10_000_000;
 const TICKET_KEYS_FORM: &str = "a path or { file = \"...\", rotate = \"6h\" }";
-const CERTIFICATE_FORM: &str = "a path or { chain = \"...\", key = \"...\" }";
+const CERTIFICATE_FORM: &str = "a path, { chain = \"...\", key = \"...\" } or { acme = \"NAME\", names = [...] }";
 /// Looking at files more often than this would be work for nothing.
 pub(super) const WATCH_MIN: Duration = seconds(1);
 
@@ -99,14 +99,16 @@ fn certificate(context: &Context<'_, '_>, node: &Node<'_>, signer: bool) -> Opti
     }
 }
 
-/// `{ chain, key, ocsp, default }`, or `path` for one file with both.
+/// `{ chain, key, ocsp, default }`, or `path` for one file with both, or `acme` for one that is ordered.
 fn described(context: &Context<'_, '_>, mut section: Section<'_, '_>, signer: bool, at: At) -> Option<Certificate> {
     let report = context.report;
     let optional = |section: &mut Section<'_, '_>, key| {
         let found = section.string(key)?;
         file(report, key, found, context.base)
     };
-    let source = if section.node("path").is_some() {
+    let source = if let Some(ordered) = acme::ordered(context, &mut section, signer) {
+        ordered
+    } else if section.node("path").is_some() {
         for key in ["chain", "key"] {
             if let Some(entry) = section.entry(key) {
                 let what = format!("`{key}` and `path` cannot stand together");

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// All cores' rows.
+/// Servers that there is room for from the first: so many can come without a new table.
+const SPARE: usize = 8;
+
+/// All cores' rows, with room for some servers more than there are.
 #[derive(Debug)]
 pub struct Loads {
     rows: Box<[Row]>,
@@ -31,6 +34,7 @@ pub struct CoreLoads {
 
 impl Loads {
     pub fn new(servers: usize, cores: usize) -> Arc<Loads> {
+        let servers = servers.next_multiple_of(SPARE);
         let row = |_| Row {
             total: AtomicU32::new(0),
             servers: (0..servers).map(|_| AtomicU32::new(0)).collect(),
@@ -39,7 +43,14 @@ impl Loads {
         Arc::new(Loads { rows: (0..cores).map(row).collect() })
     }
 
-    /// For one core; each may be asked for once.
+    /// For a backend that has changed, with so many servers now: these, if there is room, so that what is in flight goes on
+    /// being known; else new ones, which know of what begins from now on.
+    pub fn succeeded_by(self: &Arc<Self>, servers: usize) -> Arc<Loads> {
+        let room = self.rows.first().map_or(0, |row| row.servers.len());
+        if servers <= room { Arc::clone(self) } else { Loads::new(servers, self.rows.len()) }
+    }
+
+    /// For one core, who alone may have it: for balancers that follow each other.
     pub fn for_core(self: &Arc<Self>, core: usize) -> CoreLoads {
         assert!(core < self.rows.len(), "there is no such core");
         CoreLoads { all: Arc::clone(self), core }
@@ -108,5 +119,18 @@ mod tests {
         assert_eq!((other.in_flight(2), other.total()), (1, 2));
         one.note_latency(1, 70);
         assert_eq!(all.latencies_us(1).collect::<Vec<_>>(), [70, 0]);
+    }
+
+    #[test]
+    fn what_is_in_flight_is_known_to_those_who_follow_as_long_as_there_is_room() {
+        let first = Loads::new(3, 1);
+        first.for_core(0).began(2);
+        let second = first.succeeded_by(SPARE);
+        assert_eq!(second.in_flight(2), 1);
+        second.for_core(0).began(SPARE - 1);
+        first.for_core(0).ended(2);
+        assert_eq!((second.in_flight(2), second.in_flight(SPARE - 1)), (0, 1));
+        let third = second.succeeded_by(SPARE + 1);
+        assert_eq!((third.in_flight(SPARE - 1), third.in_flight(SPARE)), (0, 0));
     }
 }

@@ -204,3 +204,27 @@ fn keys_are_the_same_on_every_engine() {
     });
     assert!(buckets.iter().all(|count| (500..750).contains(count)), "{buckets:?}");
 }
+
+#[test]
+fn a_balancer_that_follows_another_knows_what_that_one_has_learnt_of_the_servers_that_stay() {
+    let loads = Loads::new(3, 1);
+    let of = |method: Method| Balancer::new(method, &[1, 1, 1], 0, 1_000, loads.for_core(0));
+    for method in methods(3) {
+        let mut first = of(method.clone());
+        first.joined(1, 0);
+        let mut next = of(method).succeeding(&first, |server| server != 2);
+        // It is warm at the same time as it would have been.
+        assert!(!next.slow_start.is_over() && !next.slow_start.admits(1));
+        next.pick(|_| true, Draw { key: None, random: 0, now: 1_000 });
+        assert!(next.slow_start.is_over());
+    }
+    let slow = Method::PeakEwma { decay_millis: 10_000 };
+    let mut first = of(slow.clone());
+    for server in 0..3 {
+        first.answered(server, 1_000 << (4 * server), Verdict::Success, 5);
+    }
+    let next = of(slow).succeeding(&first, |server| server != 2);
+    next.report(5);
+    let known: Vec<u64> = (0..3).map(|server| loads.latencies_us(server).sum()).collect();
+    assert_eq!(known, [1_000, 16_000, 0]);
+}

@@ -13,11 +13,11 @@ const OUTLIERS: Outliers = Outliers {
 };
 
 fn probing(servers: usize) -> Servers {
-    Servers::new(Rules { probes: Some(PROBES), outliers: None }, servers, 0)
+    Servers::new(Rules { probes: Some(PROBES), outliers: None, min_healthy_percent: 0 }, servers, 0)
 }
 
 fn ejecting(servers: usize, outliers: Outliers) -> Servers {
-    Servers::new(Rules { probes: None, outliers: Some(outliers) }, servers, 0)
+    Servers::new(Rules { probes: None, outliers: Some(outliers), min_healthy_percent: 0 }, servers, 0)
 }
 
 fn bad() -> Result<(), Reason> {
@@ -52,17 +52,39 @@ fn the_first_probe_is_believed_and_later_ones_have_to_agree() {
 #[test]
 fn servers_that_start_down_have_to_rise() {
     let probes = Probes { starts_up: false, ..PROBES };
-    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None }, 1, 0);
+    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None, min_healthy_percent: 0 }, 1, 0);
     assert_eq!(servers.open(), 0);
     servers.probed(0, Ok(()), 1);
     assert_eq!(state(&servers, 0), "down");
     servers.probed(0, Ok(()), 2);
     assert_eq!(state(&servers, 0), "up");
-    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None }, 1, 0);
+    let mut servers = Servers::new(Rules { probes: Some(probes), outliers: None, min_healthy_percent: 0 }, 1, 0);
     assert_eq!(servers.probed(0, bad(), 7).len(), 1, "what was not known is known");
     assert_eq!(servers.verdict(0), (&Verdict::Down("status 500".into()), 7));
     assert!(servers.probed(0, Err("timeout".into()), 8).is_empty());
     assert_eq!(servers.verdict(0), (&Verdict::Down("timeout".into()), 7), "down as before, for what it is down now");
+}
+
+#[test]
+fn what_others_have_found_is_believed_until_probes_contradict_it_often_enough() {
+    let probes = Probes { starts_up: false, ..PROBES };
+    let mut theirs = probing(3);
+    theirs.probed(0, Ok(()), 1);
+    theirs.probed(1, bad(), 1);
+    let found: Vec<_> = (0..3).map(|server| theirs.found(server)).collect();
+    assert_eq!(found, [Some(Ok(())), Some(bad()), None]);
+    let mut ours = Servers::new(Rules { probes: Some(probes), ..Rules::default() }, 3, 0);
+    for (server, found) in found.into_iter().enumerate() {
+        found.into_iter().for_each(|found| ours.inherit(server, found.err()));
+    }
+    ours.review(2);
+    assert_eq!([0, 1, 2].map(|server| state(&ours, server)), ["up", "down", "down"]);
+    ours.probed(0, bad(), 3);
+    assert_eq!(state(&ours, 0), "up", "one failure is not three");
+    let mut unprobed = ejecting(1, OUTLIERS);
+    unprobed.inherit(0, Some("status 500".into()));
+    unprobed.review(2);
+    assert_eq!((unprobed.found(0), state(&unprobed, 0)), (None, "unknown"));
 }
 
 #[test]
@@ -119,7 +141,8 @@ fn failures_in_a_row_eject_for_longer_each_time_and_a_calm_interval_is_forgiven(
 #[test]
 fn a_server_that_was_down_while_its_ejection_ended_comes_back_up_and_not_ejected() {
     for (back, state_then) in [(OUTLIERS.ejection - 1, "ejected"), (OUTLIERS.ejection, "up")] {
-        let mut servers = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 2, 0);
+        let mut servers =
+            Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 }, 2, 0);
         (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
         servers.counted(0, 0, 5);
         assert_eq!(servers.tick(0).len(), 1);
@@ -175,7 +198,8 @@ fn draining_is_above_everything_and_ends_when_told() {
 
 #[test]
 fn what_is_known_goes_on_under_new_rules_as_far_as_they_go() {
-    let mut before = Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) }, 4, 0);
+    let mut before =
+        Servers::new(Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 }, 4, 0);
     before.probed(0, bad(), 1);
     before.probed(1, Ok(()), 1);
     before.set_drain(1, Some("moving house".into()));
@@ -227,7 +251,7 @@ fn rules_that_change_all_the_time_keep_no_rates_from_being_compared() {
 
 #[test]
 fn ejections_give_way_where_nobody_else_is_left() {
-    let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS) };
+    let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 };
     let mut servers = Servers::new(rules, 2, 0);
     (0..2).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
     servers.counted(0, 0, 50);
@@ -244,6 +268,80 @@ fn ejections_give_way_where_nobody_else_is_left() {
 }
 
 #[test]
+fn with_too_few_open_verdicts_are_not_believed_and_drains_are() {
+    let rules = Rules { probes: Some(PROBES), outliers: None, min_healthy_percent: 50 };
+    let mut servers = Servers::new(rules, 6, 0);
+    servers.set_backup(5, true);
+    servers.set_drain(4, Some("moving house".into()));
+    (0..6).for_each(|server| drop(servers.probed(server, Ok(()), 0)));
+    let fall = |servers: &mut Servers, server: usize| (1..4).for_each(|now| drop(servers.probed(server, bad(), now)));
+    let admitted = |servers: &Servers| (0..6).filter(|server| servers.admits(*server)).collect::<Vec<_>>();
+    fall(&mut servers, 0);
+    fall(&mut servers, 1);
+    assert_eq!((servers.is_panic(), admitted(&servers)), (false, vec![2, 3, 5]), "two of four are enough");
+    fall(&mut servers, 2);
+    assert_eq!((servers.is_panic(), admitted(&servers)), (true, vec![0, 1, 2, 3, 5]));
+    fall(&mut servers, 3);
+    assert_eq!((servers.is_panic(), admitted(&servers)), (false, vec![5]), "a backup is better than panic");
+    fall(&mut servers, 5);
+    assert_eq!((servers.is_panic(), admitted(&servers)), (true, vec![0, 1, 2, 3, 5]));
+    (4..6).for_each(|now| (0..2).for_each(|server| drop(servers.probed(server, Ok(()), now))));
+    assert_eq!((servers.is_panic(), admitted(&servers)), (false, vec![0, 1]));
+    // One that has to be looked at first is: there is nothing to be doubted.
+    let probes = Some(Probes { starts_up: false, ..PROBES });
+    let mut servers = Servers::new(Rules { probes, ..rules }, 2, 0);
+    servers.review(0);
+    assert!(!servers.is_panic() && !servers.admits(0));
+}
+
+/// Servers fall, rise, are drained and removed as they like: who is admitted is exactly who may be.
+#[test]
+fn a_panic_begins_and_ends_with_the_share_and_admits_nobody_who_was_drained_or_removed() {
+    let (mut panics, mut calm) = (0, 0);
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let count = random.usize(1..10);
+        let percent = random.u8(0..=100);
+        let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: percent };
+        let mut servers = Servers::new(rules, count, 0);
+        let backups: Vec<bool> = (0..count).map(|_| random.u8(0..5) == 0).collect();
+        let (mut drained, mut gone) = (vec![false; count], vec![false; count]);
+        backups.iter().enumerate().for_each(|(server, backup)| servers.set_backup(server, *backup));
+        let sickness = random.u32(1..=10);
+        for now in (0..100_000).step_by(1_000) {
+            let server = random.usize(0..count);
+            match random.u8(0..20) {
+                0 => {
+                    drained[server] = !drained[server];
+                    servers.set_drain(server, drained[server].then(|| "moving house".into()));
+                }
+                1 if random.u8(0..10) == 0 => {
+                    gone[server] = true;
+                    servers.retire(server);
+                }
+                2 => servers.counted(server, 0, 10),
+                _ => drop(servers.probed(server, if random.u32(0..10) < sickness { bad() } else { Ok(()) }, now)),
+            }
+            servers.tick(now);
+            let is_used = |server: &usize| !drained[*server] && !gone[*server];
+            let open = |server: &usize| servers.verdict(*server).0.is_open();
+            let ordinary: Vec<usize> = (0..count).filter(is_used).filter(|server| !backups[*server]).collect();
+            let up = ordinary.iter().filter(|server| open(server)).count();
+            let stood_in_for = up == 0 && (0..count).any(|server| backups[server] && open(&server));
+            let closed = (0..count).filter(is_used).any(|server| !open(&server));
+            let too_few = up * 100 < ordinary.len() * usize::from(percent);
+            assert_eq!(servers.is_panic(), too_few && !stood_in_for && closed, "seed {seed} at {now}");
+            for server in 0..count {
+                let expected = is_used(&server) && (servers.is_panic() || open(&server));
+                assert_eq!(servers.admits(server), expected, "seed {seed} at {now}: server {server}");
+            }
+            *(if servers.is_panic() { &mut panics } else { &mut calm }) += 1;
+        }
+    }
+    assert!(panics > 1_000 && calm > 1_000, "{panics} and {calm} moments");
+}
+
+#[test]
 fn probes_are_spread_around_their_interval() {
     let mut random = fastrand::Rng::with_seed(1);
     let waits: Vec<u64> = (0..10_000).map(|_| next_probe(2_000, random.u64(..))).collect();
@@ -257,7 +355,7 @@ fn whatever_happens_limits_hold_and_who_is_well_for_long_is_open() {
     for seed in 0..100 {
         let mut random = fastrand::Rng::with_seed(seed);
         let count = random.usize(1..12);
-        let rules = Rules { probes: random.bool().then_some(PROBES), outliers: Some(OUTLIERS) };
+        let rules = Rules { probes: random.bool().then_some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 0 };
         let mut servers = Servers::new(rules, count, 0);
         let mut sick = vec![false; count];
         for now in (0..600_000).step_by(1_000) {

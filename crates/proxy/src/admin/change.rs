@@ -338,7 +338,7 @@ fn bad(what: impl Into<String>) -> Wrong {
     Wrong::new(
         StatusCode::UNPROCESSABLE_ENTITY,
         what,
-        "send an object with `weight` (1 to 256), `max_connections` or `drain` (true or false)",
+        "send an object with `weight` (1 to 256), `max_connections`, `drain` or `backup` (true or false)",
     )
 }
 
@@ -359,6 +359,9 @@ fn settings(value: &Value, is_new: bool) -> Result<Settings, Wrong> {
             }
             "drain" => {
                 settings.drain = Some(value.as_bool().ok_or_else(|| bad("`drain` has to be true or false"))?);
+            }
+            "backup" => {
+                settings.backup = Some(value.as_bool().ok_or_else(|| bad("`backup` has to be true or false"))?);
             }
             key => return Err(bad(format!("`{key}` is not known here"))),
         }
@@ -460,8 +463,8 @@ mod tests {
     #[test]
     fn settings_are_whole_and_known() {
         let of = |text: &str, is_new| parse(text).and_then(|value| settings(&value, is_new)).ok();
-        let full = of(r#"{"weight": 3, "max_connections": 9, "drain": true}"#, false).unwrap();
-        assert_eq!((full.weight, full.drain), (NonZeroU16::new(3), Some(true)));
+        let full = of(r#"{"weight": 3, "max_connections": 9, "drain": true, "backup": false}"#, false).unwrap();
+        assert_eq!((full.weight, full.drain, full.backup), (NonZeroU16::new(3), Some(true), Some(false)));
         assert!(of(r#"{"address": "a:1"}"#, true).is_some());
         for wrong in [
             "{}",
@@ -473,6 +476,7 @@ mod tests {
             r#"{"weight":"3"}"#,
             r#"{"x":1}"#,
             r#"{"drain":1}"#,
+            r#"{"backup":"yes"}"#,
             r#"{"max_connections":0}"#,
             r#"{"address":"a:1"}"#,
         ] {

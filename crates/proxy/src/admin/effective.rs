@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use propylon_config::{
-    AccessLog, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth, ClientAuthMode,
-    Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck, HostPattern, Http2,
-    Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol, Redirect, Reuse,
-    Route, SameSite, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy, TlsProfile, Trust, Verify,
-    Workers,
+    AccessLog, Acme, Action, Backend, BackendTls, Balance, Batch, Certificate, CertificateSource, ClientAuth,
+    ClientAuthMode, Config, CookieSecure, CrlScope, ForwardIdentity, Forwarded, Hash, HashKey, HealthCheck,
+    HostPattern, Http2, Leniency, Level, Listener, MemoryLimit, Outlier, PathPattern, Piece, ProbeKind, ProxyProtocol,
+    Redirect, Reuse, Route, SameSite, SampleRate, ServerProtocol, Signer, SignerServer, Sticky, TicketKeys, TlsPolicy,
+    TlsProfile, TraceTrust, Tracing, Trust, Verify, Workers,
 };
 use serde_json::{Map, Value, json};
 
@@ -34,12 +34,18 @@ pub fn config(config: &Config) -> Value {
             root["admin"]["token_file"] = path(&file.path);
         }
     }
+    if let Some(each) = &config.tracing {
+        root["tracing"] = tracing(each);
+    }
     if !config.tls.is_empty() {
         root["tls"] = named(config.tls.iter().map(|each| (&each.name, tls(config, each))).collect());
     }
     let signers: Vec<_> = config.live_signers().map(|(_, each)| (&each.name, signer(each))).collect();
     if !signers.is_empty() {
         root["signer"] = named(signers);
+    }
+    if !config.acmes.is_empty() {
+        root["acme"] = named(config.acmes.iter().map(|each| (&each.name, acme(each))).collect());
     }
     let backends: Vec<_> = config.live_backends().map(|(_, each)| (&each.name, backend(each))).collect();
     if !backends.is_empty() {
@@ -71,6 +77,9 @@ fn process(config: &Config) -> Value {
     if let Some(state) = &config.process.state {
         process["state"] = path(&state.path);
     }
+    if let Some(socket) = &config.process.upgrade_socket {
+        process["upgrade_socket"] = path(&socket.path);
+    }
     if let Some(connections) = config.process.connections_per_source {
         process["connections_per_source"] = json!(connections);
     }
@@ -95,6 +104,30 @@ fn process(config: &Config) -> Value {
         process["resolver"]["servers"] = json!(resolver.servers);
     }
     process
+}
+
+/// Fields for the collector are secrets: their file is named, and they are not shown.
+pub fn tracing(tracing: &Tracing) -> Value {
+    let attributes = tracing.attributes.iter().map(|(key, value)| (key.clone(), json!(value)));
+    let mut value = json!({
+        "endpoint": tracing.endpoint.url,
+        "sample": f64::from(tracing.sample.0) / f64::from(SampleRate::ALL),
+        "trust": match tracing.trust {
+            TraceTrust::Parent => "parent",
+            TraceTrust::Never => "never",
+        },
+        "spans_per_second": tracing.spans_per_second,
+        "service_name": tracing.service_name,
+        "attributes": attributes.collect::<Map<String, Value>>(),
+        "timeout": duration(tracing.timeout),
+    });
+    if let Some(ca) = tracing.tls.as_ref().and_then(|tls| tls.ca.first()) {
+        value["ca"] = path(&ca.path);
+    }
+    if let Some(headers) = &tracing.headers {
+        value["headers"] = path(&headers.path);
+    }
+    value
 }
 
 fn access(access: &AccessLog) -> Value {
@@ -190,7 +223,7 @@ fn http2(http2: &Http2) -> Value {
 
 pub fn tls(config: &Config, profile: &TlsProfile) -> Value {
     let mut value = json!({
-        "certificates": profile.certificates.iter().map(certificate).collect::<Vec<Value>>(),
+        "certificates": profile.certificates.iter().map(|each| certificate(config, each)).collect::<Vec<Value>>(),
         "policy": policy(&profile.policy),
         "prefer": profile.prefer.iter().map(|each| each.name()).collect::<Vec<&str>>(),
         "strict_sni": profile.strict_sni,
@@ -250,11 +283,43 @@ fn connections_of(signer: &Signer) -> Value {
     })
 }
 
-fn certificate(certificate: &Certificate) -> Value {
+/// Where keys are is named; what is in them is nowhere here.
+fn acme(acme: &Acme) -> Value {
+    let mut value = json!({
+        "directory": acme.directory,
+        "terms_agreed": acme.terms_agreed,
+        "contact": acme.contact,
+        // Without the name, which is joined to it.
+        "state": path(acme.state.parent().unwrap_or(&acme.state)),
+        "challenge": acme.challenge.name(),
+        "orders_per_hour": acme.orders_per_hour,
+        "retry": duration(acme.retry),
+    });
+    if let Some(ca) = &acme.ca {
+        value["ca"] = path(&ca.path);
+    }
+    if let Some(external) = &acme.external_account {
+        value["external_account"] = json!({ "id": external.id, "key": path(&external.key.path) });
+    }
+    if let Some(renew_before) = acme.renew_before {
+        value["renew_before"] = json!(duration(renew_before));
+    }
+    if let Some(profile) = &acme.profile {
+        value["profile"] = json!(profile);
+    }
+    value
+}
+
+fn certificate(config: &Config, certificate: &Certificate) -> Value {
     let mut value = match &certificate.source {
         CertificateSource::Path(file) if certificate.ocsp.is_none() && !certificate.default => return path(file),
         CertificateSource::Path(file) => json!({ "path": path(file) }),
         CertificateSource::Pair { chain, key } => json!({ "chain": path(chain), "key": path(key) }),
+        CertificateSource::Ordered(ordered) => json!({
+            "acme": config.acmes[ordered.acme.0].name,
+            "names": ordered.names,
+            "key_types": ordered.files.iter().map(|(key_type, _)| key_type.name()).collect::<Vec<&str>>(),
+        }),
     };
     if let Some(file) = &certificate.ocsp {
         value["ocsp"] = path(file);
@@ -408,6 +473,9 @@ fn backend_tls(tls: &BackendTls) -> Value {
     // Absent it is the system's.
     if !tls.ca.is_empty() {
         value["ca"] = tls.ca.iter().map(|trust| json!(trust.path.display().to_string())).collect();
+    }
+    if let Some(interval) = tls.watch {
+        value["watch"] = json!(duration(interval));
     }
     if let Some(name) = &tls.server_name {
         value["server_name"] = json!(name);
@@ -587,6 +655,16 @@ mod tests {
         [log]
         access = "logs/access.log"
         level = "warn"
+        [tracing]
+        endpoint = "https://collector.internal/traces"
+        ca = "collector-ca.pem"
+        headers = "collector.headers"
+        sample = 0.000001
+        trust = "never"
+        spans_per_second = 10
+        service_name = "edge"
+        attributes = { "deployment.environment.name" = "test" }
+        timeout = "1500ms"
         [listener.web]
         bind = ["127.0.0.1:8443", "[::1]:8443"]
         tls = "public"
@@ -617,7 +695,7 @@ mod tests {
         signer = "vault"
         client_auth = { ca = ["ca.pem"], mode = "optional", crl = "crl.pem", crl_scope = "leaf", forward = "chain", depth = 1 }
         [tls.spare]
-        certificates = ["b.pem"]
+        certificates = ["b.pem", { acme = "own", names = ["b.example", "a.example"], key_types = ["rsa", "ecdsa"], default = true }]
         ticket_keys = "keys"
         [signer.vault]
         servers = ["10.0.0.7:2407", { address = "keys.internal:2408", server_name = "keys" }]
@@ -632,6 +710,18 @@ mod tests {
         servers = ["127.0.0.1:2407"]
         identity = "engine.pem"
         ca = "keys-ca.pem"
+        [acme.own]
+        directory = "https://ca.internal/dir"
+        terms_agreed = true
+        contact = "mailto:ops@a.example"
+        state = "acme"
+        challenge = "http-01"
+        ca = "acme-ca.pem"
+        external_account = { id = "kid", key = "eab.key" }
+        renew_before = "720h"
+        profile = "shortlived"
+        orders_per_hour = 7
+        retry = "90s"
         [backend.app]
         balance = "consistent-hash"
         hash = { key = { cookie = "user" }, bound = 1.1 }
@@ -644,7 +734,7 @@ mod tests {
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"
-        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false }
+        tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
@@ -738,7 +828,8 @@ mod tests {
         for path in all {
             let pointer: String = path.iter().map(|step| format!("/{step}")).collect();
             let Some(keys) = known_keys(&shown, &pointer) else { continue };
-            let named = |place: &usize| ["listener", "tls", "signer", "backend"].contains(&path[*place].as_str());
+            let named =
+                |place: &usize| ["listener", "tls", "signer", "acme", "backend"].contains(&path[*place].as_str());
             let step = |(place, step): (usize, &String)| match place.checked_sub(1) {
                 Some(0) if named(&0) => "*".to_owned(),
                 _ if step.parse::<usize>().is_ok() => "*".to_owned(),
@@ -777,7 +868,7 @@ mod tests {
         assert_eq!(shown["backend"]["app"]["max_lifetime"], "10m");
         let tls = json!({
             "ca": ["ca.pem", "cas"], "server_name": "app.internal", "sni": false, "verify": true, "certificate": "c.pem",
-            "policy": "modern", "resume": false
+            "policy": "modern", "resume": false, "watch": "5s"
         });
         assert_eq!(shown["backend"]["app"]["tls"], tls);
         assert_eq!(shown["backend"]["app"]["hash"], json!({ "key": { "cookie": "user" }, "bound": 1.1 }));

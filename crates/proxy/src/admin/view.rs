@@ -5,25 +5,36 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use propylon_acme::Keeper as Orders;
 use propylon_config::{Backend, Balance, Listener};
-use propylon_metrics::Store;
-use propylon_tls::{Profile, SHOWN_MAX, Served};
+use propylon_metrics::{Store, gauge_text};
+use propylon_tls::{Dated, Profile, SHOWN_MAX, Served};
 use serde_json::{Value, json};
 
 use super::effective;
-use crate::certificates::{self, GLANCED_AT_MAX};
+use crate::acme;
+use crate::certificates::{self, Troubles};
+use crate::expiry;
 use crate::health::{Health, State};
 use crate::reload::Shown;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{ListenerMetrics, Telemetry};
+use crate::upgrade::handover::Handover;
 
 /// What the admin address can show.
 pub struct View {
     pub store: Arc<Store>,
     pub shown: Rc<RefCell<Shown>>,
+    pub orders: Arc<Orders>,
     pub health: Health,
     pub telemetry: Arc<Telemetry>,
     pub started: Instant,
+    /// Resident when nobody had connected yet.
+    pub memory_at_start: u64,
+    /// Files of certificates that could not be used when they were last read.
+    pub troubles: Troubles,
+    /// Where there is an upgrade socket.
+    pub handover: Option<Handover>,
 }
 
 impl View {
@@ -34,11 +45,18 @@ impl View {
 
     /// Prometheus text.
     pub fn metrics(&self) -> String {
-        self.store.prometheus() + &certificates::expiry(&self.current().profiles)
+        let snapshot = self.current();
+        self.store.prometheus()
+            + &certificates::expiry(&snapshot.profiles)
+            + &expiry::metrics(&snapshot, SystemTime::now())
+            + &acme::metrics(&self.orders.status())
+            + &self.memory()
     }
 
+    /// And nobody serves in its place: who asks here asks for the service, not for this process.
     pub fn is_draining(&self) -> bool {
-        self.store.level(self.telemetry.process.draining) > 0
+        let is_succeeded = self.handover.as_ref().is_some_and(|handover| handover.kept().is_some());
+        self.store.level(self.telemetry.process.draining) > 0 && !is_succeeded
     }
 
     /// The configuration with its defaults filled in, in the JSON that `propylon run` takes.
@@ -48,16 +66,19 @@ impl View {
 
     /// What is running, for people and scripts.
     pub fn snapshot(&self) -> String {
-        pretty(&self.running(SHOWN_MAX))
+        pretty(&self.running())
     }
 
-    /// What is running and every metric, for the dashboard.
-    pub fn status(&self) -> String {
-        format!("{{\"snapshot\":{},\"metrics\":{}}}", self.running(GLANCED_AT_MAX), self.store.json())
+    /// What the dashboard divides by the connections.
+    fn memory(&self) -> String {
+        let gauge = |name, help, bytes: u64| gauge_text::<0>(name, help, &[([], bytes as i64)]);
+        let now = propylon_sys::resident_bytes().unwrap_or(0);
+        let at_start = "Memory of the process, resident, before the first client.";
+        gauge("propylon_resident_bytes", "Memory of the process, resident.", now)
+            + &gauge("propylon_resident_at_start_bytes", at_start, self.memory_at_start)
     }
 
-    /// With so many of each profile's certificates, those that expire first.
-    fn running(&self, certificates_max: usize) -> Value {
+    fn running(&self) -> Value {
         let snapshot = &self.current();
         let config = &snapshot.config;
         let listeners = config.live_listeners().map(|(place, listener)| self.listener(snapshot, place, listener));
@@ -70,18 +91,21 @@ impl View {
             "pid": std::process::id(),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "upgrade": self.handover.as_ref().map(Handover::to_json),
             "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
             "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
             "workers": workers.collect::<Vec<Value>>(),
             "listeners": listeners.collect::<Vec<Value>>(),
-            "certificates": certificates.iter().flat_map(|each| served(each, certificates_max)).collect::<Vec<Value>>(),
+            "certificates": certificates.iter().flat_map(|each| served(each)).collect::<Vec<Value>>(),
+            "other_expiries": self.other_expiries(),
             "certificates_total": certificates.iter().map(|profile| profile.count()).sum::<usize>(),
+            "acme": acme::view(&self.orders.status()),
             "backends": backends.collect::<Vec<Value>>(),
         })
     }
 
-    fn configuration(&self) -> Value {
+    pub fn configuration(&self) -> Value {
         let shown = self.shown.borrow();
         let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         json!({
@@ -93,7 +117,16 @@ impl View {
         })
     }
 
-    fn worker(&self, index: usize) -> Value {
+    /// The kinds of things beside certificates that end.
+    fn other_expiries(&self) -> Vec<Value> {
+        let one = |(of, dated): (String, Dated)| {
+            let file = dated.path.display().to_string();
+            json!({ "kind": dated.kind.name(), "of": of, "name": dated.name, "file": file, "not_after": dated.until })
+        };
+        expiry::others(&self.current(), SHOWN_MAX).into_iter().map(one).collect()
+    }
+
+    pub fn worker(&self, index: usize) -> Value {
         let sum = |gauge: fn(&ListenerMetrics) -> propylon_metrics::Gauge| {
             let levels = self.telemetry.listeners.iter().map(|listener| self.store.level_in(index, gauge(listener)));
             levels.sum::<i64>()
@@ -129,7 +162,7 @@ impl View {
             let (server, metrics) = (&snapshot.servers[place][at], &metrics.servers[at]);
             json!({
                 "address": server.label,
-                "resolved": *server.notice.addresses(),
+                "resolved": server.notice.addresses(),
                 "health": health(&self.health.state(place, at)),
                 "weight": configured.weight,
                 "draining": configured.drain.is_some(),
@@ -151,6 +184,7 @@ impl View {
         json!({
             "name": backend.name,
             "balance": backend.balance.name(),
+            "panic": self.health.is_panic(place),
             "client_connections": self.store.level(metrics.clients_open),
             "client_connections_total": self.store.count(metrics.clients),
             "queued": self.store.level(metrics.queue_depth),
@@ -171,7 +205,8 @@ fn health(state: &State) -> Value {
     };
     json!({
         "state": state.verdict.name(),
-        "usable": state.verdict.is_open(),
+        "usable": state.admitted,
+        "panic": state.admitted && !state.verdict.is_open(),
         "reason": state.verdict.reason(),
         "since": seconds(state.since),
         "until": state.until.map(seconds),
@@ -179,7 +214,7 @@ fn health(state: &State) -> Value {
     })
 }
 
-fn served(profile: &Profile, max: usize) -> Vec<Value> {
+fn served(profile: &Profile) -> Vec<Value> {
     let one = |served: Served| {
         json!({
             "profile": profile.name(),
@@ -190,7 +225,7 @@ fn served(profile: &Profile, max: usize) -> Vec<Value> {
             "ocsp": served.stapled,
         })
     };
-    profile.served_at_most(max).map(one).collect()
+    profile.served().map(one).collect()
 }
 
 fn pretty(value: &Value) -> String {

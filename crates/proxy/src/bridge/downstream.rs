@@ -62,6 +62,11 @@ impl<'a> Downstream<'a> {
         }
     }
 
+    /// While the server takes nothing.
+    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+        self.client.read_ahead(context);
+    }
+
     /// The server has taken so many bytes of the body.
     pub fn release(&mut self, count: usize) {
         if let ClientSide::Http2(stream) = &mut self.client
@@ -106,7 +111,10 @@ impl<'a> Downstream<'a> {
         match &mut self.client {
             ClientSide::Http2(stream) => {
                 let head = &request.response;
-                let response = core.with_date(|date| translate::response(head, text, Some(date)));
+                let response = {
+                    let date = (!head.has_date).then(|| core.date_value());
+                    translate::response(head, text, date, &mut core.familiar.borrow_mut())
+                };
                 let Some(mut response) = response else {
                     return Err(crate::transfer::server_fault(502, "bad-response"));
                 };

@@ -1,6 +1,7 @@
 //! The server's side of a bridge: a connection that carries one request at a time, or one of a connection's streams.
 
 use std::io::IoSlice;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -13,7 +14,7 @@ use crate::core::Core;
 use crate::http1::{
     self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
 };
-use crate::http2::{Chunk, ServerSeat, translate};
+use crate::http2::{self, Ahead, Chunk, Meter, ServerSeat, translate};
 use crate::pool::ServerConnection;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
 
@@ -64,9 +65,11 @@ pub struct Http1 {
 pub struct Http2 {
     seat: ServerSeat,
     response: ResponseFuture,
-    send: SendStream<Bytes>,
+    send: SendStream<http2::Piece>,
     piece: Bytes,
+    meter: Rc<Meter>,
     recv: Option<RecvStream>,
+    ahead: Ahead,
     /// The head that came last, as HTTP/1 would have written it.
     text: Vec<u8>,
     /// The library's response, until its text is read.
@@ -117,7 +120,9 @@ impl Upstream {
             response,
             send,
             piece: Bytes::new(),
+            meter: Rc::default(),
             recv: None,
+            ahead: Ahead::default(),
             text: Vec::new(),
             head: None,
             reset: None,
@@ -127,10 +132,10 @@ impl Upstream {
 
     /// Sends what is staged. Returns how many bytes of the body the server has taken since the last call; ready with
     /// `true` when nothing is left.
-    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Core) -> (usize, Poll<Result<(), ()>>) {
+    pub fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
         match self {
             Upstream::Http1(http1) => http1.poll_send(context, core),
-            Upstream::Http2(http2) => http2.poll_send(context),
+            Upstream::Http2(http2) => http2.poll_send(context, core),
         }
     }
 
@@ -149,7 +154,7 @@ impl Upstream {
     }
 
     /// The body is over, with these trailers.
-    pub fn stage_end(&mut self, core: &Core, trailers: &[u8]) -> Result<(), Stop> {
+    pub fn stage_end(&mut self, core: &Rc<Core>, trailers: &[u8]) -> Result<(), Stop> {
         match self {
             Upstream::Http1(http1) if http1.framing == Framing::Chunked => {
                 let mut scratch = core.scratch.borrow_mut();
@@ -161,7 +166,7 @@ impl Upstream {
             Upstream::Http1(_) => {}
             Upstream::Http2(http2) => {
                 let sent = match trailers {
-                    [] => http2.send.send_data(Bytes::new(), true),
+                    [] => http2.send.send_data(http2::Piece::new(Chunk::default(), core, &http2.meter), true),
                     lines => http2.send.send_trailers(translate::trailer_map(lines)),
                 };
                 // A server that has answered already may have closed the stream.
@@ -251,6 +256,15 @@ impl Upstream {
         match self {
             Upstream::Http1(http1) => http1.poll_part(context, core, large),
             Upstream::Http2(http2) => http2.poll_part(context),
+        }
+    }
+
+    /// While the client takes nothing: what comes does not stay with the library, where it would be in the way of others.
+    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+        if let Upstream::Http2(http2) = self
+            && let Some(recv) = http2.recv.as_mut().filter(|_| !http2.ended)
+        {
+            http2.ahead.fill(recv, context);
         }
     }
 
@@ -418,9 +432,12 @@ impl Http1 {
 impl Http2 {
     /// Hands the piece to the library as far as the server's windows go. A piece is not reserved room for before it is there: what
     /// one stream reserves the others cannot have.
-    fn poll_send(&mut self, context: &mut Context<'_>) -> (usize, Poll<Result<(), ()>>) {
+    fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
         let mut taken = 0;
         while !self.piece.is_empty() {
+            if self.meter.poll_room(context).is_pending() {
+                return (taken, Poll::Pending);
+            }
             self.send.reserve_capacity(self.piece.len());
             let room = match self.send.capacity() {
                 0 => match self.send.poll_capacity(context) {
@@ -431,7 +448,8 @@ impl Http2 {
                 room => room,
             };
             let count = room.min(self.piece.len());
-            if self.send.send_data(self.piece.split_to(count), false).is_err() {
+            let part = Chunk::Shared(self.piece.split_to(count));
+            if self.send.send_data(http2::Piece::new(part, core, &self.meter), false).is_err() {
                 return (taken, Poll::Ready(Err(())));
             }
             taken += count;
@@ -486,14 +504,15 @@ impl Http2 {
             return Poll::Ready(Ok(Part { data: None, end: Some(Vec::new()) }));
         };
         loop {
-            match ready!(recv.poll_data(context)) {
+            match ready!(self.ahead.poll(recv, context)) {
                 Some(Ok(data)) => {
                     // The client has room for it: whoever asks has looked.
                     let _ = recv.flow_control().release_capacity(data.len());
-                    if data.is_empty() && !recv.is_end_stream() {
+                    let ended = self.ahead.is_empty() && recv.is_end_stream();
+                    if data.is_empty() && !ended {
                         continue;
                     }
-                    self.ended = recv.is_end_stream();
+                    self.ended = ended;
                     let end = self.ended.then(Vec::new);
                     let data = (!data.is_empty()).then_some(Chunk::Shared(data));
                     return Poll::Ready(Ok(Part { data, end }));

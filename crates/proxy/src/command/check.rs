@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Finding;
 
+use crate::acme;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
+use crate::trace::Target;
 use crate::{sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
@@ -48,7 +50,12 @@ fn problems(source: &Source) -> Vec<Problem> {
         findings.extend(load_signers(&certified.signers).map_or_else(|findings| findings, |(_, warnings)| warnings));
         let upstreams = load_upstreams(&certified.backends);
         findings.extend(upstreams.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        if let Some(tracing) = &certified.tracing {
+            let target = Target::load(tracing, &propylon_config::Resolver::default());
+            findings.extend(target.map_or_else(|findings| findings, |(_, warnings)| warnings));
+        }
         findings.extend(sticky::check(&certified.backends));
+        findings.extend(acme::check(&certified.acmes));
     }
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
@@ -61,11 +68,13 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
         propylon_tls::Severity::Error => Severity::Error,
         propylon_tls::Severity::Warning => Severity::Warning,
     };
-    Problem {
-        severity,
-        file: source.name.clone(),
-        at: Some(finding.at),
-        what: finding.what.clone(),
-        fix: finding.fix.clone(),
-    }
+    let path = finding.path.display().to_string();
+    let line = source.text.lines().nth((finding.at.line as usize).saturating_sub(1)).unwrap_or_default();
+    let name = finding.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    // Of a folder the line does not say which of its files is meant.
+    let what = match path.is_empty() || line.contains(&name) || finding.what.contains(&path) {
+        true => finding.what.clone(),
+        false => format!("{path}: {}", finding.what),
+    };
+    Problem { severity, file: source.name.clone(), at: Some(finding.at), what, fix: finding.fix.clone() }
 }

@@ -5,10 +5,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use propylon_config::{Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
+
+use crate::acme;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
@@ -24,6 +27,9 @@ const CLOCK_FROM: u64 = 1_767_225_600;
 const CLOCK_UNTIL: u64 = 4_102_444_800;
 /// Nonces and key pairs made ahead, per worker.
 const LOCKED_BYTES_WANTED: u64 = 1 << 20;
+
+/// For somebody who is there to say so.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -169,7 +175,27 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings.extend(memory(machine));
     findings.extend(processor(machine, config));
     findings.push(clock(machine));
+    findings.extend(config.and_then(upgrade));
     findings
+}
+
+/// Whether a process could take over, or be taken over from.
+fn upgrade(config: &Config) -> Option<Finding> {
+    const WHAT: &str = "upgrade socket";
+    let path = &config.process.upgrade_socket.as_ref()?.path;
+    if propylon_sys::connect_messages(path, LOOK_PATIENCE).is_ok() {
+        let told = "a process answers; run would be refused, propylon upgrade has it succeeded";
+        return Some(Finding::new(WHAT, State::Good, told, "somebody or nobody"));
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let (state, current) = match fs::metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => (State::Good, "nobody answers yet".to_string()),
+        Ok(_) => (State::Bad, format!("{} is no folder", folder.display())),
+        Err(error) => (State::Bad, format!("{}: {error}", folder.display())),
+    };
+    let command =
+        format!("install -d -o propylon -m 750 {}, or RuntimeDirectory= in the systemd unit", folder.display());
+    Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
 }
 
 fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
@@ -216,6 +242,13 @@ fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
         };
         let finding = Finding::new("listener address", state, format!("{}: {current}", bind.address), "free");
         findings.push(finding.fix(command));
+    }
+    for (name, port) in config.map(acme::unasked).unwrap_or_default() {
+        let current = format!("no listener at port {port}");
+        let finding = Finding::new("authority's questions", State::Advice, current, "an answer");
+        let fix =
+            "lead that port to a listener from outside, or bind it: there the authority asks whether names lead here";
+        findings.push(finding.fix(format!("[acme.{name}]: {fix}")));
     }
     findings
 }

@@ -1,22 +1,31 @@
-//! `propylon run`: from a file to an engine that serves it.
+//! `propylon run`: from a file to an engine that serves it, maybe in the place of one that does already; and `propylon
+//! upgrade`, which has that one see to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use propylon_config::Problem;
+use propylon_config::{Problem, Severity, Source};
 use propylon_tls::Tickets;
 
 use crate::command::check;
-use crate::engine::{self, Outcome};
+use crate::engine::{self, Outcome, Start};
 use crate::logger;
 use crate::origin::{self, Meant};
+use crate::reload::with_path;
 use crate::snapshot::Snapshot;
+use crate::upgrade::Failure;
+use crate::upgrade::handover::Own;
+use crate::upgrade::takeover::{Takeover, ask_for_upgrade};
 
 /// Requests were cut off when the drain's time was up.
 const CUT_OFF: u8 = 3;
+/// Problems that the process that serves is told of; the rest is in our own log.
+const PROBLEMS_TOLD_MAX: usize = 5;
 
-pub fn main(path: &Path) -> ExitCode {
+/// `upgrade`: take over from the process that answers there, or where the configuration says.
+pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
+    let own = Own::of_process();
     logger::start(propylon_config::Level::Info);
     if let Err(error) = propylon_sys::no_core_dumps() {
         log::warn!("core dumps cannot be turned off: {error}");
@@ -24,33 +33,118 @@ pub fn main(path: &Path) -> ExitCode {
     if let Err(error) = propylon_sys::no_huge_pages() {
         log::debug!("huge pages stay on: {error}");
     }
-    let Some((meant, snapshot)) = load(path) else { return ExitCode::FAILURE };
-    let outcome = engine::prepare(path, meant, snapshot).and_then(engine::run);
+    let outcome = match upgrade {
+        None => {
+            start(path, own, None).and_then(|prepared| engine::run(prepared).map_err(|error| Some(error.to_string())))
+        }
+        Some(socket) => succeed(path, own, socket),
+    };
     match outcome {
         Ok(Outcome::Drained) => ExitCode::SUCCESS,
         Ok(Outcome::CutOff(_)) => ExitCode::from(CUT_OFF),
         Err(error) => {
-            log::error!("{error}");
+            error.into_iter().for_each(|error| log::error!("{error}"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Reads and compiles a configuration; what is wrong with it is printed.
-fn load(path: &Path) -> Option<(Meant, Snapshot)> {
-    let print = |problems: &[Problem], text: &str| eprint!("{}", propylon_config::render(problems, text));
+/// An error is to be logged, unless what it says is on the screen already.
+type Started<T> = Result<T, Option<String>>;
+
+/// Takes over from the process that answers at a socket.
+fn succeed(path: &Path, own: Own, socket: Option<PathBuf>) -> Started<Outcome> {
+    let socket = socket.map_or_else(|| upgrade_socket(path), Ok)?;
+    let takeover = Takeover::begin(&socket).map_err(|failure| Some(format!("nothing was taken over: {failure}")))?;
+    log::info!("upgrade: taking over from process {}, version {}", takeover.pid(), takeover.version());
+    engine::run(start(path, own, Some(takeover))?).map_err(|error| Some(error.to_string()))
+}
+
+/// As the configuration has it, whatever else may be wrong with that.
+fn upgrade_socket(path: &Path) -> Started<PathBuf> {
+    let source = Source::read(path).map_err(|problem| Some(problem.to_string()))?;
+    let (found, problems) = propylon_config::inspect(&source);
+    if let Some(socket) = found.upgrade_socket {
+        return Ok(socket.path);
+    }
+    let errors: Vec<Problem> = problems.into_iter().filter(|problem| problem.severity == Severity::Error).collect();
+    if !errors.is_empty() {
+        print(&errors, &source.text);
+        return Err(None);
+    }
+    Err(Some(format!(
+        "{}: without process.upgrade_socket nothing can be taken over; set it, and restart once",
+        path.display()
+    )))
+}
+
+/// Everything up to the sockets. Whoever serves hears what has gone wrong.
+fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engine::Prepared> {
+    let tickets = takeover.as_mut().and_then(|takeover| takeover.estate.tickets.take());
+    let generation = takeover.as_ref().map_or(0, |takeover| takeover.estate.generation);
+    let (meant, snapshot) = match load(path, tickets.unwrap_or_else(Tickets::new)) {
+        Ok((meant, snapshot)) => (meant, snapshot.counted_after(generation)),
+        Err(what) => {
+            let failure = Failure { reason: "configuration", what };
+            takeover.iter().for_each(|takeover| takeover.give_up(&failure));
+            return Err(None);
+        }
+    };
+    let start = Start { path: path.to_owned(), meant, snapshot, own, takeover };
+    engine::prepare(start).map_err(|error| Some(error.to_string()))
+}
+
+/// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
+fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
     let meant = match origin::read(path) {
         Ok(meant) => meant,
         Err(wrong) => {
             print(&wrong.problems, &wrong.source.text);
-            return None;
+            return Err(summary(&wrong.problems));
         }
     };
     print(&meant.warnings, &meant.source.text);
     logger::start(meant.config.log.level);
-    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(Tickets::new()));
+    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets));
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     let problems: Vec<Problem> = findings.iter().map(|finding| check::problem(&meant.source, finding)).collect();
     print(&problems, &meant.source.text);
-    compiled.ok().map(|(snapshot, _)| (meant, snapshot))
+    match compiled {
+        Ok((snapshot, _)) => Ok((meant, snapshot)),
+        Err(findings) => {
+            let problems = findings.iter().map(|finding| with_path(check::problem(&meant.source, finding), finding));
+            Err(summary(&problems.collect::<Vec<Problem>>()))
+        }
+    }
+}
+
+fn print(problems: &[Problem], text: &str) {
+    eprint!("{}", propylon_config::render(problems, text));
+}
+
+fn summary(problems: &[Problem]) -> String {
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+    let told: Vec<String> = errors.clone().take(PROBLEMS_TOLD_MAX).map(Problem::to_string).collect();
+    let more = errors.count() - told.len();
+    if more > 0 { format!("{}; and {more} more", told.join("; ")) } else { told.join("; ") }
+}
+
+/// `propylon upgrade`
+pub fn upgrade(path: &Path) -> ExitCode {
+    logger::start(propylon_config::Level::Info);
+    let asked = upgrade_socket(path).map(|socket| ask_for_upgrade(&socket));
+    match asked {
+        Ok(Ok(pid)) => {
+            println!("process {pid} serves; the one before drains");
+            ExitCode::SUCCESS
+        }
+        Ok(Err(failure)) => {
+            eprintln!("propylon: error: the upgrade has failed: {failure}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            error.into_iter().for_each(|error| eprintln!("propylon: error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }

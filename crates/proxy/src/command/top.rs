@@ -4,7 +4,6 @@ mod sample;
 mod screen;
 
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,9 +18,9 @@ const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The engine's admin address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "config")]
-    admin: Option<SocketAddr>,
+    /// The engine's admin address: IP:PORT, or unix:PATH
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "config", value_parser = place)]
+    admin: Option<AdminBind>,
     /// Take the admin address from this configuration
     #[arg(short = 'c', long = "config", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -49,36 +48,41 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 fn top(arguments: &Arguments) -> Result<(), String> {
     let admin = admin(arguments)?;
     let interval = Duration::from_secs(arguments.interval.into());
-    let first = Sample::take(admin)?;
+    let first = Sample::take(&admin)?;
     if arguments.once || arguments.json || !io::stdout().is_terminal() {
         std::thread::sleep(interval);
-        let figures = Figures::between(&first, &Sample::take(admin)?);
+        let figures = Figures::between(&first, &Sample::take(&admin)?);
         match arguments.json {
             true => println!("{}", figures.to_json()),
             false => print!("{}", screen::to_text(&figures)),
         }
         return Ok(());
     }
-    watch(admin, interval, first).map_err(|error| format!("the terminal cannot be used: {error}; try --once"))
+    watch(&admin, interval, first).map_err(|error| format!("the terminal cannot be used: {error}; try --once"))
 }
 
-fn admin(arguments: &Arguments) -> Result<SocketAddr, String> {
+/// As `--admin` has it.
+fn place(text: &str) -> Result<AdminBind, String> {
+    match text.strip_prefix("unix:") {
+        Some(path) if !path.is_empty() => Ok(AdminBind::Unix(path.into())),
+        Some(_) => Err("a path has to follow \"unix:\"".into()),
+        None => text.parse().map(AdminBind::Tcp).map_err(|_| "write IP:PORT or unix:PATH".into()),
+    }
+}
+
+fn admin(arguments: &Arguments) -> Result<AdminBind, String> {
     let Some(path) = &arguments.config else {
-        return Ok(arguments.admin.unwrap_or(ADMIN_DEFAULT.parse().expect("an address")));
+        return Ok(arguments.admin.clone().unwrap_or_else(|| place(ADMIN_DEFAULT).expect("an address")));
     };
     let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
     let told = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
     let (config, _) = propylon_config::parse(&source).map_err(told)?;
-    let admin =
-        config.admin.ok_or_else(|| format!("{} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there", path.display()));
-    let only_tcp = |bind: AdminBind| {
-        format!("[admin] is at {bind}, and this command connects by TCP only; use curl --unix-socket")
-    };
-    admin.and_then(|admin| admin.bind.address().ok_or_else(|| only_tcp(admin.bind)))
+    let none = || format!("{} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there", path.display());
+    config.admin.map(|admin| admin.bind).ok_or_else(none)
 }
 
 /// Draws until q, Esc or Ctrl-C. An engine that does not answer for a while is told of, and asked again.
-fn watch(admin: SocketAddr, interval: Duration, first: Sample) -> io::Result<()> {
+fn watch(admin: &AdminBind, interval: Duration, first: Sample) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let outcome = (|| {
         let (mut last, mut figures, mut trouble) = (first, None, None);

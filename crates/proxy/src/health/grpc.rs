@@ -2,60 +2,39 @@
 //! written and read by hand.
 
 use bytes::Bytes;
-use h2::client::{self, SendRequest};
-use http::{HeaderMap, Method, Request, StatusCode, Version};
+use http::{HeaderMap, StatusCode};
 
+use super::http2::{self, Connection};
 use super::line::Line;
 use super::probe::Failure;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// An answer has five bytes of frame and two of message; anything long is something else.
 const ANSWER_BYTES_MAX: usize = 1024;
-const HEAD_BYTES_MAX: u32 = 16 * 1024;
 /// `HealthCheckResponse.ServingStatus.SERVING`
 const SERVING: u64 = 1;
 
 /// Asks and judges the answer. The connection ends with it.
 pub async fn ask(stream: Line, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
-    let mut builder = client::Builder::new();
-    builder.enable_push(false).max_header_list_size(HEAD_BYTES_MAX).initial_connection_window_size(65_535);
-    let (requests, connection) = builder.handshake::<_, Bytes>(stream).await.map_err(broken)?;
-    tokio::select! {
-        biased;
-        checked = check(requests, service, host, secure) => checked,
-        ended = connection => Err(ended.map_or_else(broken, |()| Failure::new("closed", "before the answer"))),
-    }
-}
-
-async fn check(requests: SendRequest<Bytes>, service: &str, host: &str, secure: bool) -> Result<(), Failure> {
-    let scheme = if secure { "https" } else { "http" };
-    let request = Request::builder()
-        .method(Method::POST)
-        .version(Version::HTTP_2)
-        .uri(format!("{scheme}://{host}{PATH}"))
+    let request = http2::request("POST", host, PATH, secure)
         .header("content-type", "application/grpc")
         .header("te", "trailers")
-        .header("user-agent", concat!("propylon-health/", env!("CARGO_PKG_VERSION")))
         .body(())
         .map_err(|error| Failure::new("not-made", error.to_string()))?;
-    let mut requests = requests.ready().await.map_err(broken)?;
-    let (answer, mut body) = requests.send_request(request, false).map_err(broken)?;
-    body.send_data(question(service), true).map_err(broken)?;
-    let (head, mut body) = answer.await.map_err(broken)?.into_parts();
+    let connection = Connection::new(stream).await?;
+    let (head, mut body) = connection.ask(request, Some(question(service))).await?;
     if head.status != StatusCode::OK {
         return Err(Failure::new("unexpected-status", head.status.as_u16().to_string()));
     }
     judge_status(&head.headers)?;
     let mut message = Vec::new();
-    while let Some(data) = body.data().await {
-        let data = data.map_err(broken)?;
+    while let Some(data) = http2::read_more(&mut body).await? {
         if message.len() + data.len() > ANSWER_BYTES_MAX {
             return Err(Failure::new("bad-response", "the answer is too long"));
         }
-        let _ = body.flow_control().release_capacity(data.len());
         message.extend_from_slice(&data);
     }
-    if let Some(trailers) = body.trailers().await.map_err(broken)? {
+    if let Some(trailers) = body.trailers().await.map_err(http2::broken)? {
         judge_status(&trailers)?;
     }
     match serving_status(&message) {
@@ -65,11 +44,6 @@ async fn check(requests: SendRequest<Bytes>, service: &str, host: &str, secure: 
         Some(other) => Err(Failure::new("not-serving", format!("status {other}"))),
         None => Err(Failure::new("bad-response", "no message of grpc.health.v1")),
     }
-}
-
-fn broken(error: h2::Error) -> Failure {
-    let word = if error.is_io() || error.is_go_away() { "closed" } else { "bad-response" };
-    Failure::new(word, error.to_string())
 }
 
 /// `grpc-status`, in the head where there is no message, or in the trailers.

@@ -36,6 +36,14 @@ impl Line {
         let stream = greeted.map_err(|failure| Failure::new("tls-failed", failure.to_string()))?;
         Ok(Line::Secure(Box::new(Secure { stream, stock, inbox: Buffer::default() })))
     }
+
+    /// Whether the protocol that was offered first was agreed on; none without TLS.
+    pub fn agreed_on_first(&self) -> Option<bool> {
+        match self {
+            Line::Plain(_) => None,
+            Line::Secure(secure) => Some(secure.stream.facts().and_then(|facts| facts.alpn) == Some(0)),
+        }
+    }
 }
 
 impl Secure {

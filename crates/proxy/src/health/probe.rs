@@ -5,14 +5,14 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use propylon_config::{HealthCheck, ProbeKind};
+use propylon_config::{HealthCheck, ProbeKind, ServerProtocol};
 use propylon_tls::Connector;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::line::Line;
-use super::{grpc, http};
+use super::{grpc, http, http2};
 
 /// Everything that a probe can come to; the labels of its counters.
 pub const RESULTS: &[&str] = &[
@@ -66,8 +66,15 @@ impl From<io::Error> for Failure {
 /// How TLS with a server is begun: by whom, and the server's position in the backend.
 pub type Secure<'a> = Option<(&'a Connector, usize)>;
 
-/// Asks one address. `host` is what the server is called in the request.
-pub async fn probe(check: &HealthCheck, address: SocketAddr, host: &str, secure: Secure<'_>) -> Result<(), Failure> {
+/// Asks one address, in the protocol of the backend's requests; at a port of its own, which need not speak that, in what TLS
+/// agrees on, or in HTTP/1.1. `host` is what the server is called in the request.
+pub async fn probe(
+    check: &HealthCheck,
+    protocol: ServerProtocol,
+    address: SocketAddr,
+    host: &str,
+    secure: Secure<'_>,
+) -> Result<(), Failure> {
     let connected = Cell::new(false);
     let asked = async {
         let stream = TcpStream::connect(address).await.map_err(|error| not_connected(&error))?;
@@ -81,7 +88,15 @@ pub async fn probe(check: &HealthCheck, address: SocketAddr, host: &str, secure:
         };
         match &check.kind {
             ProbeKind::Tcp | ProbeKind::Tls => Ok(()),
-            ProbeKind::Http(expected) => http::ask(line, expected, host).await,
+            ProbeKind::Http(expected) => {
+                let must = protocol == ServerProtocol::Http2 && check.port.is_none();
+                let offered = protocol != ServerProtocol::Http1;
+                match (line.agreed_on_first().map(|first| first && offered), must) {
+                    (Some(false), true) => Err(Failure::new("bad-response", "HTTP/2 was not agreed on by ALPN")),
+                    (Some(true), _) | (None, true) => http2::ask(line, expected, host, secure.is_some()).await,
+                    (Some(false) | None, false) => http::ask(line, expected, host).await,
+                }
+            }
             ProbeKind::Grpc { service } => grpc::ask(line, service, host, secure.is_some()).await,
         }
     };

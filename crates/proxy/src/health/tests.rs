@@ -22,12 +22,20 @@ fn snapshot(backend: &str) -> Snapshot {
 }
 
 fn with_health(first: Snapshot, story: impl FnOnce(&Health, &Arc<Snapshot>, &dyn Fn(&str) -> Arc<Snapshot>)) {
+    with_known(first, &[], story);
+}
+
+fn with_known(
+    first: Snapshot,
+    known: &[KnownServer],
+    story: impl FnOnce(&Health, &Arc<Snapshot>, &dyn Fn(&str) -> Arc<Snapshot>),
+) {
     let first = Arc::new(first);
     let (telemetry, store) = Telemetry::new(&first.config, 1);
     let telemetry = Arc::new(telemetry);
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(async {
-        let health = Health::start(&first, &store, &telemetry);
+        let health = Health::start(&first, &store, &telemetry, known);
         let current = RefCell::new(Arc::clone(&first));
         story(&health, &first, &|backend| {
             let earlier = Arc::clone(&current.borrow());
@@ -65,6 +73,25 @@ fn a_server_that_starts_down_is_closed_from_the_first() {
     with_health(snapshot(backend), |health, snapshot, _| {
         assert_eq!(open(snapshot), [false]);
         assert_eq!(health.state(0, 0).verdict.reason(), Some("not checked yet"));
+    });
+}
+
+#[test]
+fn what_a_predecessor_has_found_holds_from_the_first() {
+    let backend = "servers = [\"127.0.0.1:9\", \"127.0.0.2:9\", \"127.0.0.3:9\"]\n\
+        health = { start = \"down\", interval = \"1h\" }";
+    let known = |server: &str, down: Option<&str>| KnownServer {
+        backend: "b".into(),
+        server: server.into(),
+        down: down.map(str::to_owned),
+    };
+    let known = [known("127.0.0.1:9", None), known("127.0.0.2:9", Some("status 500")), known("127.0.0.4:9", None)];
+    let told: Vec<_> = known.iter().filter_map(|known| KnownServer::from_json(&known.to_json())).collect();
+    assert_eq!(told, known);
+    with_known(snapshot(backend), &told, |health, snapshot, _| {
+        assert_eq!(open(snapshot), [true, false, false]);
+        assert_eq!(health.state(0, 1).verdict.reason(), Some("status 500"));
+        assert_eq!(health.hand_over()[..2], known[..2]);
     });
 }
 

@@ -63,6 +63,9 @@ pub enum Name {
     XForwardedOther,
     Date,
     Server,
+    /// Of the trace that a request belongs to (W3C Trace Context).
+    Traceparent,
+    Tracestate,
     /// Known only so that it cannot be nominated away: Authorization, Cookie, Cache-Control, Content-Type, ...
     EndToEnd,
 }
@@ -92,7 +95,9 @@ impl Name {
             (10, b'c') if is("connection") => Name::Connection,
             (10, b'k') if is("keep-alive") => Name::KeepAlive,
             (10, b's') if is("set-cookie") => Name::EndToEnd,
+            (10, b't') if is("tracestate") => Name::Tracestate,
             (11, b'c') if is("client-cert") => Name::ClientCert,
+            (11, b't') if is("traceparent") => Name::Traceparent,
             (12, b'c') if is("content-type") => Name::EndToEnd,
             (12, b'm') if is("max-forwards") => Name::MaxForwards,
             (13, b'a') if is("authorization") => Name::EndToEnd,
@@ -163,6 +168,13 @@ pub struct Field {
     pub(crate) odd: bool,
 }
 
+impl Field {
+    /// The whole line, if it reads exactly `name: value`.
+    pub fn plain_line<'a>(&self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        self.plain.then(|| Span { start: self.name.start, end: self.value.end }.bytes(buf))
+    }
+}
+
 /// The fields of a head in the order received. The first `INLINE` live in the head itself.
 #[derive(Clone)]
 pub struct Fields {
@@ -231,6 +243,13 @@ impl Fields {
             if ours.clone().any(|ours| is_same_or_lookalike(name, ours)) {
                 field.forward = false;
             }
+        }
+    }
+
+    /// Withholds fields of such kinds.
+    pub(crate) fn withhold_kinds(&mut self, is_withheld: impl Fn(Name) -> bool) {
+        for field in self.iter_mut() {
+            field.forward &= !is_withheld(field.kind);
         }
     }
 

@@ -181,9 +181,33 @@ impl RequestHead {
 
     /// Forgets the request, keeping the memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
+        // One by one, as in `ResponseHead::clear`.
+        let RequestHead {
+            length,
+            method,
+            method_text,
+            version,
+            scheme,
+            host,
+            body,
+            keep_alive,
+            expect_continue,
+            upgrade,
+            te_trailers,
+            max_forwards,
+            fields,
+            host_name,
+            target,
+            target_prefix,
+            path_end,
+            parser,
+        } = self;
         fields.clear();
-        *self = RequestHead { fields, ..RequestHead::default() };
+        (*length, *method, *method_text, *version) = Default::default();
+        (*scheme, *host, *body, *keep_alive) = Default::default();
+        (*expect_continue, *upgrade, *te_trailers, *max_forwards) = Default::default();
+        (*host_name, *target, *target_prefix, *path_end) = Default::default();
+        *parser = Parser::default();
     }
 }
 
@@ -386,7 +410,13 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         Name::Other => {
             field.forward = !field.odd || !Name::is_lookalike(field.name.bytes(buf));
         }
-        Name::EndToEnd | Name::Date | Name::Server | Name::Via | Name::Trailer => {
+        Name::EndToEnd
+        | Name::Date
+        | Name::Server
+        | Name::Via
+        | Name::Trailer
+        | Name::Traceparent
+        | Name::Tracestate => {
             field.forward = true;
         }
         Name::Host => match state.host {

@@ -41,19 +41,32 @@ impl ClientAddress {
 /// Four numbers with dots between them; returns the length.
 fn write_v4(octets: [u8; 4], out: &mut [u8; 39]) -> u8 {
     let mut at = 0;
-    for (index, octet) in octets.into_iter().enumerate() {
-        let digits = [b'0' + octet / 100, b'0' + octet / 10 % 10, b'0' + octet % 10];
-        let skipped = if octet >= 100 { 0 } else { 1 + usize::from(octet < 10) };
-        if index > 0 {
-            out[at] = b'.';
-            at += 1;
-        }
-        for digit in &digits[skipped..] {
-            out[at] = *digit;
-            at += 1;
-        }
+    for octet in octets {
+        // Four bytes always: what is too much of them the next number overwrites, or the length leaves out.
+        let (text, length) = OCTETS[usize::from(octet)];
+        out[at..at + text.len()].copy_from_slice(&text);
+        at += usize::from(length);
     }
-    at as u8
+    // Without the last dot.
+    at as u8 - 1
+}
+
+/// The numbers of an IPv4 address with a dot behind them, and how long that is.
+static OCTETS: [([u8; 4], u8); 256] = octets();
+
+const fn octets() -> [([u8; 4], u8); 256] {
+    let mut table = [([0; 4], 0); 256];
+    let mut octet = 0;
+    while octet < table.len() {
+        let [a, b, c] = [b'0' + (octet / 100) as u8, b'0' + (octet / 10 % 10) as u8, b'0' + (octet % 10) as u8];
+        table[octet] = match octet {
+            0..10 => ([c, b'.', 0, 0], 2),
+            10..100 => ([b, c, b'.', 0], 3),
+            _ => ([a, b, c, b'.'], 4),
+        };
+        octet += 1;
+    }
+    table
 }
 
 /// What a request is forwarded with.

@@ -14,9 +14,9 @@ use propylon_config::{BackendId, Http2, ProxyProtocol};
 use propylon_tls::{Facts, Introduction};
 use tokio::task::spawn_local;
 
-use super::flood::Scanner;
+use super::intake::{Fault, Intake, Moment};
 use super::stream::{self, Piece};
-use super::wire::Wire;
+use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
@@ -61,11 +61,13 @@ pub struct Link {
     pub(super) staged: RefCell<Buffer>,
     /// Bytes that the library has written.
     pub(super) sent: Cell<u64>,
-    /// Set when there was too much of something: its name.
-    pub(super) flood: Cell<Option<&'static str>>,
+    /// Set when the connection is to end for what the client did.
+    pub(super) fault: Cell<Option<Fault>>,
     /// The library waits for the socket.
     pub(super) blocked: Cell<bool>,
-    scanner: RefCell<Scanner>,
+    pub(super) intake: RefCell<Intake>,
+    /// Bytes read in this turn of the connection's.
+    pub(super) turn: Cell<usize>,
     limits: Http2,
     /// Streams whose tasks have not ended.
     streams: Cell<usize>,
@@ -77,7 +79,7 @@ pub struct Link {
 }
 
 impl Link {
-    fn new(mut connection: Connection, limits: Http2) -> Link {
+    fn new(mut connection: Connection, limits: Http2, head_bytes: usize) -> Link {
         let core = Rc::clone(&connection.core);
         Link {
             listener: connection.listener,
@@ -88,10 +90,11 @@ impl Link {
             connection: RefCell::new(connection),
             staged: RefCell::default(),
             sent: Cell::new(0),
-            flood: Cell::new(None),
+            fault: Cell::new(None),
             blocked: Cell::new(false),
-            scanner: RefCell::default(),
+            intake: RefCell::new(Intake::of_client(limits.max_concurrent_streams, head_bytes)),
             limits,
+            turn: Cell::new(0),
             streams: Cell::new(0),
             requests: Cell::new(0),
             active: Cell::new(core.timers.now()),
@@ -113,8 +116,18 @@ impl Link {
         self.connection.borrow_mut().note_backend(backend);
     }
 
-    pub(super) fn scan(&self, bytes: &[u8]) -> Result<(), &'static str> {
-        self.scanner.borrow_mut().scan(bytes, self.core.timers.now(), self.sent.get(), &self.limits.flood)
+    pub(super) fn moment(&self) -> Moment<'_> {
+        Moment { now: self.core.timers.now(), sent: self.sent.get(), limits: &self.limits.flood }
+    }
+
+    /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
+    fn say(&self) {
+        if !self.blocked.get() {
+            let mut intake = self.intake.borrow_mut();
+            // Where there is no room now there will be when what is staged is gone.
+            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut intake);
+            self.blocked.set(!room);
+        }
     }
 
     pub(super) fn note_upload(&self, count: usize) {
@@ -130,6 +143,12 @@ impl Link {
     fn count_flood(&self, reason: &str) {
         self.core.metrics.increment(self.core.telemetry.listeners[self.listener].http2.floods.of(reason));
         log::debug!("{}: connection ended, too much of: {reason}", self.peer);
+    }
+
+    fn count_error(&self, reason: Reason) {
+        let metrics = &self.core.telemetry.listeners[self.listener].http2;
+        self.core.metrics.increment(metrics.errors.of(reason_name(Some(reason))));
+        log::debug!("{}: HTTP/2 ended: {reason}", self.peer);
     }
 
     fn count_timeout(&self, wait: Wait) {
@@ -157,7 +176,7 @@ pub async fn serve(connection: Connection) {
     core.metrics.increment(metrics.connections);
     core.metrics.raise(metrics.open);
     let _open = Open { core: Rc::clone(&core), listener: connection.listener };
-    let link = Rc::new(Link::new(connection, limits));
+    let link = Rc::new(Link::new(connection, limits, head_bytes));
     let end = match Box::pin(begin(&link, head_bytes)).await {
         Ok(library) => Box::pin(Driver::new(Rc::clone(&link), library).run()).await,
         Err(end) => end,
@@ -190,6 +209,7 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
         .initial_connection_window_size(connection_window(limits))
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .data_frame_budget(DATA_FRAME_BUDGET.max(connection_window(limits) as usize / 2))
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(limits.flood.errors as usize));
@@ -243,13 +263,15 @@ struct Driver {
     closing: Option<u64>,
     /// The first GOAWAY of the drain was said, in milliseconds on the core's clock.
     draining: Option<u64>,
+    /// When it is to be said, once that is known.
+    leaves_at: Option<u64>,
     rested: bool,
 }
 
 impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
         let window = link.limits.initial_window;
-        Driver { link, library, window, stalled: None, closing: None, draining: None, rested: false }
+        Driver { link, library, window, stalled: None, closing: None, draining: None, leaves_at: None, rested: false }
     }
 
     async fn run(mut self) -> End {
@@ -257,8 +279,10 @@ impl Driver {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        self.link.turn.set(0);
         loop {
             let over = self.poll_library(context);
+            self.link.say();
             let flushed = self.link.poll_flush(context);
             match flushed {
                 Poll::Ready(Err(_)) => return Poll::Ready(End::Lost),
@@ -293,8 +317,7 @@ impl Driver {
                     if error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM) {
                         self.link.count_flood("library");
                     } else if error.is_library() && error.is_go_away() {
-                        let metrics = &self.link.core.telemetry.listeners[self.link.listener].http2;
-                        self.link.core.metrics.increment(metrics.errors.of(reason_name(error.reason())));
+                        self.link.count_error(error.reason().unwrap_or(Reason::INTERNAL_ERROR));
                     }
                     log::debug!("{}: HTTP/2 ended: {error}", self.link.peer);
                     return true;
@@ -322,24 +345,39 @@ impl Driver {
         link.core.metrics.increment(metrics.streams_begun);
         link.core.metrics.raise(metrics.streams);
         self.rested = false;
-        spawn_local(stream::serve(Rc::clone(link), ordinal, head, respond));
+        // Boxed: the runtime moves what it is given from place to place, and this is close to two kilobytes.
+        spawn_local(Box::pin(stream::serve(Rc::clone(link), ordinal, head, respond)));
     }
 
     fn poll_limits(&mut self, context: &mut Context<'_>) -> Limit {
         let link = Rc::clone(&self.link);
         let core = &link.core;
         let now = core.timers.now();
-        if let Some(reason) = link.flood.get()
+        if let Some(fault) = link.fault.get()
             && self.closing.is_none()
         {
-            link.count_flood(reason);
-            self.say_goodbye(Reason::ENHANCE_YOUR_CALM, now);
+            let reason = match fault {
+                Fault::Flood(reason) => {
+                    link.count_flood(reason);
+                    Reason::ENHANCE_YOUR_CALM
+                }
+                Fault::Error(reason) => {
+                    link.count_error(reason);
+                    reason
+                }
+            };
+            self.say_goodbye(reason, now);
             return Limit::SaysGoodbye;
         }
+        let mut due = u64::MAX;
         if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated()) {
-            self.draining = Some(now);
-            self.library.graceful_shutdown();
-            return Limit::SaysGoodbye;
+            let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
+            if now >= leaves_at {
+                self.draining = Some(now);
+                self.library.graceful_shutdown();
+                return Limit::SaysGoodbye;
+            }
+            due = leaves_at;
         }
         if self.widen() {
             return Limit::SaysGoodbye;
@@ -350,7 +388,6 @@ impl Driver {
             let idle = if link.requests.get() == 0 { timeouts.request_head } else { timeouts.idle };
             (idle.as_millis() as u64, timeouts.body.as_millis() as u64)
         };
-        let mut due = u64::MAX;
         if let Some(since) = self.stalled {
             if now >= since + stall {
                 link.count_timeout(Wait::ResponseBody);
@@ -519,7 +556,7 @@ async fn linger(link: &Link) {
                 return Poll::Ready(());
             }
         }
-        if core.timers.now() >= due || core.draining.get() {
+        if core.timers.now() >= due || core.hurries() {
             return Poll::Ready(());
         }
         connection.deadline.set(due, context.waker());

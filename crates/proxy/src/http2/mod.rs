@@ -5,8 +5,12 @@
 //! |---|---|
 //! | `connection.rs` | the life of a client's connection: streams begun, floods ended, quiet times, the drain |
 //! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
+//! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, and seats on them |
+//! | `familiar.rs` | fields of responses that come again and again |
+//! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
+//! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
 //! | `flood.rs` | frames counted by type, since `h2` does not tell of those it deals with itself |
 //! | `translate.rs` | messages as HTTP/1.1 writes them, and back: every request passes the strict parser of `http1` |
 //!
@@ -16,14 +20,21 @@
 // `fuzzing` is set by cargo-fuzz.
 #![allow(unexpected_cfgs)]
 
+mod ahead;
 mod connection;
+mod familiar;
 mod flood;
+mod hpack;
+mod huffman;
+pub mod intake;
 mod server;
 mod stream;
 pub mod translate;
 mod wire;
 
+pub use ahead::Ahead;
 pub use connection::{ERRORS, Link, PREFACE, serve};
+pub use familiar::Familiar;
 pub use flood::FLOODS;
 pub use server::{Lane, ServerSeat, begin as begin_server};
-pub use stream::{Chunk, Piece, Stream};
+pub use stream::{Chunk, Meter, Piece, Stream};

@@ -6,20 +6,22 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, SendStream};
-use propylon_config::{BackendId, ServerHttp2, ServerProtocol};
+use propylon_config::{BackendId, Http2Flood, ServerHttp2, ServerProtocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
-use super::wire::stage;
+use super::intake::{Intake, Moment};
+use super::stream::Piece;
+use super::wire::{TURN_BYTES, give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
 use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
@@ -48,6 +50,9 @@ const ERRORS_MAX: usize = 1000;
 const LATECOMER_MILLIS: u64 = 1_000;
 /// Connections to one server that a core makes at the same time.
 const CONNECTING_MAX: usize = 4;
+/// How long a core's only connection to a server with a limit is used before it makes way for another core's: making one costs
+/// some round trips.
+const SHARE_MILLIS: u64 = 100;
 
 /// The connections to one server.
 #[derive(Default)]
@@ -71,7 +76,7 @@ pub struct Lane {
 /// A connection to a server.
 pub struct ServerLink {
     /// None when no further stream may begin.
-    send: RefCell<Option<SendRequest<Bytes>>>,
+    send: RefCell<Option<SendRequest<Piece>>>,
     pub is_tls: bool,
     seats: Cell<usize>,
     /// Streams begun on it.
@@ -80,10 +85,19 @@ pub struct ServerLink {
     /// Whether its server is open and still where the connection leads.
     notice: Arc<Notice>,
     way: Cell<Way>,
+    /// Milliseconds on the core's clock: when it was made.
+    since: u64,
     /// Whom to wake when it is to end.
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
     left: Cell<u64>,
+}
+
+impl ServerLink {
+    /// Where the connection leads.
+    pub fn peer(&self) -> SocketAddr {
+        self.way.get().address
+    }
 }
 
 /// A place for one request; it is left when it is dropped.
@@ -115,7 +129,7 @@ impl ServerLink {
         &self,
         request: http::Request<()>,
         end: bool,
-    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+    ) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
         let mut send = self.send.borrow_mut();
         // Of its own, so that one that waits to be opened does not stand in the way of the others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
@@ -128,6 +142,10 @@ impl ServerLink {
         if let Some(driver) = self.driver.take() {
             driver.wake();
         }
+    }
+
+    fn is_open(&self) -> bool {
+        self.send.borrow().is_some()
     }
 
     /// Whether it leads to where its server is.
@@ -199,9 +217,8 @@ impl Lane {
             return self.shedding.set(false);
         }
         let links = self.links.borrow();
-        let is_ending = |link: &Rc<ServerLink>| link.send.borrow().is_none();
         if links.len() > 1
-            && !links.iter().any(is_ending)
+            && links.iter().all(|link| link.is_open())
             && let Some(emptiest) = links.iter().min_by_key(|link| link.seats.get())
         {
             emptiest.close();
@@ -218,7 +235,36 @@ impl Lane {
 
     /// Whether there is a connection on which a seat will become free.
     pub fn is_alive(&self) -> bool {
-        self.connecting.get() > 0 || !self.links.borrow().is_empty()
+        self.connecting.get() > 0 || self.links.borrow().iter().any(|link| link.is_open())
+    }
+
+    /// Its connections.
+    pub fn links(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// Requests of another core wait for a connection to this server, which has as many as it may: whoever drives one looks
+    /// whether it is to make way.
+    pub fn call(&self) {
+        for link in self.links.borrow().iter() {
+            link.driver.borrow().iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// Whether this connection is to end for another core's sake: at most one at a time, the emptiest, and not before it has been
+    /// of use. Else when to look again.
+    fn make_way(&self, link: &Rc<ServerLink>, now: u64) -> Result<(), u64> {
+        let links = self.links.borrow();
+        if links.iter().any(|other| !other.is_open()) {
+            return Err(u64::MAX);
+        }
+        let emptiest = links.iter().min_by_key(|other| other.seats.get());
+        if !emptiest.is_some_and(|emptiest| Rc::ptr_eq(emptiest, link)) {
+            return Err(u64::MAX);
+        }
+        let is_idle = link.seats.get() == 0 && link.requests.get() > 0;
+        let due = link.since + SHARE_MILLIS;
+        if is_idle || links.len() > 1 || now >= due { Ok(()) } else { Err(due) }
     }
 
     /// Whether those who wait are more than those being made will seat.
@@ -340,12 +386,14 @@ async fn live(
         expires,
         notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
         way: Cell::new(way),
+        since: core.timers.now(),
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });
     lane.speaks_http1.set(false);
     lane.connecting.set(lane.connecting.get() - 1);
     lane.links.borrow_mut().push(Rc::clone(&link));
+    note_links(&core, backend, server);
     lane.wake();
     drop(snapshot);
     let mut driver = Driver {
@@ -357,11 +405,13 @@ async fn live(
         wire,
         pings: None,
         pinged: None,
+        server,
     };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
     link.close();
     lane.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, &link));
+    note_links(&core, backend, server);
     core.metrics.lower(metrics.open);
     drop(driver);
     // Whoever has a permit in mind may have this one now.
@@ -369,7 +419,12 @@ async fn live(
     lane.wake();
 }
 
-type Begun = (SendRequest<Bytes>, Connection<ServerWire, Bytes>);
+/// Says to other cores what they could have of this one's, by the configuration that is in force.
+fn note_links(core: &Core, backend: BackendId, server: usize) {
+    core.snapshot().backends[backend.0].pool.note(server);
+}
+
+type Begun = (SendRequest<Piece>, Connection<ServerWire, Piece>);
 
 fn data_frame_budget(streams: u32) -> usize {
     STREAM_WINDOW_BYTES as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
@@ -394,9 +449,10 @@ async fn greet(
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .max_local_error_reset_streams(Some(ERRORS_MAX));
-    let mut handshake = pin!(builder.handshake::<ServerWire, Bytes>(ServerWire(Rc::clone(wire))));
+    let mut handshake = pin!(builder.handshake::<ServerWire, Piece>(ServerWire(Rc::clone(wire))));
     let mut begun: Option<Begun> = None;
     poll_fn(|context| {
+        wire.turn.set(0);
         let over = match &mut begun {
             None => match handshake.as_mut().poll(context) {
                 Poll::Ready(Ok(both)) => {
@@ -429,19 +485,22 @@ struct Driver {
     link: Rc<ServerLink>,
     lane: Rc<Lane>,
     backend: BackendId,
-    connection: Connection<ServerWire, Bytes>,
+    connection: Connection<ServerWire, Piece>,
     wire: Rc<Wired>,
     pings: Option<PingPong>,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
     pinged: Option<u64>,
+    server: usize,
 }
 
 impl Driver {
     /// Ready when the connection is over.
     fn poll(&mut self, context: &mut Context<'_>, deadline: &crate::deadline::Deadline) -> Poll<()> {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
+        self.wire.turn.set(0);
         loop {
             let over = Pin::new(&mut self.connection).poll(context).is_ready();
+            self.wire.say();
             let flushed = self.wire.poll_flush(context);
             if over || matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
@@ -453,10 +512,14 @@ impl Driver {
         let now = self.core.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.
-        let (idle, ping) = {
+        let (idle, ping, is_wanted) = {
             let snapshot = self.core.snapshot();
             let config = &snapshot.shared.config.backends[self.backend.0];
-            (config.timeouts.idle.as_millis() as u64, config.http2.ping.as_millis() as u64)
+            let pool = &snapshot.backends[self.backend.0].pool;
+            // A lane that only earlier configurations know has nobody to make way for.
+            let is_wanted = pool.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(self.server))
+                && pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
+            (config.timeouts.idle.as_millis() as u64, config.http2.ping.as_millis() as u64, is_wanted)
         };
         if self.link.seats.get() == 0 {
             let patience = if self.lane.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
@@ -470,6 +533,12 @@ impl Driver {
             due = due.min(now + idle);
             if self.poll_ping(context, now, ping, &mut due) {
                 return Poll::Ready(());
+            }
+        }
+        if is_wanted {
+            match self.lane.make_way(&self.link, now) {
+                Ok(()) => self.link.close(),
+                Err(later) => due = due.min(later),
             }
         }
         deadline.set(due, context.waker());
@@ -511,6 +580,11 @@ struct Wired {
     heard_at: Cell<u64>,
     /// The library waits for the socket.
     blocked: Cell<bool>,
+    intake: RefCell<Intake>,
+    /// Bytes read in this turn of the connection's.
+    turn: Cell<usize>,
+    /// Of these only that of errors is asked of a server.
+    limits: Http2Flood,
 }
 
 impl Wired {
@@ -523,6 +597,17 @@ impl Wired {
             heard: Cell::new(0),
             heard_at: Cell::new(core.timers.now()),
             blocked: Cell::new(false),
+            intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize)),
+            turn: Cell::new(0),
+            limits: Http2Flood::default(),
+        }
+    }
+
+    /// Says what the library does not say, between two of its frames: it waits for the socket only within one.
+    fn say(&self) {
+        if !self.blocked.get() {
+            let room = stage_words(&self.core.stock, &mut self.staged.borrow_mut(), &mut self.intake.borrow_mut());
+            self.blocked.set(!room);
         }
     }
 
@@ -555,15 +640,30 @@ struct ServerWire(Rc<Wired>);
 impl AsyncRead for ServerWire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let wired = &*self.0;
-        let mut inbox = wired.inbox.borrow_mut();
-        if inbox.is_empty() {
-            let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
-            wired.heard.set(wired.heard.get() + count as u64);
-            wired.heard_at.set(wired.core.timers.now());
+        let (mut inbox, mut intake) = (wired.inbox.borrow_mut(), wired.intake.borrow_mut());
+        let mut passed = 0;
+        while passed == 0 && !give_ready(&mut intake, into) {
+            if wired.turn.get() >= TURN_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if inbox.is_empty() {
+                let count = ready!(wired.stream.borrow_mut().poll_fill(context, &wired.core.stock, &mut inbox))?;
+                if count == 0 {
+                    break;
+                }
+                wired.heard.set(wired.heard.get() + count as u64);
+                wired.heard_at.set(wired.core.timers.now());
+            }
+            let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
+            let moment = Moment { now: wired.core.timers.now(), sent: 0, limits: &wired.limits };
+            // What a server has done that ends its connection needs no last word.
+            let taken = intake.take(bytes, moment).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+            into.put_slice(&bytes[..taken.pass]);
+            inbox.consume(taken.used);
+            wired.turn.set(wired.turn.get() + taken.used);
+            passed = taken.pass;
         }
-        let count = inbox.len().min(into.remaining());
-        into.put_slice(&inbox.readable()[..count]);
-        inbox.consume(count);
         if inbox.is_idle() {
             wired.core.stock.give_back(&mut inbox);
         }

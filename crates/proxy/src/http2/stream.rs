@@ -11,6 +11,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::HeaderMap;
 
+use super::ahead::Ahead;
 use super::connection::Link;
 use super::translate;
 use crate::buffer::Buffer;
@@ -26,6 +27,9 @@ use crate::telemetry::Wait;
 /// socket holds them up.
 const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
 
+/// How many pieces that may be: each costs more than a few bytes, and those that are many are small. The rest waits put together.
+const OUTSTANDING_PIECES_MAX: usize = 64;
+
 /// A stream of a client's connection.
 pub struct Stream {
     pub link: Rc<Link>,
@@ -33,6 +37,7 @@ pub struct Stream {
     /// Which of the connection's requests it is, from 1.
     pub ordinal: u32,
     body: RecvStream,
+    ahead: Ahead,
     respond: SendResponse<Piece>,
     /// Once the response has begun.
     send: Option<SendStream<Piece>>,
@@ -41,6 +46,8 @@ pub struct Stream {
     certain: bool,
     /// What the client is told when the response is broken off.
     pub abort_reason: Reason,
+    /// The server has broken off: what it has said before is the client's.
+    pub cut_short: bool,
 }
 
 /// Serves one request.
@@ -51,8 +58,19 @@ pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>
     let (parts, body) = head.into_parts();
     let deadline = core.timers.deadline();
     let abort_reason = Reason::INTERNAL_ERROR;
-    let mut stream =
-        Stream { link, deadline, ordinal, body, respond, send: None, meter: None, certain: true, abort_reason };
+    let mut stream = Stream {
+        link,
+        deadline,
+        ordinal,
+        body,
+        ahead: Ahead::default(),
+        respond,
+        send: None,
+        meter: None,
+        certain: true,
+        abort_reason,
+        cut_short: false,
+    };
     let taken = stream.take_head(&mut request, &parts);
     drop(parts);
     let after = match taken {
@@ -63,6 +81,11 @@ pub async fn serve(link: Rc<Link>, ordinal: u32, head: http::Request<RecvStream>
         }
     };
     if after == After::Abort {
+        if stream.cut_short {
+            // The library drops what it holds of a stream that is reset. Should the client not take it in its time, so be it.
+            stream.certain = false;
+            stream.flush().await;
+        }
         stream.reset();
     }
     core.give_request_back(request);
@@ -104,7 +127,12 @@ impl Stream {
 
     /// The next piece of the request's body.
     pub fn poll_data(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, h2::Error>>> {
-        self.body.poll_data(context)
+        self.ahead.poll(&mut self.body, context)
+    }
+
+    /// While nobody takes the body: what comes of it does not stay with the library.
+    pub fn read_ahead(&mut self, context: &mut Context<'_>) {
+        self.ahead.fill(&mut self.body, context);
     }
 
     pub fn poll_trailers(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<HeaderMap>, h2::Error>> {
@@ -119,7 +147,7 @@ impl Stream {
     }
 
     pub fn send_informational(&mut self, head: &ResponseHead, text: &[u8]) {
-        if let Some(response) = translate::response(head, text, None) {
+        if let Some(response) = translate::response(head, text, None, &mut self.link.core.familiar.borrow_mut()) {
             let _ = self.respond.send_informational(response);
         }
     }
@@ -134,14 +162,20 @@ impl Stream {
     pub fn send_piece(&mut self, chunk: Chunk, end: bool) -> bool {
         let Some(send) = &mut self.send else { return false };
         let length = chunk.len();
+        if end && self.meter.is_none() {
+            send.reserve_capacity(length);
+            if send.capacity() >= length {
+                // The whole body, and it will go out: nobody asks how much of it has.
+                let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: None };
+                return send.send_data(piece, true).is_ok();
+            }
+        }
         let meter = self.meter.get_or_insert_default();
-        meter.outstanding.set(meter.outstanding.get() + length);
         if end {
             send.reserve_capacity(length);
-            self.certain = meter.outstanding.get() == length && send.capacity() >= length;
+            self.certain = meter.outstanding.get() == 0 && send.capacity() >= length;
         }
-        let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: Some(Rc::clone(meter)) };
-        send.send_data(piece, end).is_ok()
+        send.send_data(Piece::new(chunk, &self.link.core, meter), end).is_ok()
     }
 
     pub fn send_trailers(&mut self, trailers: HeaderMap) -> bool {
@@ -152,7 +186,7 @@ impl Stream {
 
     /// Ready when the client takes enough for another piece to be worth reading.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.meter.as_ref().map_or(Poll::Ready(()), |meter| meter.poll_below(OUTSTANDING_BYTES_MAX, context))
+        self.meter.as_ref().map_or(Poll::Ready(()), |meter| meter.poll_room(context))
     }
 
     /// Bytes that the client has not taken.
@@ -164,7 +198,7 @@ impl Stream {
     pub fn answer(&mut self, request: &mut Request, answer: &Answer<'_>) {
         let core = Rc::clone(&self.link.core);
         let head_only = request.head.method == Method::Head;
-        let response = core.with_date(|date| translate::own_response(answer, date));
+        let response = translate::own_response(answer, core.date_value());
         let body = if head_only || matches!(answer.status, 204 | 304) { "" } else { answer.body };
         request.note.status = answer.status;
         request.note.bytes_sent += (translate::head_bytes(&response) + body.len()) as u64;
@@ -183,7 +217,7 @@ impl Stream {
         let patience = core.snapshot().listener(self.link.listener).timeouts.body.as_millis() as u64;
         let (mut left, mut due) = (self.outstanding(), core.timers.now() + patience);
         poll_fn(|context| {
-            if self.meter.as_ref().is_none_or(|meter| meter.poll_below(0, context).is_ready()) {
+            if self.meter.as_ref().is_none_or(|meter| meter.poll_empty(context).is_ready()) {
                 return Poll::Ready(After::Next);
             }
             if self.poll_gone(context).is_ready() {
@@ -248,25 +282,47 @@ impl Chunk {
     }
 }
 
-/// Bytes of a body on their way to the client. Memory of the core's stock goes back there.
+/// Bytes of a body on their way to a peer. Memory of the core's stock goes back there.
 pub struct Piece {
     chunk: Chunk,
     core: Rc<Core>,
+    /// None where nobody asks how much of it is out.
     meter: Option<Rc<Meter>>,
+}
+
+impl Piece {
+    pub fn new(chunk: Chunk, core: &Rc<Core>, meter: &Rc<Meter>) -> Piece {
+        meter.outstanding.set(meter.outstanding.get() + chunk.len());
+        meter.pieces.set(meter.pieces.get() + 1);
+        Piece { chunk, core: Rc::clone(core), meter: Some(Rc::clone(meter)) }
+    }
 }
 
 /// What the library holds of one stream.
 #[derive(Default)]
-struct Meter {
+pub struct Meter {
+    /// In bytes.
     outstanding: Cell<usize>,
+    pieces: Cell<usize>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Meter {
-    fn poll_below(&self, limit: usize, context: &mut Context<'_>) -> Poll<()> {
-        if self.outstanding.get() <= limit {
-            return Poll::Ready(());
-        }
+    fn has_room(&self) -> bool {
+        self.outstanding.get() <= OUTSTANDING_BYTES_MAX && self.pieces.get() <= OUTSTANDING_PIECES_MAX
+    }
+
+    /// Ready when the library holds so little that another piece is worth handing on.
+    pub fn poll_room(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.has_room() { Poll::Ready(()) } else { self.wait(context) }
+    }
+
+    /// Ready when the library holds nothing.
+    fn poll_empty(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.outstanding.get() == 0 { Poll::Ready(()) } else { self.wait(context) }
+    }
+
+    fn wait(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut waker = self.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
             *waker = Some(context.waker().clone());
@@ -274,9 +330,10 @@ impl Meter {
         Poll::Pending
     }
 
-    fn taken(&self, count: usize) {
+    fn taken(&self, count: usize, pieces: usize) {
         self.outstanding.set(self.outstanding.get() - count);
-        if self.outstanding.get() <= OUTSTANDING_BYTES_MAX
+        self.pieces.set(self.pieces.get() - pieces);
+        if self.has_room()
             && let Some(waker) = self.waker.take()
         {
             waker.wake();
@@ -299,17 +356,15 @@ impl Buf for Piece {
             Chunk::Shared(bytes) => bytes.advance(count),
         }
         if let Some(meter) = &self.meter {
-            meter.taken(count);
+            meter.taken(count, 0);
         }
     }
 }
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if let Some(meter) = &self.meter
-            && !self.chunk.is_empty()
-        {
-            meter.taken(self.chunk.len());
+        if let Some(meter) = &self.meter {
+            meter.taken(self.chunk.len(), 1);
         }
         if let Chunk::Stock(buffer) = &mut self.chunk {
             self.core.stock.give_back(buffer);

@@ -8,6 +8,7 @@ use base64ct::{Base64, Encoding};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, VIA};
 use http::{Request, Response, StatusCode};
 
+use super::Familiar;
 use crate::exchange::Answer;
 use crate::http1::{
     Asked, Decoder, Event, Framing, Method, Reject, ResponseHead, TARGET, TOKEN, Version, all, first_control, is_token,
@@ -224,26 +225,41 @@ pub fn websocket_accept(key: &[u8]) -> String {
 
 /// A response as a server of HTTP/1 has sent it, for a client of HTTP/2; `text` is what its head was parsed from. `date` is for
 /// a final response that has none. None for what HTTP/2 cannot say.
-pub fn response(head: &ResponseHead, text: &[u8], date: Option<&str>) -> Option<Response<()>> {
+pub fn response(
+    head: &ResponseHead,
+    text: &[u8],
+    date: Option<HeaderValue>,
+    familiar: &mut Familiar,
+) -> Option<Response<()>> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
     let fields = response.headers_mut();
     fields.reserve(head.fields.len() + 2);
     for field in head.fields.iter().filter(|field| field.forward) {
-        let name = HeaderName::from_bytes(field.name.bytes(text)).ok()?;
-        let value = HeaderValue::from_bytes(field.value.bytes(text)).ok()?;
+        let (name, value) = match field.plain_line(text) {
+            Some(line) => familiar.field(line, field.name.len())?,
+            None => {
+                let name = HeaderName::from_bytes(field.name.bytes(text)).ok()?;
+                (name, HeaderValue::from_bytes(field.value.bytes(text)).ok()?)
+            }
+        };
         fields.append(name, value);
     }
     if let Framing::Length(length) = head.framing_for(Version::Http2)
         && !head.is_informational()
     {
-        fields.insert(CONTENT_LENGTH, length.into());
+        fields.insert(CONTENT_LENGTH, content_length(length));
     }
     if let Some(date) = date.filter(|_| !head.has_date) {
-        fields.insert(DATE, HeaderValue::from_str(date).ok()?);
+        fields.insert(DATE, date);
     }
     fields.append(VIA, via(head.version));
     Some(response)
+}
+
+/// In one piece of memory: `HeaderValue::from` takes two.
+fn content_length(length: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(length)).expect("digits")
 }
 
 fn via(received: Version) -> HeaderValue {
@@ -336,7 +352,7 @@ pub fn accept_tunnel(response: &mut Response<()>) {
 }
 
 /// An answer of our own.
-pub fn own_response(answer: &Answer<'_>, date: &str) -> Response<()> {
+pub fn own_response(answer: &Answer<'_>, date: HeaderValue) -> Response<()> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let fields = response.headers_mut();
@@ -352,11 +368,9 @@ pub fn own_response(answer: &Answer<'_>, date: &str) -> Response<()> {
         {
             fields.insert(CONTENT_TYPE, value);
         }
-        fields.insert(CONTENT_LENGTH, (answer.body.len() as u64).into());
+        fields.insert(CONTENT_LENGTH, content_length(answer.body.len() as u64));
     }
-    if let Ok(value) = HeaderValue::from_str(date) {
-        fields.insert(DATE, value);
-    }
+    fields.insert(DATE, date);
     response
 }
 

@@ -12,9 +12,21 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
+use super::intake::Intake;
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
+
+/// What is read at one go, before the streams have their turn: the library piles frames up as long as there are any, and those
+/// of a few bytes are many.
+pub(super) const TURN_BYTES: usize = 64 * 1024;
+/// What the library charges for a frame of DATA that lies unread, at most.
+const DATA_FRAME_CHARGE: usize = 256;
+/// A frame with a byte of data.
+const DATA_FRAME_BYTES_MIN: usize = 10;
+/// What may lie unread of a client's at least, by that charge: two turns' worth of the smallest frames. It is about what they take in
+/// memory. More where the windows are wide, by the library's own measure: half of what they come to.
+pub(super) const DATA_FRAME_BUDGET: usize = 2 * TURN_BYTES / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.
 pub struct Wire(pub Rc<Link>);
@@ -22,33 +34,69 @@ pub struct Wire(pub Rc<Link>);
 impl AsyncRead for Wire {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let link = &*self.0;
-        if link.flood.get().is_some() {
+        if link.fault.get().is_some() {
             // Whoever drives the connection looks after every turn.
             return Poll::Pending;
         }
         let mut connection = link.connection.borrow_mut();
+        let mut intake = link.intake.borrow_mut();
         let Connection { stream, inbox, wire, core, .. } = &mut *connection;
-        while inbox.is_empty() {
-            match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
-                Ok(Fill::Bytes) => {}
-                Ok(Fill::End) => return Poll::Ready(Ok(())),
-                Err(ReadError::Io(error)) => return Poll::Ready(Err(error)),
-                Err(ReadError::Tls(failure)) => {
-                    connection.note_tls_failure(&failure);
-                    return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+        loop {
+            if give_ready(&mut intake, into) {
+                return Poll::Ready(Ok(()));
+            }
+            if link.turn.get() >= TURN_BYTES {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            while inbox.is_empty() {
+                match ready!(stream.poll_fill(context, &core.stock, inbox, wire)) {
+                    Ok(Fill::Bytes) => {}
+                    Ok(Fill::End) => return Poll::Ready(Ok(())),
+                    Err(ReadError::Io(error)) => return Poll::Ready(Err(error)),
+                    Err(ReadError::Tls(failure)) => {
+                        connection.note_tls_failure(&failure);
+                        return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                    }
                 }
             }
+            let bytes = &inbox.readable()[..inbox.len().min(into.remaining())];
+            let taken = match intake.take(bytes, link.moment()) {
+                Ok(taken) => taken,
+                Err(fault) => {
+                    link.fault.set(Some(fault));
+                    return Poll::Pending;
+                }
+            };
+            into.put_slice(&bytes[..taken.pass]);
+            inbox.consume(taken.used);
+            link.turn.set(link.turn.get() + taken.used);
+            if taken.pass > 0 {
+                return Poll::Ready(Ok(()));
+            }
         }
-        let count = inbox.len().min(into.remaining());
-        let bytes = &inbox.readable()[..count];
-        if let Err(reason) = link.scan(bytes) {
-            link.flood.set(Some(reason));
-            return Poll::Pending;
-        }
-        into.put_slice(bytes);
-        inbox.consume(count);
-        Poll::Ready(Ok(()))
     }
+}
+
+/// Hands the library what is for it alone; false where there is nothing.
+pub(super) fn give_ready(intake: &mut Intake, into: &mut ReadBuf<'_>) -> bool {
+    let ready = intake.ready();
+    let count = ready.len().min(into.remaining());
+    into.put_slice(&ready[..count]);
+    intake.consume_ready(count);
+    count > 0
+}
+
+/// Puts our own words behind what the library has written, which must be whole frames. False where there is no room for them yet.
+pub(super) fn stage_words(stock: &Stock, staged: &mut Buffer, intake: &mut Intake) -> bool {
+    if staged.len() + intake.say().len() > SEAL_BYTES_MAX {
+        return false;
+    }
+    if !intake.say().is_empty() {
+        stage(stock, staged, &[IoSlice::new(intake.say())]);
+        intake.said();
+    }
+    true
 }
 
 /// Puts what the library writes behind what is staged, as much as is sealed at one go; returns how much.

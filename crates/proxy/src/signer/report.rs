@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use propylon_crypto::Ski;
 use propylon_crypto::keyless::ErrorCode;
-use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
+use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
+use serde_json::{Value, json};
 
 use super::places::Found;
 use crate::telemetry::DURATION_BOUNDS;
@@ -64,6 +65,26 @@ impl SignerMetrics {
 }
 
 impl SignerMetrics {
+    /// For the dashboard: signatures by outcome, and what there is of each server, in the order of the configuration.
+    pub fn glance(&self, store: &Store) -> (Value, Vec<Value>) {
+        let counts = |names: &[&str], counters: &[Counter]| {
+            let pairs =
+                names.iter().zip(counters).map(|(name, counter)| ((*name).to_owned(), store.count(*counter).into()));
+            Value::Object(pairs.collect())
+        };
+        let server = |server: &ServerMetrics| {
+            json!({
+                "connections": store.level(server.connections),
+                "outstanding": store.level(server.outstanding),
+                "ejected": store.level(server.ejected),
+                "connect_failures": store.count(server.connect_failures),
+                "outcomes": counts(OUTCOMES, &server.outcomes),
+                "durations": store.counts(server.duration),
+            })
+        };
+        (counts(CONCLUSIONS, &self.conclusions), self.servers.iter().map(server).collect())
+    }
+
     /// For the main thread.
     pub fn add_lookups(&self, column: &Column, counts: [u64; 3]) {
         for (counter, count) in self.lookups.iter().zip(counts) {

@@ -181,9 +181,9 @@ fn ends_soon(Validity { not_before, not_after }: Validity, now: SystemTime) -> O
 
 const RENEWAL: Duration = Duration::days(14);
 
-/// What does not stop a certificate from being shown to others than clients.
-pub(super) fn age(leaf: &CertificateDer<'_>, now: SystemTime, path: &Path) -> Option<Trouble> {
-    invalidity(validity(&X509Certificate::from_der(leaf).ok()?.1), now, path)
+/// Of a certificate that is shown to others than clients.
+pub(super) fn validity_of(leaf: &CertificateDer<'_>) -> Option<Validity> {
+    Some(validity(&X509Certificate::from_der(leaf).ok()?.1))
 }
 
 fn validity(leaf: &X509Certificate<'_>) -> Validity {
@@ -219,12 +219,15 @@ fn date(seconds: i64) -> String {
 const SHA1_SIGNATURES: [Oid<'static>; 3] = [oid!(1.2.840.113549.1.1.5), oid!(1.2.840.10045.4.1), oid!(1.3.14.3.2.29)];
 const TLS_FEATURE: Oid<'static> = oid!(1.3.6.1.5.5.7.1.24);
 
+/// A span that is told in days, unless it is less than two of them.
 pub(super) fn days(span: Duration) -> String {
-    match span.whole_days() {
-        0 => "less than a day".into(),
-        1 => "1 day".into(),
-        days => format!("{days} days"),
-    }
+    let (count, unit) = match span {
+        span if span >= Duration::days(2) => (span.whole_days(), "day"),
+        span if span >= Duration::hours(2) => (span.whole_hours(), "hour"),
+        span if span >= Duration::minutes(2) => (span.whole_minutes(), "minute"),
+        span => (span.whole_seconds(), "second"),
+    };
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 fn parse<'a>(chain: &'a [CertificateDer<'_>], path: &Path) -> Result<Vec<X509Certificate<'a>>, Trouble> {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_config::Signer;
+use propylon_config::{At, Signer};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::{ClientConfig, RootCertStore};
@@ -13,10 +13,12 @@ use zeroize::Zeroizing;
 
 use super::trust::authorities;
 use super::{SUPPORTED_KEYS, Trouble, bundle, chain, only_key};
+use crate::credential::Validity;
+use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
 
 /// The library's configuration, unless something is wrong; and every finding.
-pub(crate) fn link_identity(signer: &Signer) -> (Option<ClientConfig>, Vec<Finding>) {
+pub(crate) fn link_identity(signer: &Signer) -> (Option<(ClientConfig, Option<Dated>)>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut roots = RootCertStore::empty();
     let troubles = authorities(&signer.ca.path, now, &mut roots);
@@ -27,15 +29,16 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<ClientConfig>, Vec<Findi
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return (None, findings);
     }
-    let Some((chain, key)) = identity else { return (None, findings) };
+    let Some(identity) = identity else { return (None, findings) };
+    let dated = identity.dated(DatedKind::SignerIdentity, &signer.identity.path, signer.identity.at);
     // The ordinary provider: what this crate makes of it, for clients by the thousand, is of no use here.
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .expect("the provider has suites for both versions")
         .with_root_certificates(roots)
-        .with_client_auth_cert(chain, key.clone_key());
+        .with_client_auth_cert(identity.chain, identity.key.clone_key());
     match config {
-        Ok(config) => (Some(config), findings),
+        Ok(config) => (Some((config, dated)), findings),
         Err(error) => {
             let what = format!("the identity cannot be used: {error}");
             let trouble = Trouble::error(&signer.identity.path, what, "export certificate and key again");
@@ -45,7 +48,19 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<ClientConfig>, Vec<Findi
     }
 }
 
-type Identity = (Vec<CertificateDer<'static>>, Zeroizing<PrivateKeyDer<'static>>);
+pub(super) struct Identity {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: Zeroizing<PrivateKeyDer<'static>>,
+    validity: Option<Validity>,
+}
+
+impl Identity {
+    /// When it ends.
+    pub fn dated(&self, kind: DatedKind, path: &Path, at: At) -> Option<Dated> {
+        let Validity { not_before, not_after } = self.validity?;
+        Some(Dated { kind, name: String::new(), path: path.into(), from: Some(not_before), until: not_after, at })
+    }
+}
 
 /// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
 pub(super) fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
@@ -64,8 +79,9 @@ pub(super) fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>
         let order = chain::Parsed::new(&bundle.chain, path)?.order(&public_key, path, path)?;
         let (chain, repaired) = chain::put_in_order(bundle.chain, order, path);
         troubles.extend(repaired);
-        troubles.extend(chain::age(&chain[0], now, path));
-        Ok((chain, key))
+        let validity = chain::validity_of(&chain[0]);
+        troubles.extend(validity.and_then(|validity| chain::aging(validity, now, path)));
+        Ok(Identity { chain, key, validity })
     };
     match load() {
         Ok(identity) => Some(identity),

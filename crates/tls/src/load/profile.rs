@@ -2,12 +2,13 @@
 //! cannot be used.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use propylon_config::{Certificate, CertificateSource, SignerId, TlsProfile};
+use propylon_config::{Certificate, CertificateSource, Ordered, SignerId, TlsProfile};
 
 use super::pem::{self, Contents};
 use super::{Trouble, assemble, bundle, folder, ocsp, ocsp_path, side_by_side, worry_about_readers};
@@ -26,6 +27,9 @@ pub(super) struct Loading<'a> {
     interner: Interner,
     pub now: SystemTime,
 }
+
+/// Files beside an ordered one that are looked at while it is not there.
+const STAND_INS_MAX: usize = 1000;
 
 /// One of `certificates`.
 pub(super) struct Entry<'a> {
@@ -74,6 +78,10 @@ impl<'a> Entry<'a> {
         let alone = |item| (Entry { certificate, folder: None }, vec![item]);
         match &certificate.source {
             CertificateSource::Pair { chain, key } => alone(item(chain.clone(), Some(key))),
+            CertificateSource::Ordered(ordered) => {
+                let items = ordered.files.iter().map(|(_, file)| item(file.clone(), None));
+                (Entry { certificate, folder: None }, items.collect())
+            }
             CertificateSource::Path(path) if !path.is_dir() => alone(item(path.clone(), None)),
             CertificateSource::Path(path) => {
                 let mut troubles = Vec::new();
@@ -109,6 +117,48 @@ impl<'a> Loading<'a> {
 
     /// On any thread.
     pub fn read(&self, item: Item<'_>) -> Outcome {
+        let is_new = !self.by_path.contains_key(item.chain.as_path());
+        if let CertificateSource::Ordered(ordered) = &item.certificate.source
+            && is_new
+            && fs::symlink_metadata(&item.chain).is_err()
+        {
+            return self.await_order(&item, ordered);
+        }
+        self.read_what_is_there(item)
+    }
+
+    /// Of what has been ordered and is not there yet. One that was ordered for some of the names stands in, as it does when
+    /// a name is added to a list: clients of the others are not to miss it.
+    fn await_order(&self, item: &Item<'_>, ordered: &Ordered) -> Outcome {
+        let stand_in = self.stand_in(&item.chain, &ordered.names);
+        let fix = match &stand_in {
+            Some(material) => format!("it is ordered; until it is there, {} stands in", material.path.display()),
+            None => "it is ordered; until it is there, clients get another certificate, or none".to_string(),
+        };
+        let mut troubles = vec![Trouble::warning(&item.chain, "the certificate is not there yet", fix)];
+        let whole = |material| Read::Whole(self.candidate(item.certificate, material, item.response, &mut troubles));
+        (stand_in.map_or(Read::Nothing, whole), troubles)
+    }
+
+    /// Of the files beside this one, with keys of the same type, the one for most of the names that has not ended.
+    fn stand_in(&self, wanted: &Path, names: &[String]) -> Option<Arc<Material>> {
+        let kind = |path: &Path| path.file_stem().map(Path::new).and_then(Path::extension).map(OsStr::to_owned);
+        let now = self.now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let entries = fs::read_dir(wanted.parent()?).ok()?.flatten().take(STAND_INS_MAX);
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "pem") && kind(path) == kind(wanted));
+        paths.sort();
+        let read = |path: PathBuf| {
+            let known = self.by_path.get(path.as_path()).map(|known| Arc::clone(&known.material));
+            let material = known.or_else(|| self.material(bundle(&path, &path, &mut Vec::new())?, &mut Vec::new()))?;
+            let fitting = names.iter().filter(|name| material.names.iter().any(|own| **own == ***name)).count();
+            (fitting > 0 && material.validity.not_after > now).then_some((fitting, material))
+        };
+        let best = paths.into_iter().filter_map(read).max_by_key(|(fitting, each)| (*fitting, each.validity.not_after));
+        best.map(|(_, material)| material)
+    }
+
+    fn read_what_is_there(&self, item: Item<'_>) -> Outcome {
         let mut troubles = Vec::new();
         let material = match self.unchanged(&item) {
             Some(material) => Some(material),
@@ -213,6 +263,10 @@ impl<'a> Loading<'a> {
             found = troubles;
         }
         self.keep_what_was_good(certificate, &mut candidates, &found);
+        if let CertificateSource::Ordered(_) = certificate.source {
+            // No reason not to start, or not to go on: it is set aside, and another ordered in its place.
+            found.iter_mut().for_each(|trouble| trouble.severity = Severity::Warning);
+        }
         (candidates, found)
     }
 
@@ -229,7 +283,7 @@ impl<'a> Loading<'a> {
         // It may have been a folder, and that may be gone.
         let whole = match &certificate.source {
             CertificateSource::Path(path) => broken.contains(path.as_path()).then_some(path),
-            CertificateSource::Pair { .. } => None,
+            CertificateSource::Pair { .. } | CertificateSource::Ordered(_) => None,
         };
         let of_whole = whole.map(|path| self.earlier.iter().filter(|earlier| earlier.material.is_of(path)));
         let good = broken.iter().flat_map(of_file).chain(of_whole.into_iter().flatten());

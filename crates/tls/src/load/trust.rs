@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use propylon_config::{ClientAuth, Leniency, Trust};
+use propylon_config::{At, ClientAuth, Leniency, Trust};
 use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
@@ -14,6 +14,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 
 use super::{Trouble, chain, folder, pem};
 use crate::client_auth::ClientTrust;
+use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
 
 /// Lists of large authorities have some 100,000 entries of 40 bytes each.
@@ -28,13 +29,14 @@ pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Findi
         let troubles = authorities(&trust.path, now, &mut roots);
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
     }
-    let mut crls = Vec::new();
+    let (mut crls, mut dated) = (Vec::new(), Vec::new());
     let mut fresh_until = None;
     for trust in &auth.crl {
         let (lists, troubles) = revocation_lists(trust, auth.crl_expired, now);
-        for (list, next_update) in lists {
-            fresh_until = fresh_until.into_iter().chain(next_update).min();
-            crls.push(list);
+        for List { der, updates, path } in lists {
+            fresh_until = fresh_until.into_iter().chain(updates.next).min();
+            dated.extend(updates.dated(path, trust.at));
+            crls.push(der);
         }
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
     }
@@ -42,7 +44,7 @@ pub(crate) fn client_trust(auth: &ClientAuth) -> (Option<ClientTrust>, Vec<Findi
         return (None, findings);
     }
     let fresh_until = fresh_until.map(UnixTime::since_unix_epoch);
-    match ClientTrust::new(auth, roots, crls, fresh_until) {
+    match ClientTrust::new(auth, roots, crls, dated, fresh_until) {
         Ok(trust) => (Some(trust), findings),
         Err(error) => {
             let trouble = Trouble::error(Path::new(""), error.to_string(), "export authorities and lists again");
@@ -101,7 +103,24 @@ fn files(path: &Path, troubles: &mut Vec<Trouble>) -> Vec<PathBuf> {
     if path.is_dir() { folder::pem_files(path, troubles) } else { vec![path.to_path_buf()] }
 }
 
-type List = (CertificateRevocationListDer<'static>, Option<Duration>);
+struct List {
+    der: CertificateRevocationListDer<'static>,
+    updates: Updates,
+    path: PathBuf,
+}
+
+/// Since 1970, as the list says.
+struct Updates {
+    this: i64,
+    next: Option<Duration>,
+}
+
+impl Updates {
+    fn dated(&self, path: PathBuf, at: At) -> Option<Dated> {
+        let (from, until) = (Some(self.this), self.next?.as_secs() as i64);
+        Some(Dated { kind: DatedKind::RevocationList, name: String::new(), path, from, until, at })
+    }
+}
 
 /// The lists of a file or folder, each with when the next one is due.
 fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<List>, Vec<Trouble>) {
@@ -111,10 +130,10 @@ fn revocation_lists(trust: &Trust, expired: Leniency, now: SystemTime) -> (Vec<L
         match read(&file) {
             Ok(ders) => {
                 for der in ders {
-                    match next_update(&der, &file) {
-                        Ok(next) => {
-                            troubles.extend(overdue(next, expired, now, &file));
-                            lists.push((der, next));
+                    match updates(&der, &file) {
+                        Ok(updates) => {
+                            troubles.extend(overdue(updates.next, expired, now, &file));
+                            lists.push(List { der, updates, path: file.clone() });
                         }
                         Err(trouble) => troubles.push(trouble),
                     }
@@ -142,12 +161,12 @@ fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Troub
     }
 }
 
-/// Seconds since 1970, as the list says.
-fn next_update(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Option<Duration>, Trouble> {
+fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Updates, Trouble> {
     let unusable =
         || Trouble::error(file, "this revocation list cannot be read", "export it again as X.509 CRL version 2");
     let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| unusable())?;
-    Ok(list.next_update().map(|next| Duration::from_secs(next.timestamp().max(0) as u64)))
+    let next = list.next_update().map(|next| Duration::from_secs(next.timestamp().max(0) as u64));
+    Ok(Updates { this: list.last_update().timestamp(), next })
 }
 
 fn overdue(next: Option<Duration>, expired: Leniency, now: SystemTime, file: &Path) -> Option<Trouble> {

@@ -13,6 +13,7 @@ use rustls_pki_types::CertificateDer;
 use super::link::identity;
 use super::trust::authorities;
 use super::{SUPPORTED_KEYS, Trouble};
+use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
 
 pub(crate) struct Upstream {
@@ -21,13 +22,15 @@ pub(crate) struct Upstream {
     /// Empty where there is nothing to show.
     pub chain: Vec<CertificateDer<'static>>,
     pub key: Option<Arc<dyn SigningKey>>,
+    /// When the first of the chain ends.
+    pub dated: Option<Dated>,
 }
 
 /// What the files hold, unless something is wrong; and every finding.
 pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     let now = SystemTime::now();
     let mut findings = Vec::new();
-    let mut loaded = Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None };
+    let mut loaded = Upstream { roots: RootCertStore::empty(), chain: Vec::new(), key: None, dated: None };
     for trust in tls.ca.iter().filter(|_| tls.verify) {
         let troubles = authorities(&trust.path, now, &mut loaded.roots);
         findings.extend(troubles.into_iter().map(|trouble| trouble.at(trust.at)));
@@ -37,9 +40,10 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     }
     if let Some(certificate) = &tls.certificate {
         let mut troubles = Vec::new();
-        if let Some((chain, key)) = identity(&certificate.path, now, &mut troubles) {
-            loaded.chain = chain;
-            loaded.key = any_supported_type(&key).ok();
+        if let Some(identity) = identity(&certificate.path, now, &mut troubles) {
+            loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
+            loaded.key = any_supported_type(&identity.key).ok();
+            loaded.chain = identity.chain;
             if loaded.key.is_none() {
                 let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
                 troubles.push(Trouble::error(&certificate.path, what, SUPPORTED_KEYS));

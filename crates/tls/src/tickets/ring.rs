@@ -106,6 +106,37 @@ impl Ring {
         &self.keys
     }
 
+    /// For another process, which takes it by [`Ring::from_bytes`]: name, time and secret of each key.
+    pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
+        let bytes = self.keys.iter().map(|key| NAME_LEN + 8 + 1 + key.secret.len()).sum();
+        // Of the size it will have: what grows leaves copies behind.
+        let mut out = Zeroizing::new(Vec::with_capacity(bytes));
+        for key in &self.keys {
+            out.extend_from_slice(&key.name);
+            out.extend_from_slice(&key.from.to_be_bytes());
+            out.push(key.secret.len() as u8);
+            out.extend_from_slice(&key.secret);
+        }
+        out
+    }
+
+    /// None where this is not such a ring.
+    pub fn from_bytes(mut bytes: &[u8], now: u64) -> Option<Ring> {
+        let mut keys = Vec::new();
+        while !bytes.is_empty() {
+            let (name, rest) = bytes.split_first_chunk::<NAME_LEN>()?;
+            let (from, rest) = rest.split_first_chunk::<8>()?;
+            let (&length, rest) = rest.split_first()?;
+            let (secret, rest) = rest.split_at_checked(length.into())?;
+            if !SECRET_LENS.contains(&secret.len()) || keys.len() == KEYS_MAX {
+                return None;
+            }
+            keys.push(Key::new(*name, u64::from_be_bytes(*from), Zeroizing::new(secret.to_vec())));
+            bytes = rest;
+        }
+        (!keys.is_empty()).then(|| Ring::of(keys, Order::Time, now))
+    }
+
     pub fn order(&self) -> Order {
         self.order
     }
@@ -232,6 +263,18 @@ mod tests {
         // The second has no successor until now: what it sealed a moment ago must open.
         assert_eq!(times(&ring), [1100, 5050, 5150]);
         assert_eq!(ring.keys[ring.sealing].from, 5050);
+    }
+
+    #[test]
+    fn a_ring_in_another_process_seals_and_opens_as_this_one() {
+        let ring = Ring::new(1000, PERIOD).rotated(1100, PERIOD);
+        let bytes = ring.to_bytes();
+        let other = Ring::from_bytes(&bytes, 1150).unwrap();
+        assert!(other.same_keys(&ring) && other.sealing == ring.sealing);
+        assert_eq!(ring.open(b"", &other.seal(b"", 5, b"state").unwrap()), Ok((5, b"state".to_vec())));
+        assert!((0..bytes.len()).all(|end| end % 57 == 0 || Ring::from_bytes(&bytes[..end], 1150).is_none()));
+        assert!(Ring::from_bytes(&[], 0).is_none());
+        assert!(Ring::from_bytes(&bytes.repeat(KEYS_MAX), 0).is_none());
     }
 
     #[test]

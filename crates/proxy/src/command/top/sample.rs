@@ -1,9 +1,11 @@
 //! What the admin address says, twice, and what has happened between.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
 /// How long the admin address may take.
@@ -14,7 +16,7 @@ const SECONDS_PER_DAY: f64 = 86_400.0;
 
 pub struct Sample {
     at: Instant,
-    /// `snapshot` and `metrics` of `/status.json`.
+    /// `/status.json`.
     status: Value,
 }
 
@@ -25,14 +27,34 @@ pub struct Figures {
     pub pid: u64,
     pub uptime_seconds: f64,
     pub draining: bool,
+    /// Of the configuration.
+    pub generation: u64,
+    /// The last change of the configuration was refused.
+    pub change_refused: bool,
+    /// Those before it that have not ended yet.
+    pub predecessors: Vec<Predecessor>,
     pub memory_bytes: f64,
     /// Cores' worth.
     pub cpu: f64,
     pub workers: usize,
     pub listeners: Vec<Listener>,
+    /// The worst first; not all of very many.
     pub servers: Vec<Server>,
+    pub servers_total: usize,
+    pub servers_usable: usize,
     /// The one that expires first goes first.
     pub certificates: Vec<Certificate>,
+    pub certificates_total: usize,
+    /// By days left, those in most need first.
+    pub certificates_by_days_left: Vec<(String, u64)>,
+}
+
+/// A process that was succeeded and drains.
+#[derive(Debug, Default)]
+pub struct Predecessor {
+    pub pid: u64,
+    pub draining_seconds: u64,
+    pub connections: u64,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +81,11 @@ pub struct Server {
     pub backend: String,
     pub address: String,
     pub state: String,
+    pub usable: bool,
+    /// Used though it is down, since too few are up.
+    pub panic: bool,
+    /// Why it is in this state; empty where there is nothing to say.
+    pub reason: String,
     pub requests: f64,
     pub connections: f64,
     pub idle: f64,
@@ -77,7 +104,7 @@ pub struct Certificate {
 
 impl Sample {
     /// Asks the admin address. Not over HTTP/1.1, so that the answer ends where the connection does.
-    pub fn take(admin: SocketAddr) -> Result<Sample, String> {
+    pub fn take(admin: &AdminBind) -> Result<Sample, String> {
         let told = |error: io::Error| {
             format!(
                 "{admin} does not answer: {error}; is an engine running with this [admin] bind? --admin says another"
@@ -90,57 +117,70 @@ impl Sample {
             return Err(stranger());
         }
         let status: Value = serde_json::from_str(body).map_err(|_| stranger())?;
-        if status["snapshot"].is_null() {
-            return Err(stranger());
+        if status["shape"] != SHAPE {
+            return Err(format!("the engine at {admin} is of another version than this command; use its own"));
         }
         Ok(Sample { at: Instant::now(), status })
     }
+}
 
-    /// The members of a family of metrics that have these labels.
-    fn members<'a>(&'a self, name: &'a str, labels: &'a [(&str, &str)]) -> impl Iterator<Item = &'a Value> {
-        let all = self.status["metrics"].as_array().into_iter().flatten();
-        all.filter(move |metric| {
-            metric["name"] == name && labels.iter().all(|(label, value)| metric["labels"][*label] == *value)
-        })
-    }
+/// Of the answer.
+const SHAPE: u32 = 1;
 
-    fn total(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        self.members(name, labels).filter_map(|metric| metric["value"].as_f64()).sum()
+fn ask(admin: &AdminBind) -> io::Result<String> {
+    match admin {
+        AdminBind::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            converse(stream, &address.to_string())
+        }
+        AdminBind::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            converse(stream, "localhost")
+        }
     }
 }
 
-fn ask(admin: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET /status.json HTTP/1.0\r\nHost: {admin}\r\n\r\n")?;
+fn converse(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
+    write!(stream, "GET /status.json HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
     Ok(answer)
+}
+
+fn predecessor(one: &Value) -> Predecessor {
+    let number = |key: &str| one[key].as_u64().unwrap_or(0);
+    Predecessor { pid: number("pid"), draining_seconds: number("draining_seconds"), connections: number("connections") }
 }
 
 impl Figures {
     pub fn between(before: &Sample, after: &Sample) -> Figures {
         let seconds = after.at.saturating_duration_since(before.at).as_secs_f64().max(1e-3);
         let change = Change { before, after, seconds };
-        let now = &after.status["snapshot"];
-        let names = now["listeners"].as_array().into_iter().flatten();
+        let now = &after.status;
+        let (configuration, servers, certificates) = (&now["configuration"], &now["servers"], &now["certificates"]);
+        let days_left = |pair: &Value| (text(&pair[0]), pair[1].as_u64().unwrap_or(0));
         Figures {
             version: text(&now["version"]),
             pid: now["pid"].as_u64().unwrap_or(0),
             uptime_seconds: number(&now["uptime_seconds"]),
             draining: now["draining"].as_bool().unwrap_or(false),
+            generation: configuration["generation"].as_u64().unwrap_or(0),
+            change_refused: configuration["last_reload"]["result"] == "failed",
+            predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
             memory_bytes: number(&now["memory_bytes"]),
-            cpu: (number(&now["cpu_seconds"]) - number(&before.status["snapshot"]["cpu_seconds"])).max(0.0) / seconds,
-            workers: now["workers"].as_array().map_or(0, Vec::len),
-            listeners: names.map(|listener| change.listener(listener)).collect(),
-            servers: now["backends"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .flat_map(|backend| change.servers(backend))
-                .collect(),
-            certificates: certificates(now),
+            cpu: (number(&now["cpu_seconds"]) - number(&before.status["cpu_seconds"])).max(0.0) / seconds,
+            workers: list(&now["workers"]).count(),
+            listeners: list(&now["listeners"]["list"]).map(|listener| change.listener(listener)).collect(),
+            servers: list(&servers["list"]).map(|server| change.server(server)).collect(),
+            servers_total: number(&servers["states"]["total"]) as usize,
+            servers_usable: number(&servers["states"]["usable"]) as usize,
+            certificates: list(&certificates["list"]).map(|each| certificate(each, number(&now["time"]))).collect(),
+            certificates_total: number(&certificates["total"]) as usize,
+            certificates_by_days_left: list(&certificates["by_days_left"]).map(days_left).collect(),
         }
     }
 
@@ -150,6 +190,13 @@ impl Figures {
             "pid": self.pid,
             "uptime_seconds": self.uptime_seconds,
             "draining": self.draining,
+            "generation": self.generation,
+            "last_change_refused": self.change_refused,
+            "predecessors": self.predecessors.iter().map(|one| json!({
+                "pid": one.pid,
+                "draining_seconds": one.draining_seconds,
+                "connections": one.connections,
+            })).collect::<Vec<Value>>(),
             "memory_bytes": self.memory_bytes,
             "cpu_cores": self.cpu,
             "workers": self.workers,
@@ -170,10 +217,16 @@ impl Figures {
                 "handshakes_resumed_per_second": listener.handshakes[2],
                 "handshakes_failed_per_second": listener.handshakes_failed,
             })).collect::<Vec<Value>>(),
+            "servers_total": self.servers_total,
+            "servers_usable": self.servers_usable,
+            "certificates_total": self.certificates_total,
             "servers": self.servers.iter().map(|server| json!({
                 "backend": server.backend,
                 "address": server.address,
                 "state": server.state,
+                "usable": server.usable,
+                "panic": server.panic,
+                "reason": server.reason,
                 "requests_per_second": server.requests,
                 "connections": server.connections,
                 "connections_idle": server.idle,
@@ -199,79 +252,86 @@ struct Change<'a> {
 
 impl Change<'_> {
     /// A counter that fell was begun anew: by another process at the same address.
-    fn rate(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        (self.after.total(name, labels) - self.before.total(name, labels)).max(0.0) / self.seconds
+    fn rate(&self, now: &Value, before: &Value) -> f64 {
+        (number(now) - number(before)).max(0.0) / self.seconds
     }
 
-    fn listener(&self, listener: &Value) -> Listener {
-        let name = text(&listener["name"]);
-        let own = [("listener", name.as_str())];
-        let rate = |family: &str| self.rate(family, &own);
-        let with = |family: &str, label: (&str, &str)| self.rate(family, &[own[0], label]);
-        let handshakes = |label| with("propylon_tls_handshakes_total", label);
-        let [p50, p99] = self.quantiles("propylon_request_duration_seconds", &own, [0.5, 0.99]);
+    /// The same thing in the earlier sample, or null.
+    fn earlier(&self, kind: &str, keys: &[&str], of: &Value) -> &Value {
+        let is_same = |other: &&Value| keys.iter().all(|key| other[*key] == of[*key]);
+        list(&self.before.status[kind]["list"]).find(is_same).unwrap_or(&Value::Null)
+    }
+
+    fn listener(&self, now: &Value) -> Listener {
+        let before = self.earlier("listeners", &["name"], now);
+        let rate = |key: &str| self.rate(&now[key], &before[key]);
+        let class = |class: usize| self.rate(&now["responses_total"][class], &before["responses_total"][class]);
+        let handshakes = |kinds: &[&str]| {
+            let count = |side: &Value| -> f64 {
+                let versions = side["handshakes_total"].as_object().into_iter().flat_map(|versions| versions.values());
+                versions.map(|version| kinds.iter().map(|kind| number(&version[*kind])).sum::<f64>()).sum()
+            };
+            (count(now) - count(before)).max(0.0) / self.seconds
+        };
+        let [p50, p99] = self.quantiles(&now["requests"], &before["requests"], [0.5, 0.99]);
         Listener {
-            connections: number(&listener["connections"]),
-            accepted: rate("propylon_connections_total"),
-            requests: rate("propylon_responses_total"),
-            in_progress: number(&listener["requests_in_progress"]),
+            name: text(&now["name"]),
+            connections: number(&now["connections"]),
+            accepted: rate("connections_total"),
+            requests: (0..5).map(class).sum(),
+            in_progress: number(&now["in_progress"]),
             p50,
             p99,
-            received_bytes: rate("propylon_received_bytes_total"),
-            sent_bytes: rate("propylon_sent_bytes_total"),
-            failed_4xx: with("propylon_responses_total", ("class", "4xx")),
-            failed_5xx: with("propylon_responses_total", ("class", "5xx")),
-            handshakes: [
-                handshakes(("certificate", "ecdsa")) + handshakes(("certificate", "ed25519")),
-                handshakes(("certificate", "rsa")),
-                handshakes(("resumed", "true")),
-            ],
-            handshakes_failed: rate("propylon_tls_handshake_failures_total"),
-            name,
+            received_bytes: rate("received_bytes_total"),
+            sent_bytes: rate("sent_bytes_total"),
+            failed_4xx: class(3),
+            failed_5xx: class(4),
+            handshakes: [handshakes(&["ecdsa", "ed25519"]), handshakes(&["rsa"]), handshakes(&["resumed"])],
+            handshakes_failed: rate("handshake_failures_total"),
         }
     }
 
-    fn servers(&self, backend: &Value) -> Vec<Server> {
-        let name = text(&backend["name"]);
-        let servers = || backend["servers"].as_array().into_iter().flatten();
-        let connections: f64 = servers().map(|server| number(&server["connections"])).sum();
-        let clients = number(&backend["client_connections"]);
-        let one = |server: &Value| {
-            let address = text(&server["address"]);
-            let own = [("backend", name.as_str()), ("server", address.as_str())];
-            Server {
-                backend: name.clone(),
-                state: text(&server["health"]["state"]),
-                requests: self.rate("propylon_server_requests_total", &own),
-                connections: number(&server["connections"]),
-                idle: number(&server["connections_idle"]),
-                connect_failures: self.rate("propylon_server_connect_failures_total", &own),
-                clients_per_connection: (connections > 0.0).then(|| clients / connections),
-                queued: number(&backend["queued"]),
-                address,
-            }
+    fn server(&self, now: &Value) -> Server {
+        let before = self.earlier("servers", &["backend", "address"], now);
+        let backend = list(&self.after.status["backends"]["list"]).find(|backend| backend["name"] == now["backend"]);
+        let backend = backend.unwrap_or(&Value::Null);
+        let (clients, connections) = (number(&backend["clients"]), number(&backend["connections"]));
+        let reasons = [text(&now["reason"]), text(&now["lookup_failed"])];
+        let reasons: Vec<String> = reasons.into_iter().filter(|reason| !reason.is_empty()).collect();
+        let state = match now["slow_until"].is_null() {
+            true => text(&now["state"]),
+            false => "slow start".into(),
         };
-        servers().map(one).collect()
+        Server {
+            backend: text(&now["backend"]),
+            address: text(&now["address"]),
+            state,
+            usable: now["usable"].as_bool().unwrap_or(true),
+            panic: now["panic"].as_bool().unwrap_or(false),
+            reason: reasons.join("; "),
+            // A server that was not among the worst before has no earlier figure to be compared with.
+            requests: if before.is_null() { 0.0 } else { self.rate(&now["requests_total"], &before["requests_total"]) },
+            connections: number(&now["connections"]),
+            idle: number(&now["connections_idle"]),
+            connect_failures: match before.is_null() {
+                true => 0.0,
+                false => self.rate(&now["connect_failures_total"], &before["connect_failures_total"]),
+            },
+            clients_per_connection: (connections > 0.0).then(|| clients / connections),
+            queued: number(&backend["queued"]),
+        }
     }
 
     /// Of what came between the two samples, each within its bucket in proportion.
-    fn quantiles(&self, family: &str, labels: &[(&str, &str)], wanted: [f64; 2]) -> [Option<f64>; 2] {
-        let counts = |sample: &Sample| -> Vec<(f64, f64)> {
-            let buckets =
-                sample.members(family, labels).next().and_then(|metric| metric["buckets"].as_array().cloned());
-            let pair = |bucket: &Value| (bucket[0].as_f64().unwrap_or(f64::INFINITY), number(&bucket[1]));
-            buckets.unwrap_or_default().iter().map(pair).collect()
-        };
-        let (before, after) = (counts(self.before), counts(self.after));
-        // They count what is not above their bound.
-        let between: Vec<(f64, f64)> = after
-            .iter()
-            .enumerate()
-            .map(|(place, (bound, count))| {
-                (*bound, (count - before.get(place).map_or(0.0, |(_, count)| *count)).max(0.0))
-            })
-            .collect();
-        wanted.map(|share| quantile(&between, share))
+    fn quantiles(&self, now: &Value, before: &Value, wanted: [f64; 2]) -> [Option<f64>; 2] {
+        let mut below = 0.0;
+        let bounds = list(&self.after.status["bounds_seconds"]).map(number).chain([f64::INFINITY]);
+        let counts = bounds.zip(list(now)).enumerate().map(|(place, (bound, count))| {
+            below += (number(count) - number(&before[place])).max(0.0);
+            (bound, below)
+        });
+        let counts: Vec<(f64, f64)> = counts.collect();
+        wanted.map(|share| quantile(&counts, share))
     }
 }
 
@@ -290,17 +350,16 @@ fn quantile(counts: &[(f64, f64)], share: f64) -> Option<f64> {
     Some(low + (bound - low) * (share * all - below) / (count - below))
 }
 
-fn certificates(now: &Value) -> Vec<Certificate> {
-    let today =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-    let one = |certificate: &Value| Certificate {
-        name: text(&certificate["name"]),
-        key_type: text(&certificate["type"]),
-        days_left: (number(&certificate["not_after"]) - today) / SECONDS_PER_DAY,
-    };
-    let mut all: Vec<Certificate> = now["certificates"].as_array().into_iter().flatten().map(one).collect();
-    all.sort_by(|a, b| a.days_left.total_cmp(&b.days_left));
-    all
+fn certificate(value: &Value, now: f64) -> Certificate {
+    Certificate {
+        name: text(&value["name"]),
+        key_type: text(&value["type"]),
+        days_left: (number(&value["not_after"]) - now) / SECONDS_PER_DAY,
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 fn number(value: &Value) -> f64 {
@@ -316,26 +375,44 @@ fn text(value: &Value) -> String {
 pub mod tests {
     use super::*;
 
-    /// Ten seconds in which 100 requests were answered, half of them within 10 ms and all within 20.
+    /// Ten seconds in which 100 requests were answered, half of them within 10 ms and all within 20; of 40 servers one is
+    /// down and one is ejected.
     pub fn figures() -> Figures {
+        let server = |index: u64, state: &str, reason: Option<&str>, requests: u64| {
+            json!({
+                "backend": "app", "address": format!("10.0.0.{index}:8080"), "state": state, "reason": reason,
+                "usable": reason.is_none(), "slow_until": null, "lookup_failed": null, "connections": 3,
+                "connections_idle": 1, "requests_total": requests, "connect_failures_total": 0,
+            })
+        };
+        let servers = |requests: u64| {
+            let bad =
+                [server(7, "down", Some("connect-refused"), 0), server(9, "ejected", Some("5 failures in a row"), 0)];
+            bad.into_iter().chain((10..48).map(|index| server(index, "up", None, requests))).collect::<Vec<Value>>()
+        };
         let sample = |requests: u64, half: u64, at: Instant| Sample {
             at,
             status: json!({
-                "snapshot": {
-                    "version": "1.2.3", "pid": 7, "uptime_seconds": 3700.0, "draining": false, "memory_bytes": 20_971_520,
-                    "cpu_seconds": requests as f64 / 20.0, "workers": [{}, {}],
-                    "listeners": [{ "name": "web", "connections": 5, "requests_in_progress": 1 }],
-                    "certificates": [{ "name": "shop.test", "type": "ecdsa", "not_after": 0 }],
-                    "backends": [{ "name": "app", "client_connections": 30, "queued": 2, "servers": [
-                        { "address": "127.0.0.1:1", "connections": 3, "connections_idle": 1,
-                          "health": { "state": "up", "usable": true } },
-                    ] }],
+                "shape": 1, "version": "1.2.3", "pid": 7, "uptime_seconds": 3700.0, "draining": false, "time": 86_400.0,
+                "upgrade": { "predecessors": [{ "pid": 6, "draining_seconds": 12, "connections": 4 }] },
+                "configuration": { "generation": 3, "last_reload": { "result": "applied" } },
+                "memory_bytes": 20_971_520, "cpu_seconds": requests as f64 / 20.0, "workers": [{}, {}],
+                "bounds_seconds": [0.01, 0.02],
+                "listeners": { "total": 1, "list": [{
+                    "name": "web", "connections": 5, "in_progress": 1, "connections_total": requests,
+                    "responses_total": [0, requests, 0, 0, 0], "requests": [half, requests - half, 0],
+                    "sent_bytes_total": requests * 20_000, "received_bytes_total": requests * 500,
+                    "handshakes_total": { "TLSv1.3": { "ecdsa": requests, "resumed": half } },
+                }] },
+                "backends": { "total": 1, "list": [{ "name": "app", "clients": 60, "connections": 20, "queued": 2 }] },
+                "servers": { "states": { "total": 40, "usable": 38 }, "found": 40, "list": servers(requests) },
+                "certificates": {
+                    "total": 300, "by_days_left": [["expired", 1], ["under-1", 0], ["over-30", 299]],
+                    "list": [
+                        { "name": "old.test", "type": "rsa", "not_after": 0 },
+                        { "name": "a-name-that-is-longer-than-most-of-them-are.department.shop.test", "type": "ecdsa", "not_after": 86_400 * 61 },
+                    ],
                 },
-                "metrics": [
-                    { "name": "propylon_responses_total", "labels": { "listener": "web", "class": "2xx" }, "value": requests },
-                    { "name": "propylon_request_duration_seconds", "labels": { "listener": "web" },
-                      "buckets": [[0.01, half], [0.02, requests], [null, requests]] },
-                ],
             }),
         };
         let began = Instant::now();
@@ -350,19 +427,24 @@ pub mod tests {
         assert_eq!(web.p50, Some(0.01));
         assert!((web.p99.unwrap() - 0.0198).abs() < 1e-9, "{:?}", web.p99);
         assert_eq!(figures.cpu, 0.5);
-        assert_eq!(figures.servers[0].clients_per_connection, Some(10.0));
-        assert_eq!(figures.servers[0].state, "up");
+        assert_eq!((web.handshakes, web.sent_bytes), ([10.0, 0.0, 5.0], 200_000.0));
+        assert_eq!(figures.servers[0].clients_per_connection, Some(3.0));
+        assert_eq!(
+            (figures.servers[0].state.as_str(), figures.servers[0].reason.as_str()),
+            ("down", "connect-refused")
+        );
+        assert_eq!((figures.servers[2].requests, figures.generation), (10.0, 3));
+        assert_eq!(figures.certificates[0].days_left, -1.0);
+        assert_eq!(figures.to_json()["predecessors"], json!([{ "pid": 6, "draining_seconds": 12, "connections": 4 }]));
     }
 
     #[test]
     fn an_engine_that_began_anew_shows_no_negative_rate() {
         let (old, new) = (Instant::now(), Instant::now() + Duration::from_secs(1));
-        let sample = |count: u64, at| Sample {
-            at,
-            status: json!({ "snapshot": {}, "metrics": [{ "name": "x", "labels": {}, "value": count }] }),
-        };
-        let (before, after) = (sample(100, old), sample(1, new));
-        assert_eq!(Change { before: &before, after: &after, seconds: 1.0 }.rate("x", &[]), 0.0);
+        let sample = |at| Sample { at, status: json!({}) };
+        let (before, after) = (sample(old), sample(new));
+        let change = Change { before: &before, after: &after, seconds: 1.0 };
+        assert_eq!((change.rate(&json!(1), &json!(100)), change.rate(&json!(100), &json!(1))), (0.0, 99.0));
     }
 
     #[test]

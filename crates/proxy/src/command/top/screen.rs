@@ -1,38 +1,82 @@
-//! The figures as tables: on a terminal, or as text.
+//! The figures as tables: on a terminal of any size, or as text.
 
 use ratatui::Frame;
 use ratatui::backend::TestBackend;
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{Terminal, style::Stylize};
 
 use super::sample::{Certificate, Figures, Listener, Server};
 
 /// Wide enough for every column, where there is no terminal that has a width.
-const TEXT_COLUMNS: u16 = 132;
-/// Certificates that are shown: those that expire first.
-const CERTIFICATES_SHOWN: usize = 5;
+const TEXT_COLUMNS: u16 = 150;
+/// From so many columns on a terminal shows everything.
+const WIDE: u16 = 120;
+/// Rows that a small terminal gives to listeners and to certificates; the others are the servers'.
+const LISTENERS_AT_LEAST: usize = 3;
+const CERTIFICATES_AT_LEAST: usize = 3;
+/// Of these a large terminal shows as many.
+const CERTIFICATES_AT_MOST: usize = 10;
 /// From then on a certificate is a warning.
 const DAYS_LEFT_LOW: f64 = 14.0;
 
-const LISTENERS: [&str; 12] = [
-    "listener",
-    "clients",
-    "new/s",
-    "req/s",
-    "now",
-    "p50",
-    "p99",
-    "in/s",
-    "out/s",
-    "4xx/s",
-    "5xx/s",
-    "EC RSA resumed failed/s",
+/// A column: its head, its width (none: what is left), whether figures stand in it, and whether a narrow terminal has it.
+type Column<T> = (&'static str, Option<u16>, bool, fn(&T) -> Cell<'static>);
+
+const LISTENERS_NARROW: [Column<Listener>; 8] = [
+    ("listener", None, false, |each| each.name.clone().into()),
+    ("clients", Some(7), true, |each| figure(count(each.connections))),
+    ("req/s", Some(7), true, |each| figure(count(each.requests))),
+    ("p50", Some(8), true, |each| figure(each.p50.map_or("-".into(), duration))),
+    ("p99", Some(8), true, |each| figure(each.p99.map_or("-".into(), duration))),
+    ("out/s", Some(9), true, |each| figure(bytes(each.sent_bytes))),
+    ("TLS/s", Some(6), true, |each| figure(count(each.handshakes.iter().sum()))),
+    ("5xx/s", Some(6), true, |each| alarm(each.failed_5xx)),
 ];
-const SERVERS: [&str; 9] =
-    ["backend", "server", "state", "req/s", "conns", "idle", "clients:conn", "queued", "connect failures/s"];
+const LISTENERS_WIDE: [Column<Listener>; 15] = [
+    LISTENERS_NARROW[0],
+    LISTENERS_NARROW[1],
+    ("new/s", Some(7), true, |each| figure(count(each.accepted))),
+    LISTENERS_NARROW[2],
+    ("now", Some(6), true, |each| figure(count(each.in_progress))),
+    LISTENERS_NARROW[3],
+    LISTENERS_NARROW[4],
+    ("in/s", Some(9), true, |each| figure(bytes(each.received_bytes))),
+    LISTENERS_NARROW[5],
+    ("ECDSA/s", Some(7), true, |each| figure(count(each.handshakes[0]))),
+    ("RSA/s", Some(6), true, |each| figure(count(each.handshakes[1]))),
+    ("resumed/s", Some(9), true, |each| figure(count(each.handshakes[2]))),
+    ("failed/s", Some(8), true, |each| alarm(each.handshakes_failed)),
+    ("4xx/s", Some(6), true, |each| figure(count(each.failed_4xx))),
+    LISTENERS_NARROW[7],
+];
+const SERVERS_NARROW: [Column<Server>; 5] = [
+    ("server", Some(21), false, |each| each.address.clone().into()),
+    ("backend", Some(12), false, |each| each.backend.clone().into()),
+    ("state", None, false, state),
+    ("req/s", Some(7), true, |each| figure(count(each.requests))),
+    ("conns", Some(6), true, |each| figure(count(each.connections))),
+];
+const SERVERS_WIDE: [Column<Server>; 9] = [
+    ("server", Some(28), false, |each| each.address.clone().into()),
+    ("backend", Some(20), false, |each| each.backend.clone().into()),
+    SERVERS_NARROW[2],
+    SERVERS_NARROW[3],
+    SERVERS_NARROW[4],
+    ("idle", Some(6), true, |each| figure(count(each.idle))),
+    ("clients:conn", Some(12), true, |each| {
+        figure(each.clients_per_connection.map_or("-".into(), |ratio| format!("{ratio:.1}:1")))
+    }),
+    ("queued", Some(6), true, |each| figure(count(each.queued))),
+    ("no connect/s", Some(12), true, |each| alarm(each.connect_failures)),
+];
+const CERTIFICATES: [Column<Certificate>; 3] = [
+    ("name", None, false, |each| if each.name.is_empty() { "(no name)".into() } else { each.name.clone().into() }),
+    ("type", Some(8), false, |each| each.key_type.clone().into()),
+    ("expires in", Some(16), true, left),
+];
 
 /// One frame. `trouble` is why the figures are not the newest.
 pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&str>) {
@@ -40,38 +84,60 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
         frame.render_widget(Paragraph::new(trouble.unwrap_or("looking...")), frame.area());
         return;
     };
+    let area = frame.area();
+    let certificates_max = if area.height >= 50 { CERTIFICATES_AT_MOST } else { CERTIFICATES_AT_LEAST };
+    let listeners_max = LISTENERS_AT_LEAST.max(usize::from(area.height) / 5);
+    let certificates = figures.certificates.len().min(certificates_max);
     let heights = [
         Constraint::Length(2),
-        Constraint::Length(height(figures.listeners.len())),
-        Constraint::Min(3),
-        Constraint::Length(height(figures.certificates.len().min(CERTIFICATES_SHOWN))),
+        Constraint::Length(height(figures.listeners.len().min(listeners_max))),
+        Constraint::Min(4),
+        Constraint::Length(height(certificates)),
     ];
-    let [top, listeners, servers, certificates] = Layout::vertical(heights).areas(frame.area());
+    let [top, listeners, servers, bottom] = Layout::vertical(heights).areas(area);
     let second = match trouble {
         Some(trouble) => Line::from(trouble.to_string()).red(),
-        None => Line::from("q quits").dim(),
+        None if figures.predecessors.is_empty() => Line::from("q quits").dim(),
+        None => predecessors(figures).yellow(),
     };
     frame.render_widget(Paragraph::new(vec![title(figures), second]), top);
-    let widths = [14, 8, 8, 9, 6, 8, 8, 10, 10, 7, 7, 26];
-    frame.render_widget(table("Clients", &LISTENERS, figures.listeners.iter().map(listener), &widths), listeners);
-    let widths = [14, 24, 12, 9, 7, 7, 13, 7, 19];
-    frame.render_widget(table("Servers", &SERVERS, figures.servers.iter().map(server), &widths), servers);
-    let shown = figures.certificates.iter().take(CERTIFICATES_SHOWN).map(certificate);
-    let widths = [40, 10, 12];
-    frame.render_widget(table("Certificates", &["name", "type", "days left"], shown, &widths), certificates);
+    let wide = area.width >= WIDE;
+    let of = |shown: usize, all: usize| if shown < all { format!(", {shown} shown") } else { String::new() };
+    let room = |area: Rect| usize::from(area.height.saturating_sub(3));
+    let name = format!("Clients{}", of(room(listeners), figures.listeners.len()));
+    let columns: &[Column<Listener>] = if wide { &LISTENERS_WIDE } else { &LISTENERS_NARROW };
+    frame.render_widget(table(name, columns, &figures.listeners), listeners);
+    let (usable, total) = (figures.servers_usable, figures.servers_total);
+    let shown = room(servers).min(figures.servers.len());
+    let name = format!("Servers: {usable} of {total} usable, the worst first{}", of(shown, total));
+    let columns: &[Column<Server>] = if wide { &SERVERS_WIDE } else { &SERVERS_NARROW };
+    frame.render_widget(table(name, columns, &figures.servers), servers);
+    let name = certificates_name(figures);
+    frame.render_widget(table(name, &CERTIFICATES, &figures.certificates[..certificates]), bottom);
 }
 
 /// A frame as text without colours.
 pub fn to_text(figures: &Figures) -> String {
-    let rows = 2 + height(figures.listeners.len()) + height(figures.servers.len()) + height(figures.certificates.len());
-    let Ok(mut terminal) = Terminal::new(TestBackend::new(TEXT_COLUMNS, rows));
+    let rows = 2 + height(figures.listeners.len()) + height(figures.servers.len()) + height(CERTIFICATES_AT_MOST);
+    let text = rendered(figures, TEXT_COLUMNS, rows.max(50));
+    let lines = text.lines().enumerate().filter(|(row, line)| *row != 1 && !is_empty_row(line));
+    lines.map(|(_, line)| line.to_owned() + "\n").collect()
+}
+
+/// A row of a table that has nothing in it.
+fn is_empty_row(line: &str) -> bool {
+    line.starts_with('│') && line.chars().all(|one| one == '│' || one == ' ')
+}
+
+fn rendered(figures: &Figures, columns: u16, rows: u16) -> String {
+    let Ok(mut terminal) = Terminal::new(TestBackend::new(columns, rows));
     let Ok(_) = terminal.draw(|frame| draw(frame, Some(figures), None));
     let buffer = terminal.backend().buffer();
     let line = |row: u16| {
-        let text: String = (0..TEXT_COLUMNS).map(|column| buffer[(column, row)].symbol()).collect();
+        let text: String = (0..columns).map(|column| buffer[(column, row)].symbol()).collect();
         text.trim_end().to_string() + "\n"
     };
-    (0..rows).filter(|row| *row != 1).map(line).collect()
+    (0..rows).map(line).collect()
 }
 
 /// Rows of a table with its frame and its head.
@@ -82,79 +148,92 @@ fn height(rows: usize) -> u16 {
 fn title(figures: &Figures) -> Line<'static> {
     let uptime = figures.uptime_seconds as u64;
     let text = format!(
-        "propylon {}, pid {}, up {}d {:02}:{:02}:{:02}, {} workers, {:.2} cores, {} resident",
+        "propylon {} pid {}, up {}d {:02}:{:02}, {} workers, {:.2} cores, {}, config {}",
         figures.version,
         figures.pid,
         uptime / 86_400,
         uptime / 3600 % 24,
         uptime / 60 % 60,
-        uptime % 60,
         figures.workers,
         figures.cpu,
-        bytes(figures.memory_bytes)
+        bytes(figures.memory_bytes),
+        figures.generation,
     );
-    match figures.draining {
-        true => Line::from(text + ", draining").yellow(),
-        false => Line::from(text).bold(),
+    let mut spans = vec![Span::from(text).bold()];
+    if figures.change_refused {
+        spans.push(Span::from(", last change refused").red());
+    }
+    if figures.draining {
+        spans.push(Span::from(", draining").yellow());
+    }
+    Line::from(spans)
+}
+
+/// Those that were succeeded, and drain.
+fn predecessors(figures: &Figures) -> Line<'static> {
+    let told = figures.predecessors.iter().map(|one| {
+        format!(
+            "pid {} was succeeded, has drained for {} s, {} connections",
+            one.pid, one.draining_seconds, one.connections
+        )
+    });
+    Line::from(told.collect::<Vec<String>>().join("; "))
+}
+
+fn certificates_name(figures: &Figures) -> String {
+    let words = [
+        ("expired", "expired"),
+        ("under-1", "within a day"),
+        ("1-to-7", "within 7 days"),
+        ("7-to-14", "within 14 days"),
+    ];
+    let count = |wanted: &str| {
+        figures.certificates_by_days_left.iter().find(|(name, _)| name == wanted).map_or(0, |(_, count)| *count)
+    };
+    let parts =
+        words.iter().filter(|(name, _)| count(name) > 0).map(|(name, word)| format!(", {} {word}", count(name)));
+    format!("Certificates: {}{}", figures.certificates_total, parts.collect::<String>())
+}
+
+fn table<T>(name: String, columns: &[Column<T>], rows: &[T]) -> Table<'static> {
+    let head =
+        |(name, _, is_figure, _): &Column<T>| if *is_figure { figure((*name).into()) } else { Cell::from(*name) };
+    let head = Row::new(columns.iter().map(head)).style(Style::new().add_modifier(Modifier::DIM));
+    let widths = columns.iter().map(|(_, width, _, _)| width.map_or(Constraint::Fill(1), Constraint::Length));
+    let rows = rows.iter().map(|row| Row::new(columns.iter().map(|(_, _, _, cell)| cell(row))));
+    Table::new(rows, widths).header(head).block(Block::bordered().title(name))
+}
+
+/// Figures stand at the right, so that they can be compared.
+fn figure(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).right_aligned())
+}
+
+fn state(server: &Server) -> Cell<'static> {
+    let reason = if server.reason.is_empty() { String::new() } else { format!(": {}", server.reason) };
+    let panic = if server.panic { ", used all the same: panic" } else { "" };
+    let text = format!("{}{panic}{reason}", if server.state == "unknown" { "not checked" } else { &server.state });
+    match (server.usable && !server.panic, server.state.as_str()) {
+        (false, "draining") => Cell::from(text).style(Style::new().fg(Color::Yellow)),
+        (false, _) => Cell::from(format!("! {text}")).style(Style::new().fg(Color::Red)),
+        (true, _) => Cell::from(text),
     }
 }
 
-fn table<'a>(name: &'a str, head: &[&'a str], rows: impl Iterator<Item = Row<'a>>, widths: &[u16]) -> Table<'a> {
-    let head = Row::new(head.iter().map(|text| Cell::from(*text))).style(Style::new().add_modifier(Modifier::DIM));
-    Table::new(rows, widths.iter().map(|width| Constraint::Length(*width)))
-        .header(head)
-        .block(Block::bordered().title(name))
-}
-
-fn listener(listener: &Listener) -> Row<'static> {
-    let [ecdsa, rsa, resumed] = listener.handshakes.map(count);
-    let cells = [
-        listener.name.clone().into(),
-        count(listener.connections).into(),
-        count(listener.accepted).into(),
-        count(listener.requests).into(),
-        count(listener.in_progress).into(),
-        listener.p50.map_or("-".to_string(), duration).into(),
-        listener.p99.map_or("-".to_string(), duration).into(),
-        bytes(listener.received_bytes).into(),
-        bytes(listener.sent_bytes).into(),
-        count(listener.failed_4xx).into(),
-        alarm(listener.failed_5xx),
-        Cell::from(format!("{ecdsa} {rsa} {resumed} {}", count(listener.handshakes_failed))),
-    ];
-    Row::new(cells)
-}
-
-fn server(server: &Server) -> Row<'static> {
-    let state = match server.state.as_str() {
-        "" => Cell::from("-"),
-        // Not probed: nothing is known against it.
-        fit @ ("up" | "unknown") => Cell::from(fit.to_string()),
-        other => Cell::from(other.to_string()).style(Style::new().fg(Color::Red)),
+fn left(certificate: &Certificate) -> Cell<'static> {
+    let days = certificate.days_left;
+    let text = match days {
+        days if days < 0.0 => "! expired".to_string(),
+        days if days < 1.0 => format!("! {:.0} h", (days * 24.0).floor()),
+        days if days < DAYS_LEFT_LOW => format!("! {:.0} days", days.floor()),
+        days => format!("{:.0} days", days.floor()),
     };
-    Row::new([
-        Cell::from(server.backend.clone()),
-        Cell::from(server.address.clone()),
-        state,
-        count(server.requests).into(),
-        count(server.connections).into(),
-        count(server.idle).into(),
-        server.clients_per_connection.map_or("-".to_string(), |ratio| format!("{ratio:.1}:1")).into(),
-        count(server.queued).into(),
-        alarm(server.connect_failures),
-    ])
-}
-
-fn certificate(certificate: &Certificate) -> Row<'static> {
-    let days = Cell::from(format!("{:.0}", certificate.days_left.floor()));
-    let days = if certificate.days_left < DAYS_LEFT_LOW { days.style(Style::new().fg(Color::Red)) } else { days };
-    let name = if certificate.name.is_empty() { "(default)" } else { &certificate.name };
-    Row::new([Cell::from(name.to_string()), Cell::from(certificate.key_type.clone()), days])
+    if days < DAYS_LEFT_LOW { figure(text).style(Style::new().fg(Color::Red)) } else { figure(text) }
 }
 
 /// What should be nothing.
 fn alarm(value: f64) -> Cell<'static> {
-    let cell = Cell::from(count(value));
+    let cell = figure(count(value));
     if value > 0.0 { cell.style(Style::new().fg(Color::Red)) } else { cell }
 }
 
@@ -170,12 +249,12 @@ fn count(value: f64) -> String {
 
 fn bytes(value: f64) -> String {
     let (value, unit) = match value {
-        value if value >= (1u64 << 30) as f64 => (value / (1u64 << 30) as f64, "GiB"),
-        value if value >= (1 << 20) as f64 => (value / (1 << 20) as f64, "MiB"),
-        value if value >= 1024.0 => (value / 1024.0, "KiB"),
+        value if value >= 1000.0 * (1 << 20) as f64 => (value / (1u64 << 30) as f64, "GiB"),
+        value if value >= 1000.0 * 1024.0 => (value / (1 << 20) as f64, "MiB"),
+        value if value >= 1000.0 => (value / 1024.0, "KiB"),
         value => return format!("{value:.0} B"),
     };
-    format!("{value:.1} {unit}")
+    if value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
 fn duration(seconds: f64) -> String {
@@ -192,31 +271,38 @@ mod tests {
     use crate::command::top::sample::tests::figures;
 
     #[test]
-    fn the_tables_hold_the_figures() {
+    fn a_terminal_of_the_usual_size_shows_what_is_wrong_and_how_much_there_is() {
+        assert_eq!(rendered(&figures(), 80, 24), include_str!("80x24.txt"));
+    }
+
+    #[test]
+    fn a_large_terminal_shows_every_column() {
+        assert_eq!(rendered(&figures(), 200, 60), include_str!("200x60.txt"));
+    }
+
+    #[test]
+    fn as_text_it_is_complete() {
         let text = to_text(&figures());
-        for expected in [
-            "propylon 1.2.3, pid 7, up 0d 01:01:40",
-            "20.0 MiB resident",
-            "10.0 ms",
-            "127.0.0.1:1",
-            "10.0:1",
-            "shop.test",
-        ] {
+        for expected in
+            ["propylon 1.2.3 pid 7", "config 3", "! down: connect-refused", "10.0.0.47:8080", "3.0:1", "! expired"]
+        {
             assert!(text.contains(expected), "no {expected} in:\n{text}");
         }
     }
 
     #[test]
     fn a_small_terminal_shows_what_fits() {
-        let mut terminal = Terminal::new(TestBackend::new(20, 4)).unwrap();
-        terminal.draw(|frame| draw(frame, Some(&figures()), Some("gone"))).unwrap();
-        terminal.draw(|frame| draw(frame, None, None)).unwrap();
+        for (columns, rows) in [(20, 4), (1, 1), (40, 10)] {
+            let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+            terminal.draw(|frame| draw(frame, Some(&figures()), Some("gone"))).unwrap();
+            terminal.draw(|frame| draw(frame, None, None)).unwrap();
+        }
     }
 
     #[test]
     fn numbers_keep_to_their_column() {
         assert_eq!([0.0, 0.25, 9.96, 1234.0, 123_456.0, 2e7].map(count), ["0", "0.2", "10.0", "1234", "123k", "20M"]);
-        assert_eq!([512.0, 2048.0, 3e9].map(bytes), ["512 B", "2.0 KiB", "2.8 GiB"]);
+        assert_eq!([512.0, 2048.0, 3e9, 1e6].map(bytes), ["512 B", "2.0 KiB", "2.8 GiB", "977 KiB"]);
         assert_eq!([0.0001, 0.0123, 2.0].map(duration), ["100 us", "12.3 ms", "2.0 s"]);
     }
 }

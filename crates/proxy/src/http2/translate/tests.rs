@@ -189,7 +189,13 @@ fn a_response_keeps_what_goes_on_and_loses_what_is_between_neighbours() {
     let mut head = ResponseHead::default();
     let asked = Asked { method: Method::Get, upgrade: false };
     parse_response(bytes, asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head).unwrap();
-    let response = response(&head, bytes, Some("Sun, 06 Nov 1994 08:49:37 GMT")).unwrap();
+    let response = response(
+        &head,
+        bytes,
+        Some(HeaderValue::from_static("Sun, 06 Nov 1994 08:49:37 GMT")),
+        &mut Familiar::default(),
+    )
+    .unwrap();
     let fields: Vec<(&str, &str)> =
         response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
     let expected = [

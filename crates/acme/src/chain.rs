@@ -1,0 +1,132 @@
+//! A chain and its key, looked at before they are kept, and again before they are relied on.
+
+use aws_lc_rs::digest;
+use rcgen::{KeyPair, PublicKeyData};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::plan::Lifetime;
+
+/// What a file of ours holds.
+pub(crate) struct Held {
+    pub leaf: CertificateDer<'static>,
+    pub lifetime: Lifetime,
+}
+
+/// More than any chain and its key take.
+pub(crate) const PEM_BYTES_MAX: u64 = 256 * 1024;
+const CHAIN_MAX: usize = 10;
+/// Clocks differ.
+const SKEW_SECONDS: i64 = 300;
+
+impl Held {
+    /// From 0 up to 1, the same whenever it is asked for: a certificate's own share of chance.
+    pub fn chance(&self) -> f64 {
+        let digest = digest::digest(&digest::SHA256, &self.leaf);
+        let first: [u8; 4] = digest.as_ref()[..4].try_into().unwrap_or_default();
+        f64::from(u32::from_be_bytes(first)) / (f64::from(u32::MAX) + 1.0)
+    }
+}
+
+/// Whether this chain is for that key and these names, hangs together, and has begun; or what is wrong with it. That it
+/// has ended is for the caller to see.
+pub(crate) fn check(chain_pem: &str, key: &KeyPair, names: &[String], now: i64) -> Result<Held, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain_pem.as_bytes()).collect();
+    let mut chain = chain.map_err(|error| format!("the chain is no PEM: {error}"))?;
+    if chain.is_empty() || chain.len() > CHAIN_MAX {
+        return Err(format!("the chain has {} certificates", chain.len()));
+    }
+    let parse = |der: &'_ CertificateDer<'_>| -> Result<(), String> {
+        let (rest, _) = X509Certificate::from_der(der).map_err(|error| format!("a certificate is damaged: {error}"))?;
+        if rest.is_empty() { Ok(()) } else { Err("a certificate has something behind it".into()) }
+    };
+    chain.iter().try_for_each(parse)?;
+    let parsed: Vec<X509Certificate<'_>> =
+        chain.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect();
+    let leaf = &parsed[0];
+    if leaf.public_key().raw != key.subject_public_key_info() {
+        return Err("the certificate is not for our key".into());
+    }
+    let listed = leaf.subject_alternative_name().ok().flatten();
+    let listed = listed.map(|names| names.value.general_names.clone()).unwrap_or_default();
+    let is_for = |name: &&String| {
+        !listed.iter().any(|each| matches!(each, GeneralName::DNSName(own) if own.eq_ignore_ascii_case(name)))
+    };
+    if let Some(missing) = names.iter().find(is_for) {
+        return Err(format!("the certificate is not for {missing}"));
+    }
+    if parsed.windows(2).any(|pair| pair[0].issuer() != pair[1].subject()) {
+        return Err("the chain is not in order".into());
+    }
+    let validity = leaf.validity();
+    let lifetime = Lifetime { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp() };
+    if lifetime.not_before > now + SKEW_SECONDS {
+        return Err("the certificate is not valid yet: is this machine's clock right?".into());
+    }
+    drop(parsed);
+    Ok(Held { leaf: chain.swap_remove(0), lifetime })
+}
+
+/// The same of a file with both.
+pub(crate) fn check_file(bytes: &[u8], names: &[String], now: i64) -> Result<Held, String> {
+    let text = std::str::from_utf8(bytes).map_err(|_| "it is no PEM".to_string())?;
+    let key_at = text.find("-----BEGIN PRIVATE KEY-----").ok_or("it has no private key")?;
+    let key = KeyPair::from_pem(&text[key_at..]).map_err(|error| format!("its key is damaged: {error}"))?;
+    check(&text[..key_at], &key, names, now)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, CertifiedIssuer};
+
+    /// An authority's chain for a key.
+    pub fn chain(key: &KeyPair, names: &[&str], tinker: impl FnOnce(&mut CertificateParams)) -> String {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "authority");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        tinker(&mut params);
+        params.signed_by(key, &issuer).unwrap().pem() + &issuer.pem()
+    }
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| name.to_string()).collect()
+    }
+
+    const NOW: i64 = 1_800_000_000;
+
+    #[test]
+    fn a_chain_is_good_for_its_key_and_its_names_alone() {
+        let key = KeyPair::generate().unwrap();
+        let pem = chain(&key, &["a.test", "B.test"], |_| {});
+        assert!(check(&pem, &key, &names(&["a.test", "b.test"]), NOW).is_ok());
+        let wrong = |pem: &str, key: &KeyPair, of: &[&str]| check(pem, key, &names(of), NOW).err().unwrap();
+        assert_eq!(wrong(&pem, &key, &["a.test", "c.test"]), "the certificate is not for c.test");
+        assert_eq!(wrong(&pem, &KeyPair::generate().unwrap(), &["a.test"]), "the certificate is not for our key");
+        assert_eq!(wrong("", &key, &["a.test"]), "the chain has 0 certificates");
+        let other = chain(&key, &["a.test"], |_| {});
+        let torn = pem[..pem.find("-----END").unwrap()].to_owned();
+        assert!(check(&torn, &key, &names(&["a.test"]), NOW).is_err());
+        let mixed = pem.clone() + &other;
+        assert_eq!(wrong(&mixed, &key, &["a.test"]), "the chain is not in order");
+        let early = chain(&key, &["a.test"], |params| params.not_before = rcgen::date_time_ymd(2090, 1, 1));
+        assert!(wrong(&early, &key, &["a.test"]).starts_with("the certificate is not valid yet"));
+    }
+
+    #[test]
+    fn a_file_with_both_is_read_back_whatever_the_type_of_its_key() {
+        let rsa = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048).unwrap();
+        for key in [KeyPair::generate().unwrap(), rsa] {
+            let file = chain(&key, &["a.test"], |_| {}) + &key.serialize_pem();
+            let held = check_file(file.as_bytes(), &names(&["a.test"]), NOW).unwrap();
+            assert!((0.0..1.0).contains(&held.chance()));
+            let cut = &file[..file.len() - 40];
+            assert!(check_file(cut.as_bytes(), &names(&["a.test"]), NOW).is_err());
+        }
+    }
+}

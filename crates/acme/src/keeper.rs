@@ -1,0 +1,523 @@
+//! The thread that orders: for each account its folder, its lock, and whichever certificate's time has come, one after
+//! the other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use instant_acme::CertificateIdentifier;
+use propylon_config::{Acme, CertificateSource, Config, KeyType};
+use rustls_pki_types::CertificateDer;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::answer::Answer;
+use crate::chain::{self, Held, PEM_BYTES_MAX};
+use crate::folder::{self, Folder, Lock, Look};
+use crate::http::Http;
+use crate::order::{self, Errand};
+use crate::plan;
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::status::{CertificateStatus, Counts, IssuerStatus, State};
+
+/// One `[acme.NAME]`, and what is ordered by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuer {
+    /// The account.
+    pub acme: Acme,
+    /// Each file once, in the order of the configuration.
+    pub wanted: Vec<Wanted>,
+}
+
+/// A certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What it is for.
+    pub names: Vec<String>,
+    /// Of which type its key is to be.
+    pub key_type: KeyType,
+    /// Where it is kept, with its key.
+    pub file: PathBuf,
+}
+
+/// Is told of all challenges that are outstanding, whenever others are.
+pub type Publish = Box<dyn Fn(&[Answer]) + Send + Sync>;
+
+/// The thread's handle, and there is none before something is ordered. It ends soon after this is dropped.
+pub struct Keeper {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<watch::Sender<Vec<Issuer>>>>,
+}
+
+/// How often folders are looked at: for challenges of other processes, and for what has been written.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often a process without the lock asks for it.
+const LOCK_LOOKS: u64 = 5;
+/// From the account to the chain. Beyond it something hangs.
+const ORDER_TIME: Duration = Duration::from_secs(600);
+/// How often the authority is asked when it would have a certificate replaced, unless it says.
+const SUGGESTION: i64 = 6 * plan::HOUR;
+const SUGGESTION_RANGE: std::ops::RangeInclusive<i64> = plan::HOUR..=24 * plan::HOUR;
+
+/// What a configuration has ordered, by account; accounts that order nothing are left out.
+pub fn issuers(config: &Config) -> Vec<Issuer> {
+    let mut issuers: Vec<Issuer> =
+        config.acmes.iter().map(|acme| Issuer { acme: acme.clone(), wanted: Vec::new() }).collect();
+    let mut known = BTreeSet::new();
+    for certificate in config.tls.iter().flat_map(|tls| &tls.certificates) {
+        let CertificateSource::Ordered(ordered) = &certificate.source else { continue };
+        let Some(issuer) = issuers.get_mut(ordered.acme.0) else { continue };
+        for (key_type, file) in &ordered.files {
+            if known.insert(file.clone()) {
+                let names = ordered.names.clone();
+                issuer.wanted.push(Wanted { names, key_type: *key_type, file: file.clone() });
+            }
+        }
+    }
+    issuers.retain(|issuer| !issuer.wanted.is_empty());
+    issuers
+}
+
+impl Keeper {
+    /// One that orders nothing yet.
+    pub fn new(publish: Publish) -> Keeper {
+        Keeper { shared: Arc::new(Shared { publish, inner: Mutex::default() }), thread: Mutex::default() }
+    }
+
+    /// From now on these are ordered, and no others. Orders in progress of accounts that stay are ended in order.
+    ///
+    /// # Errors
+    /// Those of starting the thread, which this does when it is needed first.
+    pub fn configure(&self, issuers: Vec<Issuer>) -> io::Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*thread {
+            Some(sender) => drop(sender.send_if_modified(|known| {
+                let is_new = *known != issuers;
+                *known = issuers;
+                is_new
+            })),
+            None if issuers.is_empty() => {}
+            None => {
+                let (sender, receiver) = watch::channel(issuers);
+                let runtime = Builder::new_current_thread().enable_all().build()?;
+                let shared = Arc::clone(&self.shared);
+                let run = move || runtime.block_on(supervise(shared, receiver));
+                std::thread::Builder::new().name("acme".into()).spawn(run)?;
+                *thread = Some(sender);
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that are not what they were when this was asked last.
+    pub fn take_changed(&self) -> BTreeSet<PathBuf> {
+        std::mem::take(&mut self.shared.lock().changed)
+    }
+
+    /// How it stands, by the accounts' names.
+    pub fn status(&self) -> Vec<IssuerStatus> {
+        self.shared.lock().status.values().cloned().collect()
+    }
+}
+
+/// Between the thread and whoever asks how it stands.
+struct Shared {
+    publish: Publish,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    changed: BTreeSet<PathBuf>,
+    status: BTreeMap<String, IssuerStatus>,
+    /// By account.
+    answers: BTreeMap<String, Vec<Answer>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These are outstanding for this account.
+    fn publish(&self, account: &str, answers: Vec<Answer>) {
+        let mut inner = self.lock();
+        let known = inner.answers.entry(account.into()).or_default();
+        if *known == answers {
+            return;
+        }
+        *known = answers;
+        let all: Vec<Answer> = inner.answers.values().flatten().cloned().collect();
+        // Under the lock: what is published last is what is so.
+        (self.publish)(&all);
+    }
+
+    fn forget(&self, account: &str) {
+        self.publish(account, Vec::new());
+        let mut inner = self.lock();
+        inner.answers.remove(account);
+        inner.status.remove(account);
+    }
+}
+
+/// One task for each account, for as long as the configuration has it.
+async fn supervise(shared: Arc<Shared>, mut configured: watch::Receiver<Vec<Issuer>>) {
+    let mut tasks: BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)> = BTreeMap::new();
+    loop {
+        let issuers = configured.borrow_and_update().clone();
+        let names: BTreeSet<&str> = issuers.iter().map(|issuer| issuer.acme.name.as_str()).collect();
+        // An order of an account that is gone is broken off; the folder remembers that it was begun.
+        let gone: Vec<String> = tasks.keys().filter(|name| !names.contains(name.as_str())).cloned().collect();
+        for name in gone {
+            if let Some((_, task)) = tasks.remove(&name) {
+                task.abort();
+                let _ = task.await;
+            }
+            shared.forget(&name);
+        }
+        for issuer in issuers {
+            match tasks.get(&issuer.acme.name) {
+                Some((sender, _)) => drop(sender.send(issuer)),
+                None => {
+                    let (sender, receiver) = watch::channel(issuer.clone());
+                    let task = tokio::spawn(Account::new(Arc::clone(&shared), issuer.clone()).run(receiver));
+                    tasks.insert(issuer.acme.name, (sender, task));
+                }
+            }
+        }
+        if configured.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// One account at work.
+struct Account {
+    shared: Arc<Shared>,
+    issuer: Issuer,
+    folder: Folder,
+    lock: Option<Lock>,
+    /// Of this process or, with the lock, of the folder.
+    record: Record,
+    /// By file.
+    kept: HashMap<PathBuf, Kept>,
+    answers_look: Option<Look>,
+    looks: u64,
+    counts: Counts,
+    trouble: Option<String>,
+}
+
+/// What is known of a file.
+#[derive(Default)]
+struct Kept {
+    look: Option<Look>,
+    seen: bool,
+    held: Option<Held>,
+    /// The authority's window, and when to ask for it again.
+    suggested: Option<(i64, i64)>,
+    ask_at: i64,
+}
+
+impl Account {
+    fn new(shared: Arc<Shared>, issuer: Issuer) -> Account {
+        Account {
+            folder: Folder::new(&issuer.acme.state),
+            shared,
+            issuer,
+            lock: None,
+            record: Record::default(),
+            kept: HashMap::new(),
+            answers_look: None,
+            looks: 0,
+            counts: Counts::default(),
+            trouble: None,
+        }
+    }
+
+    async fn run(mut self, mut configured: watch::Receiver<Issuer>) {
+        loop {
+            self.adopt(configured.borrow_and_update().clone());
+            self.work().await;
+            self.looks += 1;
+            tokio::select! {
+                () = sleep(LOOK) => {}
+                changed = configured.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    fn adopt(&mut self, issuer: Issuer) {
+        if issuer.acme.state != self.issuer.acme.state {
+            self.folder = Folder::new(&issuer.acme.state);
+            self.lock = None;
+        }
+        let files: BTreeSet<&PathBuf> = issuer.wanted.iter().map(|wanted| &wanted.file).collect();
+        self.kept.retain(|file, _| files.contains(file));
+        self.issuer = issuer;
+    }
+
+    /// One look, and one order at most.
+    async fn work(&mut self) {
+        let now = now();
+        if self.lock.is_none() && self.looks.is_multiple_of(LOCK_LOOKS) {
+            let taken = self.take_over(now);
+            self.heed(taken);
+        }
+        for wanted in self.issuer.wanted.clone() {
+            self.look(&wanted, now);
+        }
+        let is_owner = self.lock.is_some();
+        let answers_look = self.folder.answers_look();
+        // Those that are over show by nothing else than the time.
+        if answers_look != self.answers_look || self.looks.is_multiple_of(60) {
+            self.answers_look = answers_look;
+            self.shared.publish(&self.issuer.acme.name, self.folder.answers(now, is_owner));
+        }
+        self.report(None, now);
+        let due = self.issuer.wanted.iter().find(|wanted| is_owner && self.attempt_at(wanted, now) <= now).cloned();
+        if let Some(wanted) = due {
+            self.report(Some(&wanted), now);
+            self.attempt(&wanted).await;
+            self.report(None, self::now());
+        } else if is_owner {
+            self.ask_for_suggestion(now).await;
+        }
+    }
+
+    fn take_over(&mut self, now: i64) -> Result<(), String> {
+        self.folder.make()?;
+        let at = self.issuer.acme.state.display();
+        self.lock = self.folder.lock().map_err(|error| format!("{at}: the lock cannot be taken: {error}"))?;
+        if self.lock.is_none() {
+            return Ok(());
+        }
+        let read = self.folder.record(now);
+        let (record, aside) = read.map_err(|error| {
+            self.lock = None;
+            format!("{at}/orders.json cannot be read: {error}")
+        })?;
+        self.record = record;
+        if let Some(aside) = aside {
+            self.say(format!("orders.json was broken and is now {}", aside.display()));
+        }
+        Ok(())
+    }
+
+    /// Trouble is told when it begins.
+    fn heed(&mut self, result: Result<(), String>) {
+        let trouble = result.err();
+        if let Some(trouble) = &trouble
+            && self.trouble.as_ref() != Some(trouble)
+        {
+            self.say(trouble.clone());
+        }
+        self.trouble = trouble;
+    }
+
+    fn say(&self, what: String) {
+        log::error!("acme \"{}\": {what}", self.issuer.acme.name);
+    }
+
+    /// Whether the file has changed, and what it holds now. With the lock, what cannot be used is set aside.
+    fn look(&mut self, wanted: &Wanted, now: i64) {
+        let kept = self.kept.entry(wanted.file.clone()).or_default();
+        let look = folder::look(&wanted.file);
+        if kept.seen && kept.look == look {
+            return;
+        }
+        let bytes = match folder::read(&wanted.file, PEM_BYTES_MAX) {
+            Ok(bytes) => bytes.map(zeroize::Zeroizing::new),
+            Err(error) => {
+                // Not ours to judge: it may be readable later.
+                let trouble = Err(format!("{} cannot be read: {error}", wanted.file.display()));
+                return self.heed(trouble);
+            }
+        };
+        let checked = bytes.map(|bytes| chain::check_file(&bytes, &wanted.names, now));
+        *kept = Kept { look, seen: true, ..Kept::default() };
+        match checked {
+            None => {}
+            Some(Ok(held)) => kept.held = Some(held),
+            Some(Err(why)) if self.lock.is_some() => {
+                let file = wanted.file.display();
+                match folder::set_aside(&wanted.file, now) {
+                    Ok(aside) => self.say(format!("{file} cannot be used ({why}) and is now {}", aside.display())),
+                    Err(error) => self.say(format!("{file} cannot be used ({why}), nor set aside: {error}")),
+                }
+            }
+            Some(Err(_)) => {}
+        }
+        if look.is_some() {
+            self.shared.lock().changed.insert(wanted.file.clone());
+        }
+    }
+
+    /// When this is to be tried for: its own time, and then as soon as that may be.
+    fn attempt_at(&self, wanted: &Wanted, now: i64) -> i64 {
+        let Some(kept) = self.kept.get(&wanted.file) else { return i64::MAX };
+        let wanted_at = kept.held.as_ref().map_or(now, |held| {
+            plan::renew_at(held.lifetime, self.issuer.acme.renew_before, kept.suggested, held.chance())
+        });
+        wanted_at.max(self.record.may_try_at(&key(wanted), self.issuer.acme.orders_per_hour, now))
+    }
+
+    async fn attempt(&mut self, wanted: &Wanted) {
+        let (began, acme) = (now(), self.issuer.acme.clone());
+        self.record.keep_only(&self.issuer.wanted.iter().map(key).collect());
+        self.record.begin(&key(wanted), acme.retry, began, fastrand::f64());
+        // What cannot be remembered is not begun: a process that is started again would begin it again.
+        if let Err(error) = self.folder.write_record(&self.record) {
+            let why = format!("{}/orders.json cannot be written: {error}; nothing is ordered", acme.state.display());
+            return self.heed(Err(why));
+        }
+        self.trouble = None;
+        log::info!(
+            "acme \"{}\": ordering an {} certificate for {}",
+            acme.name,
+            wanted.key_type.name(),
+            wanted.names.join(", ")
+        );
+        let (outcome, retry_after) = self.order(wanted, began).await;
+        let now = now();
+        match outcome {
+            Ok(()) => {
+                self.counts.succeeded += 1;
+                self.record.succeed(&key(wanted));
+                log::info!("acme \"{}\": the certificate for {} is there", acme.name, wanted.names.join(", "));
+                self.look(wanted, now);
+            }
+            Err(refusal) => {
+                self.counts.failed += 1;
+                self.counts.rate_limited += u64::from(refusal.rate_limited);
+                let chance = fastrand::f64();
+                self.record.fail(&key(wanted), &refusal.why, acme.retry, now, retry_after, chance);
+                let wait = self.attempt_at(wanted, now).saturating_sub(now);
+                let names = wanted.names.join(", ");
+                self.say(format!("{names}: {}; next attempt in {wait} s; what is served stays", refusal.why));
+                if refusal.account_is_gone {
+                    self.forget_account(now);
+                }
+            }
+        }
+        let written = self.folder.write_record(&self.record);
+        self.heed(written.map_err(|error| format!("{}/orders.json cannot be written: {error}", acme.state.display())));
+    }
+
+    /// The next attempt makes a new one.
+    fn forget_account(&self, now: i64) {
+        match folder::set_aside(&self.issuer.acme.account_file(), now) {
+            Ok(aside) => {
+                self.say(format!("the authority does not know the account; its key is now {}", aside.display()))
+            }
+            Err(error) => self.say(format!("the authority does not know the account, whose file stays: {error}")),
+        }
+    }
+
+    /// An order, and a certificate kept; or why not, and when the authority would hear of us again.
+    async fn order(&self, wanted: &Wanted, now: i64) -> (Result<(), Refusal>, Option<i64>) {
+        let acme = &self.issuer.acme;
+        let http = match Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())) {
+            Ok(http) => http,
+            Err(why) => return (Err(Refusal::new(why)), None),
+        };
+        let kept = self.kept.get(&wanted.file);
+        // Only where the authority has a say in it, and once: a replacement that failed may be what it did not like.
+        let first = self.record.of(&key(wanted)).is_none_or(|attempts| attempts.failures <= 1);
+        let replaces = kept.filter(|kept| first && kept.suggested.is_some());
+        let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
+        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, replaces, now };
+        let publish = |answers: Vec<Answer>| self.shared.publish(&acme.name, answers);
+        let result = match timeout(ORDER_TIME, order::obtain(&errand, &publish)).await {
+            Ok(Ok(pem)) => {
+                let written = folder::write(&wanted.file, pem.as_bytes());
+                written.map_err(|error| Refusal::new(format!("{} cannot be written: {error}", wanted.file.display())))
+            }
+            Ok(Err(refusal)) => Err(refusal),
+            Err(_) => {
+                publish(Vec::new());
+                Err(Refusal::new("the order took too long"))
+            }
+        };
+        (result, http.take_retry_after())
+    }
+
+    /// Asks for one window, if it is time for one (RFC 9773 §4.3).
+    async fn ask_for_suggestion(&mut self, now: i64) {
+        if self.issuer.acme.renew_before.is_some() {
+            return;
+        }
+        let due = |wanted: &&Wanted| {
+            self.kept.get(&wanted.file).is_some_and(|kept| kept.held.is_some() && kept.ask_at <= now)
+        };
+        let Some(wanted) = self.issuer.wanted.iter().find(due).cloned() else { return };
+        let Some(leaf) = self.kept[&wanted.file].held.as_ref().map(|held| held.leaf.clone()) else { return };
+        // An account that is not there yet is not made for this.
+        let answer = match self.issuer.acme.account_file().exists() {
+            true => timeout(ORDER_TIME, self.suggestion(&wanted, leaf, now)).await.ok().flatten(),
+            false => None,
+        };
+        let Some(kept) = self.kept.get_mut(&wanted.file) else { return };
+        kept.ask_at =
+            now + answer.map_or(SUGGESTION, |(_, wait)| wait.clamp(*SUGGESTION_RANGE.start(), *SUGGESTION_RANGE.end()));
+        // What is not heard of for once stays as it was.
+        kept.suggested = answer.map(|(window, _)| window).or(kept.suggested);
+    }
+
+    /// None where the authority has no opinion, or cannot be heard.
+    async fn suggestion(&self, wanted: &Wanted, leaf: CertificateDer<'static>, now: i64) -> Option<((i64, i64), i64)> {
+        let acme = &self.issuer.acme;
+        let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
+        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, replaces: None, now };
+        let account = order::account(&errand).await.ok()?;
+        let (info, wait) = account.renewal_info(&CertificateIdentifier::try_from(&leaf).ok()?).await.ok()?;
+        let window = (info.suggested_window.start.unix_timestamp(), info.suggested_window.end.unix_timestamp());
+        Some((window, i64::try_from(wait.as_secs()).unwrap_or(i64::MAX)))
+    }
+
+    fn report(&self, ordering: Option<&Wanted>, now: i64) {
+        let is_owner = self.lock.is_some();
+        let certificate = |wanted: &Wanted| {
+            let attempts = self.record.of(&key(wanted));
+            let held = self.kept.get(&wanted.file).and_then(|kept| kept.held.as_ref());
+            let at = self.attempt_at(wanted, now);
+            let state = match held {
+                _ if !is_owner => State::Elsewhere,
+                _ if ordering == Some(wanted) => State::Ordering,
+                Some(_) if at > now && attempts.is_none() => State::Good,
+                _ => State::Due,
+            };
+            CertificateStatus {
+                names: wanted.names.clone(),
+                key_type: wanted.key_type,
+                file: wanted.file.clone(),
+                state,
+                not_after: held.map(|held| held.lifetime.not_after),
+                next_attempt: is_owner.then_some(at),
+                failures: attempts.map_or(0, |attempts| attempts.failures),
+                problem: attempts.map(|attempts| attempts.problem.clone()),
+            }
+        };
+        let status = IssuerStatus {
+            name: self.issuer.acme.name.clone(),
+            trouble: self.trouble.clone(),
+            certificates: self.issuer.wanted.iter().map(certificate).collect(),
+            counts: self.counts,
+        };
+        self.shared.lock().status.insert(status.name.clone(), status);
+    }
+}
+
+/// By what the record knows a certificate.
+fn key(wanted: &Wanted) -> String {
+    wanted.file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,158 @@
+//! `[tracing]`
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::{file, seconds, up_to};
+use crate::address;
+use crate::model::{BackendTls, CollectorEndpoint, SampleRate, TlsPolicy, TraceTrust, Tracing, Trust};
+use crate::report::{Report, shown};
+use crate::tree::{Entry, Node, Value};
+use crate::walk::{Found, Section, mismatch, string};
+
+const SPANS_PER_SECOND: u32 = 1000;
+const TIMEOUT: Duration = seconds(10);
+const TIMEOUT_MAX: Duration = seconds(60);
+/// Where collectors take traces by OTLP/HTTP, unless the URL says otherwise.
+const TRACES_PATH: &str = "/v1/traces";
+const URL_BYTES_MAX: usize = 2048;
+const NAME_BYTES_MAX: usize = 256;
+const ATTRIBUTES_MAX: usize = 32;
+const ENDPOINT_FIX: &str = "write the URL of a collector, such as \"http://127.0.0.1:4318\"";
+
+pub(crate) fn tracing(section: Option<Section<'_, '_>>, base: &Path) -> Option<Tracing> {
+    let mut section = section?;
+    let report = section.report;
+    let at = report.at(section.span);
+    if section.node("endpoint").is_none() {
+        section.missing("endpoint", ENDPOINT_FIX);
+    }
+    let endpoint = section.string("endpoint").and_then(|found| endpoint(report, found));
+    let tls = tls(&mut section, base, endpoint.as_ref());
+    let headers = section.string("headers").and_then(|found| {
+        let path = file(report, "headers", found, base)?;
+        Some(Trust { path, at: report.at(found.span) })
+    });
+    let sample = section.node("sample").and_then(|node| sample(report, node)).unwrap_or(SampleRate(10_000));
+    let trusts = [("parent", TraceTrust::Parent), ("never", TraceTrust::Never)];
+    let trust = section.choice("trust", &trusts).map_or(TraceTrust::Parent, |found| found.value);
+    let spans_per_second =
+        section.integer("spans_per_second", 1..=1_000_000).map_or(SPANS_PER_SECOND, |found| found.value);
+    let service_name = section.string("service_name").and_then(|found| text(report, "service_name", found));
+    let service_name = service_name.unwrap_or_else(|| "propylon".into());
+    let attributes = attributes(&mut section);
+    let timeout = section.duration("timeout", up_to(TIMEOUT_MAX)).map_or(TIMEOUT, |found| found.value);
+    section.close();
+    let (endpoint, secure) = endpoint?;
+    let tls = secure.then_some(tls);
+    Some(Tracing { endpoint, tls, headers, sample, trust, spans_per_second, service_name, attributes, timeout, at })
+}
+
+/// What the URL says, and whether it is one of https.
+fn endpoint(report: &Report<'_>, found: Found<&str>) -> Option<(CollectorEndpoint, bool)> {
+    let url = found.value;
+    let fail = |what: String, fix: &str| {
+        report.error(found.span, what, fix);
+        None
+    };
+    let (secure, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
+        _ => return fail(format!("`endpoint`: \"{}\" is not a URL of http or https", shown(url)), ENDPOINT_FIX),
+    };
+    if url.len() > URL_BYTES_MAX || !url.bytes().all(|byte| byte.is_ascii_graphic()) || url.contains(['?', '#', '@']) {
+        let what = format!("`endpoint`: \"{}\" has more in it than host, port and path", shown(url));
+        return fail(what, "remove it; credentials belong into the file that `headers` names");
+    }
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let path = if matches!(path, "" | "/") { TRACES_PATH } else { path };
+    let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'));
+    let port = if secure { 443 } else { 80 };
+    let full = if has_port { authority.to_string() } else { format!("{authority}:{port}") };
+    match address::server(&full) {
+        Ok(address) => {
+            let (url, authority, path) = (url.to_string(), authority.to_string(), path.to_string());
+            Some((CollectorEndpoint { url, address, authority, path }, secure))
+        }
+        Err((what, fix)) => {
+            report.error(found.span, what, fix);
+            None
+        }
+    }
+}
+
+/// As of a backend's servers, with their defaults.
+fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorEndpoint, bool)>) -> BackendTls {
+    let report = section.report;
+    let ca = section.entry("ca").and_then(|entry| {
+        if endpoint.is_some_and(|(_, secure)| !secure) {
+            report.error(entry.key_span, "`ca` has no effect with http", "write https in `endpoint`, or remove it");
+        }
+        let found = string(report, "ca", &entry.node)?;
+        let path = file(report, "ca", found, base)?;
+        Some(Trust { path, at: report.at(found.span) })
+    });
+    BackendTls {
+        ca: ca.into_iter().collect(),
+        server_name: None,
+        sni: true,
+        verify: true,
+        certificate: None,
+        policy: TlsPolicy::Intermediate,
+        resume: true,
+        watch: None,
+        at: report.at(section.span),
+    }
+}
+
+fn sample(report: &Report<'_>, node: &Node<'_>) -> Option<SampleRate> {
+    let number = match &node.value {
+        Value::Integer(number) => *number as f64,
+        Value::Float => report.written(node.span).replace('_', "").parse().unwrap_or(f64::NAN),
+        _ => return mismatch(report, "sample", "a number such as 0.01", node),
+    };
+    let millionths = (number * f64::from(SampleRate::ALL)).round();
+    if !(0.0..=1.0).contains(&number) || (number > 0.0 && millionths == 0.0) {
+        let fix = "write 0.01 for one trace in a hundred, 1 for all of them; the least is 0.000001";
+        report.error(node.span, "`sample` is not between 0 and 1", fix);
+        return None;
+    }
+    Some(SampleRate(millionths as u32))
+}
+
+fn text(report: &Report<'_>, key: &str, found: Found<&str>) -> Option<String> {
+    let text = found.value;
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) {
+        let what = format!("`{key}` cannot be \"{}\"", shown(text));
+        report.error(found.span, what, format!("write 1 to {NAME_BYTES_MAX} bytes without control characters"));
+        return None;
+    }
+    Some(text.to_string())
+}
+
+fn attributes(section: &mut Section<'_, '_>) -> Vec<(String, String)> {
+    let report = section.report;
+    let Some(entry) = section.entry("attributes") else { return Vec::new() };
+    let example = "a table such as { \"deployment.environment.name\" = \"production\" }";
+    let Value::Table(entries) = &entry.node.value else {
+        mismatch::<()>(report, "attributes", example, &entry.node);
+        return Vec::new();
+    };
+    if entries.len() > ATTRIBUTES_MAX {
+        let fix = format!("use at most {ATTRIBUTES_MAX}");
+        report.error(entry.key_span, "`attributes` has too many entries", fix);
+        return Vec::new();
+    }
+    entries.iter().filter_map(|entry| attribute(report, entry)).collect()
+}
+
+fn attribute(report: &Report<'_>, entry: &Entry<'_>) -> Option<(String, String)> {
+    let key: &str = &entry.key;
+    if key == "service.name" {
+        report.error(entry.key_span, "`service.name` has a key of its own", "write it as `service_name`");
+        return None;
+    }
+    let name = text(report, "attributes", Found { value: key, span: entry.key_span })?;
+    let value = string(report, "attributes", &entry.node)?;
+    Some((name, text(report, key, value)?))
+}

@@ -1,0 +1,645 @@
+//! What the dashboard and `propylon top` ask for every second: sums over everything, and one by one only what is worst.
+//!
+//! It is bounded whatever the configuration holds: thousands of servers and certificates are counted here, and those that
+//! somebody should look at come first in lists of limited length. Who looks for others names them.
+
+use std::time::SystemTime;
+
+use propylon_config::{Backend, Listener, Protocol};
+use propylon_policy::health::Verdict;
+use propylon_tls::Profile;
+use serde_json::{Map, Value, json};
+
+use super::view::View;
+use crate::expiry;
+use crate::health::State;
+use crate::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
+use crate::upgrade::handover::Handover;
+
+/// The shape of the answer; it changes with what a reader of an earlier one would misunderstand.
+const SHAPE: u32 = 1;
+/// What is told one by one, of each kind.
+const LISTENERS_MAX: usize = 50;
+const BACKENDS_MAX: usize = 100;
+const SERVERS_MAX: usize = 200;
+const CERTIFICATES_MAX: usize = 100;
+const OTHER_DATED_MAX: usize = 50;
+const SIGNERS_MAX: usize = 20;
+const FAULTS_MAX: usize = 60;
+/// Of a listener's addresses.
+const ADDRESSES_MAX: usize = 4;
+/// Characters of a name that somebody looks for.
+const SOUGHT_MAX: usize = 100;
+
+/// Which of the many somebody wants to see.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Sought {
+    servers: String,
+    certificates: String,
+}
+
+impl Sought {
+    /// Of the query of a URL: `servers=TEXT&certificates=TEXT`, either of them absent or empty for all.
+    pub fn parse(query: Option<&str>) -> Sought {
+        let mut sought = Sought::default();
+        for (key, value) in query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+            let value = || decode(value).chars().take(SOUGHT_MAX).collect::<String>().to_lowercase();
+            match key {
+                "servers" => sought.servers = value(),
+                "certificates" => sought.certificates = value(),
+                _ => {}
+            }
+        }
+        sought
+    }
+}
+
+/// Percent-encoding undone; what is not well-formed stands for itself.
+fn decode(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let hex = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+        match (first, after) {
+            (b'%', &[high, low, ..]) if hex(high).is_some() && hex(low).is_some() => {
+                bytes.push(hex(high).unwrap_or(0) << 4 | hex(low).unwrap_or(0));
+                rest = &after[2..];
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A server on its way into the list.
+struct Row {
+    rank: u8,
+    backend: usize,
+    server: usize,
+    state: State,
+    slow_until: Option<SystemTime>,
+}
+
+/// Sums over servers.
+#[derive(Default)]
+struct Sums {
+    open: i64,
+    idle: i64,
+    in_flight: i64,
+    made: u64,
+    requests: u64,
+    reused: u64,
+    stale: u64,
+    connect_failures: u64,
+    ejections: u64,
+    lookup_failures: u64,
+}
+
+/// Servers by their state.
+#[derive(Clone, Copy, Default)]
+struct States {
+    total: usize,
+    usable: usize,
+    down: usize,
+    ejected: usize,
+    draining: usize,
+    unknown: usize,
+    slow: usize,
+    unresolved: usize,
+    /// Not open, and used all the same: too few are (`min_healthy`).
+    panic: usize,
+}
+
+impl States {
+    fn count(&mut self, row: &Row) {
+        self.total += 1;
+        self.usable += usize::from(row.state.admitted);
+        self.panic += usize::from(row.state.admitted && !row.state.verdict.is_open());
+        self.slow += usize::from(row.slow_until.is_some());
+        self.unresolved += usize::from(row.state.lookup_failed.is_some());
+        match row.state.verdict {
+            Verdict::Up => {}
+            Verdict::Unknown => self.unknown += 1,
+            Verdict::Down(_) => self.down += 1,
+            Verdict::Ejected { .. } => self.ejected += 1,
+            Verdict::Draining(_) => self.draining += 1,
+        }
+    }
+
+    fn add(&mut self, other: States) {
+        self.total += other.total;
+        self.usable += other.usable;
+        self.down += other.down;
+        self.ejected += other.ejected;
+        self.draining += other.draining;
+        self.unknown += other.unknown;
+        self.slow += other.slow;
+        self.unresolved += other.unresolved;
+        self.panic += other.panic;
+    }
+
+    fn to_json(self) -> Value {
+        json!({
+            "total": self.total, "usable": self.usable, "down": self.down, "ejected": self.ejected,
+            "draining": self.draining, "not_checked": self.unknown, "slow_starting": self.slow,
+            "name_not_found": self.unresolved, "panic": self.panic,
+        })
+    }
+}
+
+impl View {
+    /// All of it, as JSON in one line.
+    pub fn glance(&self, sought: &Sought) -> String {
+        let now = SystemTime::now();
+        let (rows, backends, states, server_faults) = self.survey(now);
+        let (listeners, all) = self.listeners_at_a_glance();
+        let mut faults = self.faults();
+        faults.extend(server_faults);
+        faults.sort_by_key(|(_, _, _, count)| std::cmp::Reverse(*count));
+        let faults_total = faults.len();
+        faults.truncate(FAULTS_MAX);
+        let workers = (0..self.store.columns() - 1).map(|index| self.worker(index));
+        json!({
+            "shape": SHAPE,
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "time": seconds(now),
+            "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
+            "draining": self.is_draining(),
+            "upgrade": self.handover.as_ref().map(Handover::to_json),
+            "configuration": self.configuration(),
+            "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),
+            "memory_at_start_bytes": self.memory_at_start,
+            "cpu_seconds": propylon_sys::process_cpu().as_secs_f64(),
+            "workers": workers.collect::<Vec<Value>>(),
+            "bounds_seconds": DURATION_BOUNDS.iter().map(|bound| *bound as f64 / 1e6).collect::<Vec<f64>>(),
+            "all": all,
+            "listeners": listeners,
+            "backends": backends,
+            "servers": self.servers_at_a_glance(rows, states, &sought.servers),
+            "certificates": self.certificates_at_a_glance(now, &sought.certificates),
+            "signers": self.signers_at_a_glance(),
+            "faults": { "total": faults_total, "list": faults },
+        })
+        .to_string()
+    }
+
+    /// Every server's state, backends, and what went wrong at either.
+    fn survey(&self, now: SystemTime) -> (Vec<Row>, Value, States, Vec<Fault>) {
+        let snapshot = self.current();
+        let (mut rows, mut states, mut faults) = (Vec::new(), States::default(), Vec::new());
+        let mut backends = Vec::new();
+        for (place, backend) in snapshot.config.live_backends() {
+            let metrics = &self.telemetry.backends[place];
+            let (mut own, mut sums) = (States::default(), Sums::default());
+            for (at, configured) in backend.live_servers() {
+                let server = &metrics.servers[at];
+                let state = self.health.state(place, at);
+                let slow_until = self.slow_until(backend, server, &state, now);
+                let row = Row {
+                    rank: rank(&state, slow_until, configured.backup),
+                    backend: place,
+                    server: at,
+                    state,
+                    slow_until,
+                };
+                own.count(&row);
+                self.sum(&mut sums, server);
+                rows.push(row);
+            }
+            states.add(own);
+            faults.extend(self.backend_faults(backend, metrics, &sums));
+            backends.push((urgency(own), self.backend_at_a_glance(backend, metrics, own, &sums)));
+        }
+        let total = backends.len();
+        backends.sort_by_key(|(urgency, _)| *urgency);
+        let list: Vec<Value> = backends.into_iter().take(BACKENDS_MAX).map(|(_, backend)| backend).collect();
+        (rows, json!({ "total": total, "list": list }), states, faults)
+    }
+
+    fn sum(&self, sums: &mut Sums, server: &ServerMetrics) {
+        let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
+        sums.open += level(server.open);
+        sums.idle += level(server.idle);
+        sums.in_flight += level(server.in_flight);
+        sums.made += count(server.connections);
+        sums.requests += count(server.requests);
+        sums.reused += count(server.reused);
+        sums.stale += count(server.stale);
+        sums.connect_failures += count(server.connect_failures);
+        sums.ejections += count(server.health.ejections);
+        sums.lookup_failures += count(server.health.lookup_failures);
+    }
+
+    /// Until when a server that has come back gets less than its share.
+    fn slow_until(
+        &self,
+        backend: &Backend,
+        server: &ServerMetrics,
+        state: &State,
+        now: SystemTime,
+    ) -> Option<SystemTime> {
+        let until = state.since + backend.slow_start?;
+        // The first change is from what was not known.
+        let has_come_back = self.store.count(server.health.changes) > 1;
+        (state.verdict.is_open() && has_come_back && until > now).then_some(until)
+    }
+
+    fn backend_at_a_glance(&self, backend: &Backend, metrics: &BackendMetrics, states: States, sums: &Sums) -> Value {
+        let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
+        json!({
+            "name": backend.name,
+            "balance": backend.balance.name(),
+            "states": states.to_json(),
+            "clients": level(metrics.clients_open),
+            "clients_total": count(metrics.clients),
+            "connections": sums.open,
+            "connections_idle": sums.idle,
+            "connections_total": sums.made,
+            "in_flight": sums.in_flight,
+            "requests_total": sums.requests,
+            "reused_total": sums.reused,
+            "stale_total": sums.stale,
+            "connect_failures_total": sums.connect_failures,
+            "queued": level(metrics.queue_depth),
+            "queue_waits": self.store.counts(metrics.queue_wait),
+            "queue_refused_total": metrics.queue_refused.each().map(|(_, counter)| count(counter)).sum::<u64>(),
+            "first_bytes": self.store.counts(metrics.first_byte_duration),
+            "retries_total": count(metrics.retries),
+            "unavailable_total": count(metrics.unavailable),
+            "faults_total": metrics.faults.each().map(|(_, counter)| count(counter)).sum::<u64>(),
+        })
+    }
+
+    /// The worst first; else in the order of the configuration.
+    fn servers_at_a_glance(&self, mut rows: Vec<Row>, states: States, sought: &str) -> Value {
+        let snapshot = self.current();
+        if !sought.is_empty() {
+            rows.retain(|row| {
+                let name = &snapshot.config.backends[row.backend].name;
+                let texts = [name, row.state.verdict.name(), &snapshot.servers[row.backend][row.server].label];
+                let reason = row.state.verdict.reason().into_iter();
+                texts.into_iter().chain(reason).any(|text| text.to_lowercase().contains(sought))
+            });
+        }
+        let found = rows.len();
+        rows.sort_by_key(|row| row.rank);
+        let list: Vec<Value> = rows.iter().take(SERVERS_MAX).map(|row| self.server_at_a_glance(row)).collect();
+        json!({ "states": states.to_json(), "found": found, "list": list })
+    }
+
+    fn server_at_a_glance(&self, row: &Row) -> Value {
+        let snapshot = self.current();
+        let backend = &snapshot.config.backends[row.backend];
+        let configured = &backend.servers[row.server];
+        let metrics = &self.telemetry.backends[row.backend].servers[row.server];
+        let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
+        json!({
+            "backend": backend.name,
+            "address": snapshot.servers[row.backend][row.server].label,
+            "rank": row.rank,
+            "state": row.state.verdict.name(),
+            "usable": row.state.admitted,
+            "panic": row.state.admitted && !row.state.verdict.is_open(),
+            "reason": row.state.verdict.reason(),
+            "since": seconds(row.state.since),
+            "until": row.state.until.map(seconds),
+            "slow_until": row.slow_until.map(seconds),
+            "lookup_failed": row.state.lookup_failed,
+            "weight": configured.weight,
+            "backup": configured.backup,
+            "connections": level(metrics.open),
+            "connections_idle": level(metrics.idle),
+            "connections_total": count(metrics.connections),
+            "max_connections": configured.max_connections,
+            "in_flight": level(metrics.in_flight),
+            "requests_total": count(metrics.requests),
+            "connect_failures_total": count(metrics.connect_failures),
+            "successes_total": count(metrics.successes),
+            "failures_total": count(metrics.failures),
+        })
+    }
+
+    /// Listeners, and the sums over all of them.
+    fn listeners_at_a_glance(&self) -> (Value, Value) {
+        let snapshot = self.current();
+        let mut all = Clients::default();
+        let (mut list, mut total) = (Vec::new(), 0);
+        for (place, listener) in snapshot.config.live_listeners() {
+            total += 1;
+            let metrics = &self.telemetry.listeners[place];
+            let clients = self.clients(metrics);
+            if list.len() < LISTENERS_MAX {
+                list.push(self.listener_at_a_glance(place, listener, &clients));
+            }
+            all.add(clients);
+        }
+        (json!({ "total": total, "list": list }), all.to_json())
+    }
+
+    fn listener_at_a_glance(&self, place: usize, listener: &Listener, clients: &Clients) -> Value {
+        let snapshot = self.current();
+        let addresses = snapshot.addresses(place);
+        let protocol = match listener.protocol {
+            Protocol::Http => "http",
+            Protocol::Tcp => "tcp",
+            Protocol::Passthrough => "passthrough",
+        };
+        let mut value = clients.to_json();
+        if let Value::Object(fields) = &mut value {
+            fields.insert("name".into(), listener.name.clone().into());
+            fields.insert("protocol".into(), protocol.into());
+            fields.insert("tls".into(), listener.tls.map(|id| snapshot.config.tls[id.0].name.clone()).into());
+            let shown = addresses.iter().take(ADDRESSES_MAX).map(|address| Value::from(address.to_string()));
+            fields.insert("addresses".into(), shown.collect());
+            fields.insert("addresses_total".into(), addresses.len().into());
+        }
+        value
+    }
+
+    fn clients(&self, metrics: &ListenerMetrics) -> Clients {
+        let (level, count) = (|gauge| self.store.level(gauge), |counter| self.store.count(counter));
+        Clients {
+            open: level(metrics.open),
+            in_progress: level(metrics.in_progress),
+            http2_open: level(metrics.http2.open),
+            http2_streams: level(metrics.http2.streams),
+            accepted: count(metrics.accepted),
+            received: count(metrics.bytes_received),
+            sent: count(metrics.bytes_sent),
+            responses: metrics.responses.map(count),
+            requests: self.store.counts(metrics.duration),
+            handshakes: metrics
+                .handshakes
+                .each()
+                .map(|(version, kind, counter)| (version, kind, count(counter)))
+                .collect(),
+            handshake_failures: metrics.handshake_failures.each().map(|(_, counter)| count(counter)).sum(),
+            handshake_durations: self.store.counts(metrics.handshake_duration),
+            relays: metrics.relay.get().map(|relay| relay.ended.each().map(|(_, counter)| count(counter)).sum()),
+        }
+    }
+
+    fn certificates_at_a_glance(&self, now: SystemTime, sought: &str) -> Value {
+        let snapshot = self.current();
+        let profiles = &snapshot.profiles;
+        let now = seconds(now) as i64;
+        let mut list: Vec<_> = profiles.iter().flat_map(|profile| soonest(profile, sought)).collect();
+        list.sort_by_key(|(_, served)| served.not_after);
+        let found = list.len();
+        let one = |(profile, served): (&Profile, propylon_tls::Served)| {
+            json!({
+                "profile": profile.name(),
+                "name": served.name,
+                "type": served.key_type.name(),
+                "file": served.path.display().to_string(),
+                "not_after": served.not_after,
+                "ocsp": served.stapled,
+            })
+        };
+        let list: Vec<Value> = list.into_iter().take(CERTIFICATES_MAX).map(one).collect();
+        let others = expiry::others(&snapshot, OTHER_DATED_MAX);
+        let others = others.iter().map(|(of, dated)| {
+            json!({
+                "kind": dated.kind.name(), "of": of, "name": dated.name,
+                "file": dated.path.display().to_string(), "until": dated.until,
+            })
+        });
+        let troubles = self.troubles.borrow();
+        let troubles = troubles.iter().map(|(what, of, finding)| {
+            let file = finding.path.display().to_string();
+            json!({ "kind": what, "of": of, "file": file, "what": finding.what, "fix": finding.fix })
+        });
+        json!({
+            "total": profiles.iter().map(|profile| profile.count()).sum::<usize>(),
+            "by_days_left": expiry::by_days_left(profiles.iter().map(|profile| &**profile), now),
+            "found": found,
+            "list": list,
+            "others": others.collect::<Vec<Value>>(),
+            "unusable_files": troubles.collect::<Vec<Value>>(),
+        })
+    }
+
+    fn signers_at_a_glance(&self) -> Value {
+        let snapshot = self.current();
+        let signers = snapshot.signers.iter().enumerate().filter(|(_, signer)| signer.config.retired.is_none());
+        let signers = signers.take(SIGNERS_MAX).map(|(place, signer)| {
+            let (outcomes, mut servers) = self.telemetry.signers[place].glance(&self.store);
+            for (server, label) in servers.iter_mut().zip(&signer.labels) {
+                server["address"] = label.clone().into();
+            }
+            json!({ "name": signer.config.name, "outcomes": outcomes, "servers": servers })
+        });
+        signers.collect()
+    }
+
+    /// What went wrong since the start, but for what is the backends'.
+    fn faults(&self) -> Vec<Fault> {
+        let snapshot = self.current();
+        let count = |counter| self.store.count(counter);
+        let mut faults = Vec::new();
+        let mut tell = |what: &'static str, place: &str, why: &'static str, count: u64| {
+            if count > 0 {
+                faults.push((what, place.to_owned(), why, count));
+            }
+        };
+        for (place, listener) in snapshot.config.live_listeners() {
+            let metrics = &self.telemetry.listeners[place];
+            let name = listener.name.as_str();
+            metrics.rejected.each().for_each(|(why, counter)| tell("request refused", name, why, count(counter)));
+            metrics
+                .faults
+                .each()
+                .for_each(|(why, counter)| tell("request cut short by the client", name, why, count(counter)));
+            metrics.handshake_failures.each().for_each(|(why, counter)| tell("TLS failed", name, why, count(counter)));
+            metrics
+                .http2
+                .floods
+                .each()
+                .for_each(|(why, counter)| tell("HTTP/2 client did too much", name, why, count(counter)));
+            metrics
+                .http2
+                .errors
+                .each()
+                .for_each(|(why, counter)| tell("HTTP/2 protocol broken", name, why, count(counter)));
+            for ((_, wait), counter) in WAITS.iter().zip(&metrics.timeouts) {
+                tell("limit on waiting met", name, wait, count(*counter));
+            }
+        }
+        let process = &self.telemetry.process;
+        tell("accept failed", "", "", count(process.accept_errors));
+        tell("accepting paused: connection limit", "", "", count(process.accept_pauses));
+        tell("access log line dropped", "", "", count(process.access_log_dropped));
+        tell("access log write failed", "", "", count(process.access_log_failed));
+        tell("certificate file not usable", "", "", count(process.certificate_reload_errors));
+        tell("panic: a defect, please report it", "", "", count(process.panics));
+        faults
+    }
+
+    fn backend_faults(&self, backend: &Backend, metrics: &BackendMetrics, sums: &Sums) -> Vec<Fault> {
+        let count = |counter| self.store.count(counter);
+        let own = [
+            ("no server left", "", count(metrics.unavailable)),
+            ("retry beyond its budget", "", count(metrics.retries_refused)),
+            ("server ejected for its answers", "", sums.ejections),
+            ("name of a server not found", "", sums.lookup_failures),
+            ("connect to a server failed", "", sums.connect_failures),
+        ];
+        let faults = metrics.faults.each().map(|(why, counter)| ("attempt failed at a server", why, count(counter)));
+        let line = metrics.queue_refused.each();
+        let line = line.map(|(why, counter)| ("left the line without a server connection", why, count(counter)));
+        let all = own.into_iter().chain(faults).chain(line).filter(|(_, _, count)| *count > 0);
+        all.map(|(what, why, count)| (what, backend.name.clone(), why, count)).collect()
+    }
+}
+
+/// What, where, why, how often.
+type Fault = (&'static str, String, &'static str, u64);
+
+/// What one listener, or all, have of clients.
+#[derive(Default)]
+struct Clients {
+    open: i64,
+    in_progress: i64,
+    http2_open: i64,
+    http2_streams: i64,
+    accepted: u64,
+    received: u64,
+    sent: u64,
+    responses: [u64; 5],
+    requests: Vec<u64>,
+    handshakes: Vec<(&'static str, &'static str, u64)>,
+    handshake_failures: u64,
+    handshake_durations: Vec<u64>,
+    /// That have ended, where bytes are handed on.
+    relays: Option<u64>,
+}
+
+impl Clients {
+    fn add(&mut self, other: Clients) {
+        self.open += other.open;
+        self.in_progress += other.in_progress;
+        self.http2_open += other.http2_open;
+        self.http2_streams += other.http2_streams;
+        self.accepted += other.accepted;
+        self.received += other.received;
+        self.sent += other.sent;
+        self.responses.iter_mut().zip(other.responses).for_each(|(sum, count)| *sum += count);
+        add(&mut self.requests, &other.requests);
+        add(&mut self.handshake_durations, &other.handshake_durations);
+        self.handshake_failures += other.handshake_failures;
+        match self.handshakes.is_empty() {
+            true => self.handshakes = other.handshakes,
+            false => self.handshakes.iter_mut().zip(other.handshakes).for_each(|(sum, (_, _, count))| sum.2 += count),
+        }
+        self.relays = self.relays.into_iter().chain(other.relays).reduce(|one, other| one + other);
+    }
+
+    fn to_json(&self) -> Value {
+        let mut handshakes = Map::new();
+        for (version, kind, count) in &self.handshakes {
+            let versions = handshakes.entry(*version).or_insert_with(|| json!({}));
+            versions[*kind] = (*count).into();
+        }
+        json!({
+            "connections": self.open,
+            "connections_total": self.accepted,
+            "in_progress": self.in_progress,
+            "http2_connections": self.http2_open,
+            "http2_streams": self.http2_streams,
+            "received_bytes_total": self.received,
+            "sent_bytes_total": self.sent,
+            "responses_total": self.responses,
+            "requests": self.requests,
+            "handshakes_total": handshakes,
+            "handshake_failures_total": self.handshake_failures,
+            "handshakes": self.handshake_durations,
+            "relays_total": self.relays,
+        })
+    }
+}
+
+fn add(sums: &mut Vec<u64>, counts: &[u64]) {
+    sums.resize(sums.len().max(counts.len()), 0);
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+}
+
+/// Worst first.
+fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {
+    match (&state.verdict, &state.lookup_failed) {
+        (Verdict::Down(_), _) => 0,
+        (Verdict::Ejected { .. }, _) => 1,
+        (_, Some(_)) => 2,
+        (Verdict::Draining(_), _) => 3,
+        _ if slow_until.is_some() => 4,
+        _ if backup => 6,
+        _ => 5,
+    }
+}
+
+/// Without a usable server, without some, and then the rest.
+fn urgency(states: States) -> u8 {
+    match states.total - states.usable {
+        0 => 2,
+        _ if states.usable == 0 => 0,
+        _ => 1,
+    }
+}
+
+fn soonest<'a>(profile: &'a Profile, sought: &str) -> impl Iterator<Item = (&'a Profile, propylon_tls::Served)> {
+    let max = if sought.is_empty() { CERTIFICATES_MAX } else { propylon_tls::SHOWN_MAX };
+    let fits = |served: &propylon_tls::Served| {
+        sought.is_empty()
+            || [&*served.name, served.key_type.name(), profile.name()]
+                .iter()
+                .any(|text| text.to_lowercase().contains(sought))
+            || served.path.to_string_lossy().to_lowercase().contains(sought)
+    };
+    let fitting: Vec<_> = profile.soonest(max).filter(fits).collect();
+    fitting.into_iter().map(move |served| (profile, served))
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_for_is_decoded_and_bounded() {
+        let sought = |query| Sought::parse(Some(query));
+        assert_eq!(sought("servers=App%20%C3%84+1&certificates=").servers, "app ä 1");
+        assert_eq!(sought("servers=%zz%4&x=1&=").servers, "%zz%4");
+        assert_eq!(sought("certificates=%ff").certificates, "\u{fffd}");
+        assert_eq!(sought(&format!("servers={}", "a".repeat(5000))).servers.len(), SOUGHT_MAX);
+        assert_eq!(Sought::parse(None), Sought::default());
+    }
+
+    #[test]
+    fn sums_over_listeners_add_up_kind_by_kind() {
+        let one = |count| Clients {
+            open: 1,
+            responses: [0, count, 0, 0, 1],
+            requests: vec![count, 0, 1],
+            handshakes: vec![("TLSv1.3", "ecdsa", count), ("TLSv1.3", "resumed", 1)],
+            relays: (count > 5).then_some(count),
+            ..Clients::default()
+        };
+        let mut all = Clients::default();
+        [3, 7].into_iter().for_each(|count| all.add(one(count)));
+        let value = all.to_json();
+        assert_eq!(value["responses_total"], json!([0, 10, 0, 0, 2]));
+        assert_eq!(value["requests"], json!([10, 0, 2]));
+        assert_eq!(value["handshakes_total"], json!({ "TLSv1.3": { "ecdsa": 10, "resumed": 2 } }));
+        assert_eq!((&value["connections"], &value["relays_total"]), (&json!(2), &json!(7)));
+    }
+}

@@ -1,0 +1,640 @@
+"use strict";
+// Asks status.json every second. Rates and percentiles are differences of counters over the engine's own clock.
+const INTERVAL_MS = 1000, HIDDEN_INTERVAL_MS = 10000, ANSWER_MS = 5000, SVG = "http://www.w3.org/2000/svg";
+const RATE_SECONDS = 5, SHORT_SECONDS = 10, LONG_SECONDS = 60, HISTORY_SECONDS = 300, HISTORY_MIN_SECONDS = 60;
+const ROWS_AT_FIRST = matchMedia("(max-width: 46rem)").matches ? 6 : 20, RESORT_MS = 5000, ANNOUNCE_MS = 15000, TYPING_MS = 250;
+const MIN_CONNECTIONS_FOR_MEMORY = 100, DAY = 86400;
+
+const byId = id => document.getElementById(id);
+// What comes from elsewhere becomes text and never markup; what would turn the line around is shown for what it is.
+const plain = text => String(text).replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  character => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0"));
+const make = (tag, name, text) => {
+  const element = document.createElement(tag);
+  if (name) element.className = name;
+  if (text !== undefined) element.textContent = plain(text);
+  return element;
+};
+const put = (element, text) => { const safe = plain(text); if (element.textContent !== safe) element.textContent = safe; };
+const style = (element, name) => { if (element.className !== name) element.className = name; };
+const sum = values => values.reduce((all, value) => all + value, 0);
+
+// How numbers are told.
+const number = value => {
+  if (value === null || !Number.isFinite(value)) return "–";
+  if (value !== 0 && Math.abs(value) < 10 && value % 1) return value.toFixed(1);
+  return Math.round(value).toLocaleString("en");
+};
+const bytes = value => {
+  if (value === null || !Number.isFinite(value)) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let index = 0;
+  while (value >= 1000 && index < units.length - 1) { value /= 1024; index++; }
+  return (value < 10 && index ? value.toFixed(1) : Math.round(value)) + " " + units[index];
+};
+const perSecond = tell => value => value === null ? "–" : tell(value) + "/s";
+const duration = seconds => {
+  if (seconds === null) return "–";
+  if (seconds === Infinity) return "> 60 s";
+  if (seconds < 1e-3) return Math.round(seconds * 1e6) + " µs";
+  if (seconds < 1) return (seconds * 1e3).toFixed(seconds < .1 ? 1 : 0) + " ms";
+  return seconds.toFixed(1) + " s";
+};
+// The two largest units where the second one matters.
+const span = seconds => {
+  const [d, h, m, s] = [Math.floor(seconds / DAY), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60, Math.floor(seconds) % 60];
+  if (d >= 730) return Math.floor(d / 365.25) + " y";
+  if (d) return h && d < 10 ? `${d} d ${h} h` : `${d} d`;
+  return h ? `${h} h ${m} min` : m ? `${m} min` : `${s} s`;
+};
+const ratio = (many, one) => one > 0 ? number(many / one) + " : 1" : "–";
+const percent = (part, all) => all > 0 ? (100 * part / all).toFixed(1) + " %" : "–";
+const many = (count, one, more) => `${number(count)} ${count === 1 ? one : more || one + "s"}`;
+const day = seconds => { const date = new Date(seconds * 1000); return isNaN(date) ? "?" : date.toISOString().slice(0, 16).replace("T", " "); };
+
+// What was heard, and how it changed.
+let samples = [], receivedAt = 0, lostSince = null, restarted = false;
+const latest = () => samples[samples.length - 1];
+const before = seconds => samples.find(sample => sample.uptime_seconds >= latest().uptime_seconds - seconds - .5) || samples[0];
+const elapsed = then => latest().uptime_seconds - then.uptime_seconds;
+const change = (get, seconds) => {
+  const then = before(seconds), [now, old] = [get(latest()), get(then)];
+  return elapsed(then) > 0 && now !== undefined && old !== undefined ? { count: now - old, seconds: elapsed(then) } : null;
+};
+const rate = (get, seconds = RATE_SECONDS) => { const found = change(get, seconds); return found && found.count / found.seconds; };
+const during = (get, seconds) => { const found = change(get, seconds); return found ? found.count : 0; };
+// The counts of a histogram's buckets in the window.
+const counted = (get, seconds) => {
+  const [now, old] = [get(latest()) || [], get(before(seconds)) || []];
+  return elapsed(before(seconds)) > 0 ? now.map((count, at) => count - (old[at] || 0)) : now.map(() => 0);
+};
+// Linear within its bucket; null where nothing was observed.
+const quantile = (share, counts) => {
+  const total = sum(counts), bounds = latest().bounds_seconds;
+  if (total <= 0) return null;
+  let below = 0;
+  for (let at = 0; at < counts.length; at++) {
+    if (counts[at] > 0 && below + counts[at] >= share * total) {
+      if (at >= bounds.length) return Infinity;
+      const low = at ? bounds[at - 1] : 0;
+      return low + (bounds[at] - low) * (share * total - below) / counts[at];
+    }
+    below += counts[at];
+  }
+  return null;
+};
+// Members of lists, by what names them.
+const indexes = new WeakMap();
+const member = (list, key, wanted) => {
+  if (!list) return undefined;
+  if (!indexes.has(list)) indexes.set(list, new Map(list.map(each => [key(each), each])));
+  return indexes.get(list).get(wanted);
+};
+const serverKey = server => server.backend + "\n" + server.address;
+const nameKey = each => each.name;
+const faultKey = fault => fault.slice(0, 3).join("\n");
+const of = (kind, key, wanted, get) => sample => { const found = member(sample[kind] && sample[kind].list, key, wanted); return found && get(found); };
+const handshakes = (all, fits) => sum(Object.entries(all.handshakes_total).flatMap(([version, kinds]) =>
+  Object.entries(kinds).filter(([kind]) => fits(version, kind)).map(([, count]) => count)));
+const every = () => true;
+const overBackends = get => sample => sample.backends.list.reduce((all, backend) => get(backend).map((count, at) => count + (all[at] || 0)), []);
+const sumBackends = get => sample => sum(sample.backends.list.map(get));
+
+// Tiles: what it is called, its figures, lines below, and how its peak is told.
+const bounded = value => value === Infinity ? 60 : value;
+const latency = share => bounded(quantile(share, counted(sample => sample.all.requests, SHORT_SECONDS)));
+const memoryPerConnection = () => {
+  const { all, memory_bytes: now, memory_at_start_bytes: start } = latest();
+  return all.connections >= MIN_CONNECTIONS_FOR_MEMORY ? Math.max(now - start, 0) / all.connections : null;
+};
+// A client of several backends counts once here, and at each of them in their table.
+const clients = () => latest().all.connections;
+const serverConnections = () => sumBackends(backend => backend.connections)(latest());
+const tiles = [
+  { id: "requests", name: "Requests", values: () => [rate(sample => sum(sample.all.responses_total))], now: perSecond(number),
+    more: () => `${number(latest().all.in_progress)} in progress; ${number(sum(latest().all.responses_total))} answered since the start` },
+  { id: "fivexx", name: "5xx answers", values: () => [rate(sample => sample.all.responses_total[4])], now: perSecond(number),
+    more: () => `4xx ${perSecond(number)(rate(sample => sample.all.responses_total[3]))}; retries ${perSecond(number)(rate(sumBackends(backend => backend.retries_total)))}; ${number(latest().all.responses_total[4])} of 5xx since the start` },
+  { id: "duration", name: "Duration p50 / p99, last 10 s", values: () => [latency(.5), latency(.99)], peak: duration,
+    now: () => duration(quantile(.5, counted(sample => sample.all.requests, SHORT_SECONDS))) + " / " + duration(quantile(.99, counted(sample => sample.all.requests, SHORT_SECONDS))),
+    more: () => "of requests, from first byte to last: " + number(sum(counted(sample => sample.all.requests, SHORT_SECONDS))) + "; p99 is the dashed curve" },
+  { id: "connections", name: "Client connections", values: () => [latest().all.connections], now: number,
+    more: () => `${perSecond(number)(rate(sample => sample.all.connections_total))} new; ${number(latest().all.http2_connections)} speak HTTP/2; ${number(latest().all.connections_total)} since the start` },
+  { id: "tls", name: "TLS handshakes", values: () => [rate(sample => handshakes(sample.all, every))], now: perSecond(number),
+    more: () => `${number(handshakes(latest().all, every))} since the start, ${percent(handshakes(latest().all, (_, kind) => kind === "resumed"), handshakes(latest().all, every))} resumed; failed ${perSecond(number)(rate(sample => sample.all.handshake_failures_total))}` },
+  { id: "offload", name: "Clients per server connection", values: () => [serverConnections() > 0 ? clients() / serverConnections() : null],
+    now: () => ratio(clients(), serverConnections()), peak: value => number(value) + " : 1",
+    more: () => { const made = sumBackends(backend => backend.connections_total)(latest()), sent = sumBackends(backend => backend.requests_total)(latest());
+      return `${number(clients())} open from clients, ${number(serverConnections())} to servers; since the start ${many(sent, "request")} on ${number(made)} (${ratio(sent, made)})`; } },
+  { id: "sent", name: "Sent to clients", values: () => [rate(sample => sample.all.sent_bytes_total)], now: perSecond(bytes), peak: perSecond(bytes),
+    more: () => `received ${perSecond(bytes)(rate(sample => sample.all.received_bytes_total))}; sent since the start ${bytes(latest().all.sent_bytes_total)}` },
+  { id: "memory", name: "Memory per client connection", values: () => [memoryPerConnection()], now: bytes, peak: bytes,
+    more: () => `${bytes(latest().memory_bytes)} resident, ${bytes(latest().memory_at_start_bytes)} of it before the first client` + (memoryPerConnection() === null ? `; told from ${MIN_CONNECTIONS_FOR_MEMORY} connections on` : "") },
+  { id: "processor", name: "Processor", values: () => [rate(sample => sample.cpu_seconds)], now: value => value === null ? "–" : value.toFixed(2) + " cores", peak: value => value.toFixed(2),
+    more: () => `${many(latest().workers.length, "worker")}; connections each: ${latest().workers.slice(0, 8).map(worker => number(worker.connections)).join(", ")}${latest().workers.length > 8 ? " …" : ""}` },
+];
+for (const tile of tiles) {
+  const box = make("div", "tile"), svg = document.createElementNS(SVG, "svg");
+  box.id = "tile-" + tile.id;
+  svg.setAttribute("viewBox", `0 0 ${HISTORY_SECONDS} 40`);
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  tile.shapes = ["area", "line", "line second"].map(name => {
+    const shape = document.createElementNS(SVG, name === "area" ? "polygon" : "polyline");
+    shape.setAttribute("class", name);
+    return svg.appendChild(shape);
+  });
+  const foot = make("p", "peak");
+  tile.figure = make("p", "now", "–"); tile.below = make("p", "more"); tile.top = make("span"); tile.reach = make("span"); tile.history = [];
+  foot.append(tile.reach, tile.top);
+  box.append(make("h3", "", tile.name), tile.figure, tile.below, svg, foot);
+  byId("tiles").append(box);
+}
+const draw = tile => {
+  const values = tile.values(), now = latest().uptime_seconds;
+  tile.history.push([now, values]);
+  while (tile.history[0][0] < now - HISTORY_SECONDS) tile.history.shift();
+  put(tile.figure, tile.now(values[0]));
+  put(tile.below, tile.more());
+  const top = Math.max(0, ...tile.history.flatMap(([, each]) => each).map(value => value || 0));
+  put(tile.top, "peak " + (tile.peak || number)(top));
+  put(tile.reach, "last " + span(Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0])));
+  const reach = Math.max(HISTORY_MIN_SECONDS, now - tile.history[0][0]);
+  const x = at => (HISTORY_SECONDS * (1 - (now - at) / reach)).toFixed(1);
+  const points = which => tile.history.filter(([, each]) => each[which] !== null).map(([at, each]) => `${x(at)},${(38 - 36 * (each[which] || 0) / (top || 1)).toFixed(1)}`).join(" ");
+  tile.shapes[0].setAttribute("points", `${x(tile.history[0][0])},40 ${points(0)} ${HISTORY_SECONDS},40`);
+  tile.shapes[1].setAttribute("points", points(0));
+  if (values.length > 1) tile.shapes[2].setAttribute("points", points(1));
+};
+
+// A table: columns are { head, kind, cell, sort }. Cells are text, or { text, kind, title }. Rows are made once and changed in
+// place, and sorted anew now and then only, so that nothing jumps under a finger.
+const FIGURES = ["number", "short", "date"];
+class Table {
+  constructor(place, caption, columns, { none = "none", cards = true, label } = {}) {
+    Object.assign(this, { columns, none, rows: [], limit: ROWS_AT_FIRST, by: null, descending: false, sortedAt: 0, order: new Map() });
+    const box = make("div", cards ? "scroll cards" : "scroll");
+    box.tabIndex = 0;
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", label || caption);
+    this.table = make("table");
+    for (const [element, role] of [[this.table, "table"]]) element.setAttribute("role", role);
+    this.caption = this.table.createCaption();
+    put(this.caption, caption);
+    const group = make("colgroup");
+    for (const { kind } of columns) group.append(make("col", kind));
+    this.table.append(group);
+    const head = this.table.createTHead().insertRow();
+    columns.forEach((column, at) => {
+      const cell = make("th", FIGURES.includes(column.kind) ? "" : "words");
+      cell.scope = "col";
+      if (column.sort) {
+        const button = make("button", "", column.head);
+        button.type = "button";
+        button.addEventListener("click", () => this.sortBy(at));
+        cell.append(button);
+      } else {
+        put(cell, column.head);
+      }
+      head.append(cell);
+    });
+    this.body = this.table.createTBody();
+    this.body.setAttribute("role", "rowgroup");
+    this.all = make("button", "all");
+    this.all.type = "button";
+    this.all.addEventListener("click", () => { this.limit = this.limit === ROWS_AT_FIRST ? Infinity : ROWS_AT_FIRST; this.show(this.rows); });
+    box.append(this.table, this.all);
+    byId(place).append(box);
+    // Narrow figures get room before words do: below this the box scrolls, not the page.
+    this.table.style.setProperty("--least", sum(columns.map(({ kind }) => ({ number: 5.3, short: 7.4, date: 10.4, state: 20 }[kind] || 10))) + "rem");
+  }
+  sortBy(at) {
+    if (this.by === at && this.descending !== !!this.columns[at].firstDescending) {
+      this.by = null;
+    } else {
+      this.descending = this.by === at ? !this.descending : !!this.columns[at].firstDescending;
+      this.by = at;
+    }
+    [...this.table.tHead.rows[0].cells].forEach((cell, index) => {
+      if (index === this.by) cell.setAttribute("aria-sort", this.descending ? "descending" : "ascending"); else cell.removeAttribute("aria-sort");
+    });
+    this.sortedAt = 0;
+    this.show(this.rows);
+  }
+  sorted(rows) {
+    if (this.by === null) return rows;
+    const { sort } = this.columns[this.by], way = this.descending ? -1 : 1;
+    const compare = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+    if (Date.now() - this.sortedAt >= RESORT_MS) {
+      this.sortedAt = Date.now();
+      const keys = new Map(rows.map(row => [row, sort(row.of)]));
+      const order = [...rows].sort((a, b) => way * compare(keys.get(a), keys.get(b)));
+      this.order = new Map(order.map((row, at) => [row.key, at]));
+    }
+    const place = row => this.order.has(row.key) ? this.order.get(row.key) : Infinity;
+    return [...rows].sort((a, b) => compare(place(a), place(b)));
+  }
+  // Rows are { key, of }.
+  show(rows) {
+    this.rows = rows;
+    const shown = this.sorted(rows).slice(0, this.limit);
+    while (this.body.rows.length > Math.max(shown.length, 1)) this.body.deleteRow(-1);
+    if (!shown.length) this.line(0, [{ text: this.none, kind: "words quiet" }], this.columns.length);
+    shown.forEach((row, at) => this.line(at, this.columns.map(column => column.cell(row.of)), 1));
+    this.all.hidden = rows.length <= ROWS_AT_FIRST;
+    put(this.all, this.limit === ROWS_AT_FIRST ? `Show all ${rows.length}` : `Show the first ${ROWS_AT_FIRST} only`);
+    this.all.setAttribute("aria-expanded", String(this.limit !== ROWS_AT_FIRST));
+  }
+  line(at, cells, width) {
+    const row = this.body.rows[at] || this.body.insertRow();
+    row.setAttribute("role", "row");
+    while (row.cells.length > cells.length) row.deleteCell(-1);
+    cells.forEach((cell, index) => {
+      const { text, kind = "" } = typeof cell === "object" && cell ? cell : { text: cell };
+      const column = this.columns[index], isHead = column.isRowHead && width === 1;
+      let place = row.cells[index];
+      if (!place || (place.tagName === "TH") !== isHead) {
+        const fresh = make(isHead ? "th" : "td");
+        if (isHead) fresh.scope = "row";
+        fresh.setAttribute("role", isHead ? "rowheader" : "cell");
+        if (place) place.replaceWith(fresh); else row.append(fresh);
+        place = fresh;
+      }
+      if (place.colSpan !== width) place.colSpan = width;
+      if (width === 1) place.dataset.label = column.head; else delete place.dataset.label;
+      put(place, text === null ? "–" : text);
+      style(place, [FIGURES.includes(column.kind) ? "" : "words", column.kind === "date" || column.kind === "short" ? "wide" : "", column.whole ? "whole" : "", kind].filter(Boolean).join(" "));
+    });
+  }
+}
+const alarm = (value, tell = number) => ({ text: tell(value), kind: value > 0 ? "bad" : "" });
+const figures = (head, get, tell = number, isBad = false) =>
+  ({ head, kind: "number", firstDescending: true, sort: each => get(each) || 0, cell: each => isBad ? alarm(get(each), tell) : tell(get(each)) });
+const words = (head, get, more = {}) => ({ head, kind: "", sort: each => String(get(each)).toLowerCase(), cell: get, ...more });
+
+// Servers.
+const MARKS = { down: "✗ down", ejected: "✗ ejected", draining: "◌ draining", up: "✓ up", unknown: "· not checked" };
+const serverState = server => {
+  const now = latest().time, parts = [];
+  let [mark, kind] = [MARKS[server.state] || server.state, server.usable ? "" : "bad"];
+  if (server.state === "draining") kind = "warn";
+  if (server.state !== "unknown") mark += " for " + span(Math.max(now - server.since, 0));
+  if (server.slow_until) { mark = `↗ slow start, ${span(Math.max(server.slow_until - now, 0))} left`; kind = "warn"; }
+  if (server.until) mark += `, ${span(Math.max(server.until - now, 0))} left`;
+  if (server.lookup_failed) { parts.push("name not found: " + server.lookup_failed); kind = "bad"; }
+  if (server.reason) parts.unshift(server.reason);
+  if (server.panic) { parts.push("used all the same, panic"); kind = "bad"; }
+  return { text: [mark, ...parts].join(": ") + (server.backup ? " (backup)" : ""), kind };
+};
+const serverRate = (server, get, seconds) => rate(of("servers", serverKey, serverKey(server), get), seconds);
+const serverTable = new Table("servers-table", "Servers, the worst first; rates over 5 s", [
+  words("Server", server => server.address, { isRowHead: true, whole: true }),
+  { head: "State", kind: "state", whole: true, sort: server => server.rank, cell: serverState },
+  words("Backend", server => server.backend),
+  figures("Requests/s", server => serverRate(server, each => each.requests_total)),
+  figures("In flight", server => server.in_flight),
+  figures("Connected", server => server.connections, (value) => number(value)),
+  figures("Idle", server => server.connections_idle),
+  figures("Failures/s", server => serverRate(server, each => each.failures_total), number, true),
+  figures("Connects failed", server => server.connect_failures_total, number, false),
+  figures("Weight", server => server.weight),
+], { label: "Servers" });
+
+// Certificates and the like.
+const ends = (until, now) => {
+  const left = until - now;
+  if (left < 0) return { text: `✗ expired ${span(-left)} ago`, kind: "bad" };
+  if (left < DAY) return { text: `✗ ${span(left)}`, kind: "bad" };
+  if (left < 14 * DAY) return { text: `! ${span(left)}`, kind: "warn" };
+  return { text: `✓ ${span(left)}`, kind: "" };
+};
+const certificateTable = new Table("certificates-table", "Certificates that clients are shown, the first to expire first", [
+  words("Name", certificate => certificate.name || "(no name)", { isRowHead: true, whole: true }),
+  { head: "Expires in", kind: "date", sort: certificate => certificate.not_after, cell: certificate => ends(certificate.not_after, latest().time) },
+  { head: "On (UTC)", kind: "date", cell: certificate => day(certificate.not_after) },
+  { head: "Type", kind: "number", sort: certificate => certificate.type, cell: certificate => certificate.type },
+  { head: "OCSP", kind: "number", cell: certificate => certificate.ocsp ? "stapled" : "–" },
+  words("Profile", certificate => certificate.profile),
+  words("File", certificate => certificate.file, { whole: true }),
+], { label: "Certificates" });
+const KINDS = { "client-certificate": "certificate shown to servers", "signer-identity": "certificate shown to key servers", "revocation-list": "revocation list", "ocsp-response": "OCSP response" };
+const otherTable = new Table("others-table", "What else ends", [
+  words("What", other => KINDS[other.kind] || other.kind, { isRowHead: true, whole: true }),
+  { head: "Ends in", kind: "short", sort: other => other.until, cell: other => ends(other.until, latest().time) },
+  { head: "On (UTC)", kind: "date", cell: other => day(other.until) },
+  words("Of", other => other.of + (other.name ? ", " + other.name : "")),
+  words("File", other => other.file, { whole: true }),
+]);
+const fileTable = new Table("files-table", "Files that could not be used at the last reading; what was there before stays in use", [
+  words("File", file => file.file || "–", { isRowHead: true, whole: true }),
+  words("Of", file => `${file.kind} "${file.of}"`),
+  words("What is wrong", file => file.what, { whole: true }),
+  words("What to do", file => file.fix, { whole: true }),
+], { label: "Files that could not be used" });
+
+const backendRate = (backend, get) => rate(of("backends", nameKey, backend.name, get));
+const backendTable = new Table("backends-table", "Offload is clients per open server connection; reused is the share of requests that met an open connection, since the start; rates over 5 s, percentiles over 10 s", [
+  words("Backend", backend => backend.name, { isRowHead: true, whole: true }),
+  { head: "Usable", kind: "number", sort: backend => backend.states.usable / backend.states.total,
+    cell: ({ states }) => ({ text: `${number(states.usable)} of ${number(states.total)}`, kind: states.usable && !states.panic ? states.usable < states.total ? "warn" : "" : "bad" }) },
+  figures("Requests/s", backend => backendRate(backend, each => each.requests_total)),
+  figures("Clients", backend => backend.clients),
+  figures("Connected", backend => backend.connections),
+  { head: "Offload", kind: "number", firstDescending: true, sort: backend => backend.connections ? backend.clients / backend.connections : 0, cell: backend => ratio(backend.clients, backend.connections) },
+  { head: "Requests per connection", kind: "short", firstDescending: true, sort: backend => backend.connections_total ? backend.requests_total / backend.connections_total : 0,
+    cell: backend => ratio(backend.requests_total, backend.connections_total) },
+  { head: "Reused", kind: "number", cell: backend => percent(backend.reused_total, backend.requests_total) },
+  { head: "First byte p50 / p99", kind: "date", cell: backend => { const counts = counted(of("backends", nameKey, backend.name, each => each.first_bytes), SHORT_SECONDS);
+    return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
+  figures("Waiting", backend => backend.queued, number, true),
+  figures("Retries/s", backend => backendRate(backend, each => each.retries_total)),
+  figures("Failed/s", backend => backendRate(backend, each => each.faults_total), number, true),
+  figures("No server/s", backend => backendRate(backend, each => each.unavailable_total), number, true),
+], { label: "Backends" });
+
+const LATENCIES = [
+  ["Requests, first byte to last", sample => sample.all.requests],
+  ["TLS handshakes", sample => sample.all.handshakes],
+  ["Servers' first byte", overBackends(backend => backend.first_bytes)],
+  ["Wait for a server connection", overBackends(backend => backend.queue_waits)],
+];
+const latencyCell = (share, seconds) => ({ head: `p${100 * share} ${seconds === LONG_SECONDS ? "1 min" : seconds + " s"}`, kind: "number",
+  cell: ([, get]) => duration(quantile(share, counted(get, seconds))) });
+const latencyTable = new Table("latency-table", "Over the last 10 s and the last minute; interpolated in the buckets of histograms", [
+  words("Of", ([what]) => what, { isRowHead: true, whole: true, sort: undefined }),
+  ...[.5, .9, .99].map(share => latencyCell(share, SHORT_SECONDS)),
+  { head: "Count 10 s", kind: "number", cell: ([, get]) => number(sum(counted(get, SHORT_SECONDS))) },
+  ...[.5, .9, .99, .999].map(share => latencyCell(share, LONG_SECONDS)),
+  { head: "Count 1 min", kind: "number", cell: ([, get]) => number(sum(counted(get, LONG_SECONDS))) },
+], { label: "Latency" });
+
+const TYPES = { ecdsa: "ECDSA certificate", ed25519: "Ed25519 certificate", rsa: "RSA certificate", resumed: "resumed session" };
+const handshakeTable = new Table("handshakes-table", "By version and by the certificate shown; rates over 5 s", [
+  words("Version and type", row => `${row.version}, ${TYPES[row.kind] || row.kind}`, { isRowHead: true, whole: true, sort: undefined }),
+  { head: "Per second", kind: "number", cell: row => number(row.rate) },
+  { head: "Share now", kind: "number", cell: row => percent(row.rate, row.rates) },
+  { head: "Since the start", kind: "short", cell: row => number(row.count) },
+  { head: "Share", kind: "number", cell: row => percent(row.count, row.counts) },
+], { label: "Handshakes by type", none: "none so far" });
+
+const listenerRate = (listener, get) => rate(of("listeners", nameKey, listener.name, get));
+const listenerTable = new Table("listeners-table", "Rates over 5 s, percentiles over 10 s", [
+  words("Listener", listener => listener.name, { isRowHead: true, whole: true }),
+  words("Address", listener => `${listener.protocol === "http" ? listener.tls === null ? "http://" : "https://" : listener.protocol + (listener.tls === null ? " " : " over TLS ")}${listener.addresses.join(", ")}${listener.addresses_total > listener.addresses.length ? " …" : ""}`, { whole: true }),
+  figures("Connected", listener => listener.connections),
+  figures("New/s", listener => listenerRate(listener, each => each.connections_total)),
+  figures("HTTP/2", listener => listener.http2_connections),
+  figures("TLS/s", listener => listener.tls === null || listener.protocol === "passthrough" ? null : listenerRate(listener, each => handshakes(each, every))),
+  figures("TLS failed/s", listener => listenerRate(listener, each => each.handshake_failures_total), number, true),
+  figures("Requests/s", listener => listener.protocol === "http" ? listenerRate(listener, each => sum(each.responses_total)) : null),
+  { head: "p50 / p99", kind: "date", cell: listener => { const counts = counted(of("listeners", nameKey, listener.name, each => each.requests), SHORT_SECONDS);
+    return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
+  figures("In", listener => listenerRate(listener, each => each.received_bytes_total), perSecond(bytes)),
+  figures("Out", listener => listenerRate(listener, each => each.sent_bytes_total), perSecond(bytes)),
+  figures("4xx/s", listener => listenerRate(listener, each => each.responses_total[3])),
+  figures("5xx/s", listener => listenerRate(listener, each => each.responses_total[4]), number, true),
+], { label: "Listeners" });
+
+const signerRate = (row, get) => rate(sample => { const signer = sample.signers && sample.signers[row.at]; const server = signer && signer.servers[row.index]; return server && get(server); });
+const signerTable = new Table("signers-table", "Key servers by signer; signatures over 5 s", [
+  words("Key server", row => row.server.address, { isRowHead: true, whole: true }),
+  words("Signer", row => row.signer),
+  { head: "State", kind: "state", whole: true, cell: ({ server, workers }) => server.connections > 0
+    ? server.ejected > 0 ? { text: `! passed over by ${many(server.ejected, "worker")} of ${number(workers)}`, kind: "warn" } : "✓ connected"
+    : { text: "✗ no connection", kind: "bad" } },
+  figures("Connected", row => row.server.connections),
+  figures("Signed/s", row => signerRate(row, server => server.outcomes.signed)),
+  figures("Waiting", row => row.server.outstanding),
+  { head: "p50 / p99, 10 s", kind: "date", cell: row => { const counts = counted(sample => sample.signers && sample.signers[row.at] && sample.signers[row.at].servers[row.index].durations, SHORT_SECONDS);
+    return duration(quantile(.5, counts)) + " / " + duration(quantile(.99, counts)); } },
+  figures("Connects failed", row => row.server.connect_failures),
+], { label: "Key servers" });
+
+const errorRate = fault => rate(sample => sample.faults && (member(sample.faults.list, faultKey, faultKey(fault)) || [0, 0, 0, 0])[3]);
+const errorTable = new Table("errors-table", "Errors by what, where and why; rates over 5 s", [
+  words("What", fault => fault[0], { isRowHead: true, whole: true }),
+  words("Where", fault => fault[1] || "engine"),
+  words("Why", fault => fault[2] || "–"),
+  figures("Per second", fault => errorRate(fault), number, true),
+  figures("Since the start", fault => fault[3]),
+], { label: "Errors", none: "nothing" });
+
+// What somebody should look at, the worst first: [level, text, link].
+const listed = (items, tell, max = 3) => items.slice(0, max).map(tell).join("; ") + (items.length > max ? "; …" : "");
+const problems = () => {
+  const { servers, backends, certificates, signers, all, draining, configuration, time } = latest(), found = [];
+  const bad = (text, link) => found.push(["bad", text, link]), warn = (text, link) => found.push(["warn", text, link]);
+  const failed = configuration && configuration.last_reload;
+  if (failed && failed.result === "failed") bad(`The last change of the configuration, ${span(Math.max(time - failed.timestamp, 0))} ago, was refused; generation ${configuration.generation} stays in effect. The log says why.`, "");
+  const hopeless = backends.list.filter(({ states }) => !states.usable);
+  for (const { name, states } of hopeless.slice(0, 5)) bad(`Backend ${name}: none of its ${many(states.total, "server")} is usable`, "servers:" + name);
+  if (hopeless.length > 5) bad(`${number(hopeless.length - 5)} more backends without a usable server`, "backends");
+  for (const { name, states } of backends.list.filter(({ states }) => states.panic).slice(0, 5)) bad(`Backend ${name}: panic: too few of its ${many(states.total, "server")} are up, so those that are down are used as well`, "servers:" + name);
+  const { down, ejected, name_not_found: lost } = servers.states, inState = state => servers.list.filter(server => server.state === state);
+  const told = server => `${server.address} of ${server.backend}${server.reason ? " (" + server.reason + ")" : ""}`;
+  if (down) bad(`${number(down)} of ${many(servers.states.total, "server")} down: ${listed(inState("down"), told)}`, "servers:down");
+  const answers = during(sample => sum(sample.all.responses_total), LONG_SECONDS), errors = during(sample => sample.all.responses_total[4], LONG_SECONDS);
+  if (errors > 0) (errors > answers / 100 ? bad : warn)(`${many(errors, "answer")} of 5xx in the last minute, ${percent(errors, answers)} of all`, "errors");
+  const left = Object.fromEntries(certificates.by_days_left), near = certificates.list.filter(each => each.not_after < time + 14 * DAY);
+  const named = each => `${each.name || each.file} (${each.type}, ${each.not_after < time ? "expired" : span(each.not_after - time)})`;
+  if (left.expired) bad(`${many(left.expired, "certificate has", "certificates have")} expired: ${listed(near.filter(each => each.not_after < time), named)}`, "certificates");
+  if (left["under-1"]) bad(`${many(left["under-1"], "certificate expires", "certificates expire")} within a day: ${listed(near.filter(each => each.not_after >= time && each.not_after < time + DAY), named)}`, "certificates");
+  if (certificates.unusable_files.length) bad(`${many(certificates.unusable_files.length, "file")} could not be used at the last reading: ${listed(certificates.unusable_files, each => each.file.split("/").pop() + ": " + each.what, 2)}`, "certificates");
+  const over = certificates.others.filter(each => each.until < time);
+  if (over.length) bad(`Out of date: ${listed(over, each => `${KINDS[each.kind] || each.kind} of ${each.of}`)}`, "certificates");
+  signers.forEach(signer => {
+    const gone = signer.servers.filter(server => !server.connections);
+    if (gone.length) (gone.length === signer.servers.length ? bad : warn)(`Signer ${signer.name}: no connection to ${listed(gone, server => server.address)}`, "signers");
+    const passed = signer.servers.filter(server => server.connections && server.ejected);
+    if (passed.length) warn(`Signer ${signer.name}: passed over: ${listed(passed, server => server.address)}`, "signers");
+  });
+  if (ejected) warn(`${many(ejected, "server")} ejected for answers: ${listed(inState("ejected"), told)}`, "servers:ejected");
+  if (lost) warn(`${many(lost, "name")} of servers not found: ${listed(servers.list.filter(server => server.lookup_failed), server => server.address)}`, "servers");
+  const soon = (left["1-to-7"] || 0) + (left["7-to-14"] || 0);
+  if (soon) warn(`${many(soon, "certificate expires", "certificates expire")} within 14 days: ${listed(near.filter(each => each.not_after >= time + DAY), named)}`, "certificates");
+  const waiting = backends.list.filter(backend => backend.queued > 0);
+  if (waiting.length) warn(`Requests wait for a server connection: ${listed(waiting, backend => backend.name)}`, "backends");
+  const handshaken = during(sample => handshakes(sample.all, every), LONG_SECONDS), refused = during(sample => sample.all.handshake_failures_total, LONG_SECONDS);
+  if (refused > 10 && refused > handshaken / 4) warn(`${many(refused, "TLS handshake")} failed in the last minute, ${percent(refused, refused + handshaken)} of all`, "errors");
+  if (draining) warn("Draining: new connections are refused, requests in progress finish", "");
+  return found.sort((a, b) => (a[0] === "bad" ? 0 : 1) - (b[0] === "bad" ? 0 : 1));
+};
+let announcedAt = 0, announced = "";
+const announce = (text, isUrgent) => {
+  if (text === announced || (!isUrgent && Date.now() - announcedAt < ANNOUNCE_MS)) return;
+  [announced, announcedAt] = [text, Date.now()];
+  put(byId("announcement"), text);
+};
+const LEVELS = { bad: "✗ Problem", warn: "! Warning", good: "✓ Fine" };
+const showProblems = () => {
+  const found = problems();
+  // What was fine before it fell silent need not be so any more.
+  if (lostSince !== null) found.unshift(["bad", "The engine does not answer; what is told below was so when it last did", ""]);
+  const list = byId("problem-list"), worst = found.filter(([level]) => level === "bad").length;
+  const rows = found.length ? found : [["good", "Nothing needs attention.", ""]];
+  while (list.children.length > rows.length) list.lastChild.remove();
+  rows.forEach(([level, text, link], at) => {
+    let item = list.children[at];
+    if (!item || !item.parts) {
+      const fresh = make("li"), sign = make("span", "level"), what = make("span"), go = make("a");
+      fresh.append(sign, what, go);
+      fresh.parts = [sign, what, go];
+      if (item) item.replaceWith(fresh); else list.append(fresh);
+      item = fresh;
+    }
+    const [sign, what, go] = item.parts;
+    style(item, level);
+    put(sign, LEVELS[level]);
+    put(what, text);
+    go.hidden = !link;
+    const target = "#" + link.split(":").map(encodeURIComponent).join(":");
+    if (go.getAttribute("href") !== target) go.setAttribute("href", target);
+    put(go, link.split(":")[0]);
+  });
+  document.title = worst ? `(${worst}) Propylon` : "Propylon";
+  if (lostSince === null) announce(found.length ? `${many(worst, "problem")}, ${many(found.length - worst, "warning")}` : "Nothing needs attention");
+};
+
+const keyed = (list, key) => list.map(each => ({ key: key(each), of: each }));
+const STATE_WORDS = [["down", "down"], ["ejected", "ejected"], ["name_not_found", "not found"], ["draining", "draining"], ["slow_starting", "slow-starting"], ["not_checked", "not checked"]];
+const LEFT_WORDS = { expired: "expired", "under-1": "within a day", "1-to-7": "within 7 d", "7-to-14": "within 14 d", "14-to-30": "within 30 d" };
+const showServers = ({ servers, backends }) => {
+  const { states, found, list } = servers;
+  const parts = STATE_WORDS.filter(([key]) => states[key]).map(([key, word]) => `${number(states[key])} ${word}`);
+  put(byId("servers-summary"), [`${number(states.usable)} of ${number(states.total)} usable in ${many(backends.total, "backend")}`, ...parts].join(", "));
+  const cut = found > list.length ? `, the worst ${number(list.length)} listed` : "";
+  put(byId("servers-count"), byId("servers-filter").value ? `${number(found)} of ${number(states.total)}${cut}` : cut ? cut.slice(2) : "");
+  serverTable.show(keyed(list, serverKey));
+  backendTable.show(keyed(backends.list, nameKey));
+};
+const showCertificates = ({ certificates }) => {
+  const { total, by_days_left: left, found, list } = certificates;
+  const parts = left.filter(([name, count]) => count && LEFT_WORDS[name]).map(([name, count]) => `${number(count)} ${LEFT_WORDS[name]}`);
+  put(byId("certificates-summary"), [number(total), ...parts].join(", "));
+  const filter = byId("certificates-filter").value;
+  put(byId("certificates-count"), filter ? `${number(found)} found${found > list.length ? `, the first ${number(list.length)} listed` : ""}` : total > list.length ? `the first ${number(list.length)} to expire listed` : "");
+  certificateTable.show(keyed(list, each => [each.profile, each.name, each.type, each.file].join("\n")));
+  byId("others-table").hidden = !certificates.others.length;
+  otherTable.show(keyed(certificates.others, each => [each.kind, each.of, each.name, each.file].join("\n")));
+  byId("files-table").hidden = !certificates.unusable_files.length;
+  fileTable.show(keyed(certificates.unusable_files, each => each.file + each.what));
+};
+const showHandshakes = ({ all }) => {
+  const rates = rate(sample => handshakes(sample.all, every)), counts = handshakes(all, every);
+  const rows = Object.entries(all.handshakes_total).flatMap(([version, kinds]) => Object.entries(kinds).map(([kind, count]) =>
+    ({ version, kind, count, counts, rates, rate: rate(sample => sample.all.handshakes_total[version][kind]) })));
+  handshakeTable.show(keyed(rows.filter(row => row.count), row => row.version + row.kind));
+};
+const showHeader = () => {
+  const { version, pid, uptime_seconds: uptime, draining, configuration } = latest(), state = byId("state");
+  put(byId("state-sign"), draining ? "◌" : "✓");
+  put(byId("state-word"), draining ? "draining" : "serving");
+  style(state, draining ? "chip warn" : "chip good");
+  const generation = configuration ? `, configuration generation ${configuration.generation}` : "";
+  const old = configuration && configuration.old_snapshots ? ` (and ${configuration.old_snapshots} before it in use)` : "";
+  put(byId("facts"), `version ${version}, process ${pid}, up ${span(uptime)}${generation}${old}${restarted ? "; it has been started anew since this page was opened" : ""}`);
+};
+const show = () => {
+  const status = latest();
+  showHeader();
+  tiles.forEach(draw);
+  showServers(status);
+  showCertificates(status);
+  latencyTable.show(LATENCIES.map(each => ({ key: each[0], of: each })));
+  showHandshakes(status);
+  listenerTable.show(keyed(status.listeners.list, nameKey));
+  byId("signers").hidden = !status.signers.length;
+  signerTable.show(status.signers.flatMap((signer, at) => signer.servers.map((server, index) =>
+    ({ key: signer.name + "\n" + index, of: { signer: signer.name, server, at, index, workers: status.workers.length } }))));
+  const errors = status.faults.list.map(fault => [fault, errorRate(fault) || 0]).sort((a, b) => b[1] - a[1] || b[0][3] - a[0][3]);
+  errorTable.show(keyed(errors.map(([fault]) => fault), faultKey));
+  showProblems();
+};
+
+// An engine that does not answer: how old the figures are, until it does.
+const showLost = () => {
+  const banner = byId("lost");
+  if (lostSince !== null && samples.length) showProblems();
+  if (lostSince === null) { banner.hidden = true; return; }
+  const age = receivedAt ? `the figures are ${span((Date.now() - receivedAt) / 1000)} old` : "there are no figures yet";
+  put(banner, `✗ No answer from the engine; ${age}. Asking again every second.`);
+  banner.hidden = false;
+  put(byId("state-sign"), "✗");
+  put(byId("state-word"), "no answer");
+  style(byId("state"), "chip bad");
+};
+setInterval(() => { if (lostSince !== null) showLost(); }, INTERVAL_MS);
+const receive = status => {
+  if (samples.length && latest().pid !== status.pid) { samples = []; restarted = true; tiles.forEach(tile => { tile.history = []; }); }
+  samples.push(status);
+  while (samples[0].uptime_seconds < status.uptime_seconds - LONG_SECONDS - 2) samples.shift();
+  // Single servers and errors are compared over seconds only.
+  for (const old of samples) if (old.uptime_seconds < status.uptime_seconds - RATE_SECONDS - 2) { old.servers = old.faults = old.certificates = null; }
+  receivedAt = Date.now();
+  const wasLost = lostSince !== null;
+  lostSince = null;
+  showLost();
+  show();
+  if (wasLost) announce("The engine answers again", true);
+};
+const query = () => {
+  const fields = ["servers", "certificates"].map(name => [name, byId(name + "-filter").value.trim()]).filter(([, value]) => value);
+  return fields.length ? "?" + fields.map(([name, value]) => name + "=" + encodeURIComponent(value)).join("&") : "";
+};
+let timer = 0, asking = 0;
+const poll = async () => {
+  clearTimeout(timer);
+  const turn = ++asking;
+  try {
+    const answer = await fetch("status.json" + query(), { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+    if (!answer.ok) throw new Error("status " + answer.status);
+    const status = await answer.json();
+    if (turn !== asking) return;
+    receive(status);
+  } catch (error) {
+    if (turn !== asking) return;
+    if (lostSince === null) { lostSince = Date.now(); announce("No answer from the engine", true); }
+    showLost();
+    // What goes wrong in here is a defect of ours, and to be seen.
+    if (!(error instanceof TypeError && /fetch/i.test(error.message)) && error.name !== "TimeoutError" && !/^status /.test(error.message)) console.error(error);
+  }
+  timer = setTimeout(poll, document.hidden ? HIDDEN_INTERVAL_MS : INTERVAL_MS);
+};
+document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+
+// Filters, and links that hold them: #servers:TEXT.
+let typing = 0;
+const filters = ["servers", "certificates"].map(name => [name, byId(name + "-filter")]);
+for (const [name, input] of filters) {
+  input.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      const value = input.value.trim();
+      history.replaceState(null, "", "#" + name + (value ? ":" + encodeURIComponent(value) : ""));
+      poll();
+    }, TYPING_MS);
+  });
+  input.addEventListener("keydown", event => {
+    if (event.key !== "Escape") return;
+    if (input.value) { input.value = ""; input.dispatchEvent(new Event("input")); event.preventDefault(); } else input.blur();
+  });
+}
+const follow = () => {
+  const [name, ...rest] = location.hash.slice(1).split(":");
+  const filter = filters.find(([known]) => known === name);
+  let value = rest.join(":");
+  try { value = decodeURIComponent(value); } catch { /* it stands for itself */ }
+  if (filter && filter[1].value !== value) { filter[1].value = value; poll(); }
+  const section = byId(name);
+  if (section && section.tagName === "SECTION") { section.tabIndex = -1; section.scrollIntoView(); section.focus({ preventScroll: true }); }
+};
+addEventListener("hashchange", follow);
+document.addEventListener("keydown", event => {
+  const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
+  if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  const top = byId("certificates").getBoundingClientRect().top, bottom = byId("certificates").getBoundingClientRect().bottom;
+  byId(top < innerHeight / 2 && bottom > innerHeight / 4 ? "certificates-filter" : "servers-filter").focus();
+});
+if (location.hash) follow(); else poll();
+if (!asking) poll();

@@ -1,0 +1,138 @@
+//! Fields that servers say again and again, as the library wants them: checked, copied and counted once, and shared after that.
+
+use http::header::{HeaderName, HeaderValue, SET_COOKIE};
+
+/// Lines of this length are kept, name and value together, in bytes: a hash reads the first and the last eight.
+const LINE_BYTES_MIN: usize = 8;
+const LINE_BYTES_MAX: usize = 128;
+/// Lines kept: a power of two.
+const PLACES: usize = 128;
+
+/// What a core keeps. A line is kept when it comes a second time while no other has come for its place, so that what
+/// differs from response to response costs no more than a hash.
+#[derive(Default)]
+pub struct Familiar {
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Default)]
+struct Place {
+    /// The hash of the line that was the last to come here and was not kept.
+    seen: u64,
+    kept: Option<Box<Kept>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    /// As it was written.
+    line: Box<[u8]>,
+    name: HeaderName,
+    value: HeaderValue,
+}
+
+impl Familiar {
+    /// The field of a line that reads `name: value`, of which the name takes `name_bytes`. None for what cannot be a field
+    /// of HTTP/2.
+    pub fn field(&mut self, line: &[u8], name_bytes: usize) -> Option<(HeaderName, HeaderValue)> {
+        if !(LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()) {
+            return read(line, name_bytes);
+        }
+        if self.places.is_empty() {
+            self.places.resize_with(PLACES, Place::default);
+        }
+        let hash = hash(line);
+        let place = &mut self.places[(hash >> (u64::BITS - PLACES.ilog2())) as usize];
+        if let Some(kept) = &place.kept
+            && *kept.line == *line
+        {
+            return Some((kept.name.clone(), kept.value.clone()));
+        }
+        let (name, value) = read(line, name_bytes)?;
+        if place.seen == hash && name != SET_COOKIE {
+            place.kept = Some(Box::new(Kept { line: line.into(), name: name.clone(), value: value.clone() }));
+        }
+        place.seen = hash;
+        Some((name, value))
+    }
+}
+
+fn read(line: &[u8], name_bytes: usize) -> Option<(HeaderName, HeaderValue)> {
+    let name = HeaderName::from_bytes(line.get(..name_bytes)?).ok()?;
+    let value = HeaderValue::from_bytes(line.get(name_bytes + 2..)?).ok()?;
+    Some((name, value))
+}
+
+/// Good enough to tell a few lines apart; those that share a place only push each other out.
+fn hash(line: &[u8]) -> u64 {
+    let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let (first, last) = (word(line.first_chunk()), word(line.last_chunk()));
+    let mixed = (first ^ line.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ last;
+    mixed.wrapping_mul(0xff51_afd7_ed55_8ccd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(familiar: &mut Familiar, name: &str, value: &str) -> (String, String) {
+        let line = format!("{name}: {value}");
+        let (name, value) = familiar.field(line.as_bytes(), name.len()).expect("a field");
+        (name.as_str().to_owned(), value.to_str().expect("text").to_owned())
+    }
+
+    fn kept(familiar: &Familiar) -> usize {
+        familiar.places.iter().filter(|place| place.kept.is_some()).count()
+    }
+
+    #[test]
+    fn a_line_is_kept_the_second_time_and_reads_the_same_ever_after() {
+        let mut familiar = Familiar::default();
+        for times in 1..5 {
+            assert_eq!(said(&mut familiar, "X-Origin", "one"), ("x-origin".to_owned(), "one".to_owned()));
+            assert_eq!(kept(&familiar), usize::from(times > 1));
+        }
+    }
+
+    #[test]
+    fn lines_that_share_first_and_last_bytes_are_told_apart() {
+        let mut familiar = Familiar::default();
+        for _ in 0..3 {
+            for middle in ["aaaa", "bbbb", "cccc"] {
+                let value = format!("beginning{middle}the-end!");
+                assert_eq!(said(&mut familiar, "x-long-name", &value).1, value);
+            }
+        }
+    }
+
+    #[test]
+    fn what_changes_every_time_does_not_push_out_what_stays() {
+        let mut familiar = Familiar::default();
+        said(&mut familiar, "server", "something/1.0");
+        said(&mut familiar, "server", "something/1.0");
+        for number in 0..10_000 {
+            said(&mut familiar, "etag", &format!("{number:016x}"));
+        }
+        let server = |place: &&Place| place.kept.as_ref().is_some_and(|kept| kept.name == "server");
+        assert_eq!(familiar.places.iter().filter(server).count(), 1);
+    }
+
+    #[test]
+    fn cookies_and_long_lines_are_not_kept() {
+        let mut familiar = Familiar::default();
+        for _ in 0..4 {
+            said(&mut familiar, "Set-Cookie", "session=1234");
+            said(&mut familiar, "x-long", &"x".repeat(LINE_BYTES_MAX));
+        }
+        assert_eq!(kept(&familiar), 0);
+    }
+
+    #[test]
+    fn what_is_no_field_is_refused_kept_or_not() {
+        let mut familiar = Familiar::default();
+        for _ in 0..3 {
+            assert!(familiar.field(b"na me: value", 5).is_none());
+            assert!(familiar.field(b"a: \0", 1).is_none());
+            assert!(familiar.field(b"name", 4).is_none());
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! What a peer sends, before the library reads it: rules that the library does not keep, or keeps by ending the connection
+//! where RFC 9113 wants the end of a stream.
+//!
+//! Nearly everything passes as it came. Header blocks are followed (`hpack.rs`), and the library gets a malformed one where it
+//! would have choked. DATA and window updates that break a rule of their stream are kept from it: the peer is told
+//! RST_STREAM by us, and the library that the peer has said so. Frames without data are dropped, since the library ends a
+//! connection after a hundred of them, however long it lives.
+
+use h2::Reason;
+use propylon_config::Http2Flood;
+
+use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, PREFACE_BYTES};
+use super::hpack::Follower;
+
+const DATA: u8 = 0x0;
+const HEADERS: u8 = 0x1;
+const PRIORITY_FRAME: u8 = 0x2;
+const RST_STREAM: u8 = 0x3;
+const SETTINGS: u8 = 0x4;
+const PING: u8 = 0x6;
+const WINDOW_UPDATE: u8 = 0x8;
+const CONTINUATION: u8 = 0x9;
+
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+const ACK: u8 = 0x1;
+
+/// SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 §6.5.2), and the highest value of it.
+const INITIAL_WINDOW_SIZE: u16 = 0x4;
+const WINDOW_BYTES_MAX: u32 = 0x7fff_ffff;
+
+/// A frame's payload at most: the initial SETTINGS_MAX_FRAME_SIZE (RFC 9113 §6.5.2), which we leave as it is.
+const FRAME_BYTES_MAX: usize = 16_384;
+/// A frame that is padding and nothing else.
+const PADDING_BYTES_MAX: usize = 256;
+/// A header block's bytes, in proportion to what a header list may have: as many as the library reads before it gives up.
+const BLOCK_PER_LIST: usize = 4;
+/// Streams that clients may have open for uploads, in proportion to all that may be open: those that we have reset may send for
+/// a while.
+const UPLOADS_PER_STREAM: usize = 2;
+
+/// What to do with bytes that have come: the first `pass` of them are the library's as they are, up to `used` they are done with.
+/// What `Intake::ready` has then comes after them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub pass: usize,
+    pub used: usize,
+}
+
+/// Why a connection is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Too much of something, by its name in `FLOODS`.
+    Flood(&'static str),
+    Error(Reason),
+}
+
+/// What it is judged by, in its moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// Milliseconds on the core's clock.
+    pub now: u64,
+    /// Bytes sent to the peer so far.
+    pub sent: u64,
+    pub limits: &'a Http2Flood,
+}
+
+/// What becomes of a frame.
+enum Verdict {
+    Pass,
+    /// It is kept from the library; what it gets instead is in `ready`.
+    Keep,
+}
+
+/// A header block that is not whole.
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    flags: u8,
+    flawed: bool,
+    bytes: Vec<u8>,
+}
+
+/// What a client is held to beyond what a server is.
+#[derive(Debug)]
+struct Client {
+    counts: Counts,
+    /// The newest of its streams.
+    last: u32,
+    /// Streams that it has not ended, the oldest first, and so by number.
+    uploads: Vec<u32>,
+    uploads_max: usize,
+}
+
+/// One direction of a connection: from a client, or from a server.
+#[derive(Debug)]
+pub struct Intake {
+    client: Option<Client>,
+    follower: Follower,
+    /// Bytes of a payload, or of the preface, that pass; or that do not.
+    pass: usize,
+    drop: usize,
+    /// A frame, or the start of one, that is looked at when `wanted` bytes of it are there.
+    held: Vec<u8>,
+    wanted: usize,
+    block: Option<Box<Block>>,
+    block_bytes_max: usize,
+    /// Streams reset for what the peer did.
+    errors: u32,
+    ready: Vec<u8>,
+    ready_at: usize,
+    /// Frames for the peer, whole ones.
+    say: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl Intake {
+    /// Of a client, who may have `streams_max` streams at once, each with a header list of `list_bytes_max`.
+    pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
+        let uploads_max = streams_max as usize * UPLOADS_PER_STREAM;
+        let client = Client { counts: Counts::default(), last: 0, uploads: Vec::new(), uploads_max };
+        Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max) }
+    }
+
+    pub fn of_server(list_bytes_max: usize) -> Intake {
+        Intake {
+            client: None,
+            follower: Follower::default(),
+            pass: 0,
+            drop: 0,
+            held: Vec::new(),
+            wanted: 0,
+            block: None,
+            block_bytes_max: list_bytes_max.saturating_mul(BLOCK_PER_LIST).max(FRAME_BYTES_MAX),
+            errors: 0,
+            ready: Vec::new(),
+            ready_at: 0,
+            say: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What the library gets before anything else.
+    pub fn ready(&self) -> &[u8] {
+        &self.ready[self.ready_at..]
+    }
+
+    pub fn consume_ready(&mut self, count: usize) {
+        self.ready_at += count;
+        if self.ready_at == self.ready.len() {
+            (self.ready, self.ready_at) = (Vec::new(), 0);
+        }
+    }
+
+    /// What the peer is to be told, between two frames of the library's.
+    pub fn say(&self) -> &[u8] {
+        &self.say
+    }
+
+    pub fn said(&mut self) {
+        self.say = Vec::new();
+    }
+
+    /// Looks at what has come; to be called when `ready` is empty.
+    ///
+    /// # Errors
+    /// The connection is to end.
+    pub fn take(&mut self, bytes: &[u8], moment: Moment<'_>) -> Result<Taken, Fault> {
+        debug_assert!(self.ready().is_empty());
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            if self.pass > 0 {
+                let count = rest.len().min(self.pass);
+                self.pass -= count;
+                at += count;
+            } else if self.drop > 0 {
+                let count = rest.len().min(self.drop);
+                self.drop -= count;
+                return Ok(Taken { pass: at, used: at + count });
+            } else if self.wanted > 0 {
+                let count = rest.len().min(self.wanted - self.held.len());
+                self.held.extend_from_slice(&rest[..count]);
+                if self.held.len() == self.wanted {
+                    self.judge_held(moment)?;
+                }
+                return Ok(Taken { pass: at, used: at + count });
+            } else {
+                let wanted = wanted(rest);
+                if rest.len() < wanted {
+                    (self.held, self.wanted) = (rest.to_vec(), wanted);
+                    return Ok(Taken { pass: at, used: bytes.len() });
+                }
+                let pass = at;
+                at += wanted;
+                if let Verdict::Keep = self.judge(&rest[..wanted], moment)? {
+                    return Ok(Taken { pass, used: at });
+                }
+            }
+        }
+        Ok(Taken { pass: at, used: at })
+    }
+
+    /// What was held is as long as it was to be, which may turn out to be its header alone.
+    fn judge_held(&mut self, moment: Moment<'_>) -> Result<(), Fault> {
+        self.wanted = wanted(&self.held);
+        if self.wanted > self.held.len() {
+            return Ok(());
+        }
+        self.wanted = 0;
+        let frame = std::mem::take(&mut self.held);
+        if let Verdict::Pass = self.judge(&frame, moment)? {
+            self.ready = frame;
+        }
+        Ok(())
+    }
+
+    /// Judges a frame: whole if `wanted` says so, else its header.
+    fn judge(&mut self, frame: &[u8], moment: Moment<'_>) -> Result<Verdict, Fault> {
+        let header = FrameHeader::read(frame);
+        let payload = &frame[FRAME_HEADER_BYTES..];
+        if let Some(client) = &mut self.client {
+            let empty = header.kind == DATA && !header.has(END_STREAM) && is_empty_data(&header, payload);
+            client.counts.note(&header, empty, moment).map_err(Fault::Flood)?;
+        }
+        // RFC 9113 §6.10: nothing comes between the frames of a block.
+        if self.block.as_ref().is_some_and(|block| header.kind != CONTINUATION || header.stream != block.stream) {
+            return Err(Fault::Error(Reason::PROTOCOL_ERROR));
+        }
+        if let Some(reason) = wrong(&header, payload) {
+            return Err(Fault::Error(reason));
+        }
+        let verdict = match header.kind {
+            HEADERS if header.length <= FRAME_BYTES_MAX => self.judge_headers(&header, frame)?,
+            CONTINUATION if header.length <= FRAME_BYTES_MAX => self.judge_continuation(&header, payload)?,
+            DATA => self.judge_data(&header, payload, moment.limits)?,
+            WINDOW_UPDATE => self.judge_window_update(&header, payload, moment.limits)?,
+            RST_STREAM => {
+                self.end_upload(header.stream);
+                Verdict::Pass
+            }
+            _ => Verdict::Pass,
+        };
+        let beyond = header.length - payload.len();
+        match verdict {
+            Verdict::Pass => self.pass = beyond,
+            Verdict::Keep => self.drop = beyond,
+        }
+        Ok(verdict)
+    }
+
+    fn judge_headers(&mut self, header: &FrameHeader, frame: &[u8]) -> Result<Verdict, Fault> {
+        // What is wrong with the frame itself the library says.
+        let Some((fragment, flawed)) = fragment(header, &frame[FRAME_HEADER_BYTES..]) else { return Ok(Verdict::Pass) };
+        let (stream, flags) = (header.stream, header.flags);
+        if stream == 0 {
+            return Ok(Verdict::Pass);
+        }
+        if !header.has(END_HEADERS) {
+            self.block = Some(Box::new(Block { stream, flags, flawed, bytes: fragment.to_vec() }));
+            return Ok(Verdict::Keep);
+        }
+        if self.follow(stream, flags, flawed, fragment)? {
+            let substitute = self.follower.substitute(fragment);
+            write_block(stream, flags, &substitute, &mut self.ready);
+            return Ok(Verdict::Keep);
+        }
+        Ok(Verdict::Pass)
+    }
+
+    fn judge_continuation(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Verdict, Fault> {
+        let Some(mut block) = self.block.take() else { return Err(Fault::Error(Reason::PROTOCOL_ERROR)) };
+        if block.bytes.len() + payload.len() > self.block_bytes_max {
+            return Err(Fault::Flood("continuation"));
+        }
+        block.bytes.extend_from_slice(payload);
+        if !header.has(END_HEADERS) {
+            self.block = Some(block);
+            return Ok(Verdict::Keep);
+        }
+        let Block { stream, flags, flawed, bytes } = *block;
+        match self.follow(stream, flags, flawed, &bytes)? {
+            true => write_block(stream, flags, &self.follower.substitute(&bytes), &mut self.ready),
+            false => write_block(stream, flags, &bytes, &mut self.ready),
+        }
+        Ok(Verdict::Keep)
+    }
+
+    /// Takes in a block that is whole. True where the library must not see it.
+    fn follow(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<bool, Fault> {
+        let seen = self.follower.follow(block, &mut self.scratch);
+        let seen = seen.map_err(|_| Fault::Error(Reason::COMPRESSION_ERROR))?;
+        let mut flawed = flawed || seen.flawed;
+        let ends = flags & END_STREAM != 0;
+        if let Some(client) = &mut self.client {
+            if stream > client.last {
+                client.last = stream;
+                if !ends {
+                    client.begin_upload(stream);
+                }
+            } else {
+                // Trailers have no pseudo-header fields (RFC 9113 §8.1), and the library leaves them out.
+                flawed |= seen.pseudo && client.is_open(stream);
+                if ends {
+                    self.end_upload(stream);
+                }
+            }
+        }
+        Ok(flawed)
+    }
+
+    fn judge_data(&mut self, header: &FrameHeader, payload: &[u8], limits: &Http2Flood) -> Result<Verdict, Fault> {
+        let stream = header.stream;
+        let (known, open) = match &self.client {
+            None => (true, true),
+            Some(client) => (stream <= client.last, client.is_open(stream)),
+        };
+        // Of a stream that never was the library knows what to say, and of frames that are too long.
+        if stream == 0 || !known || header.length > FRAME_BYTES_MAX {
+            return Ok(Verdict::Pass);
+        }
+        let length = header.length as u32;
+        if !open {
+            // RFC 9113 §5.1, half-closed (remote) and closed.
+            self.give_window_back(0, length);
+            self.reset(stream, Reason::STREAM_CLOSED, limits)?;
+            return Ok(Verdict::Keep);
+        }
+        if header.has(END_STREAM) {
+            self.end_upload(stream);
+        } else if is_empty_data(header, payload) {
+            self.give_window_back(0, length);
+            self.give_window_back(stream, length);
+            return Ok(Verdict::Keep);
+        }
+        Ok(Verdict::Pass)
+    }
+
+    /// An increment of nothing is the stream's error, unless it is the connection's (RFC 9113 §6.9).
+    fn judge_window_update(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        limits: &Http2Flood,
+    ) -> Result<Verdict, Fault> {
+        let nothing = matches!(payload, [0 | 0x80, 0, 0, 0]);
+        let known = header.stream > 0 && self.client.as_ref().is_none_or(|client| header.stream <= client.last);
+        if !nothing || !known {
+            return Ok(Verdict::Pass);
+        }
+        self.reset(header.stream, Reason::PROTOCOL_ERROR, limits)?;
+        Ok(Verdict::Keep)
+    }
+
+    fn end_upload(&mut self, stream: u32) {
+        if let Some(client) = &mut self.client
+            && let Ok(place) = client.uploads.binary_search(&stream)
+        {
+            client.uploads.remove(place);
+        }
+    }
+
+    /// Ends a stream on both sides. Who provokes that again and again is ended: what was begun for a stream costs
+    /// (CVE-2025-8671).
+    fn reset(&mut self, stream: u32, reason: Reason, limits: &Http2Flood) -> Result<(), Fault> {
+        self.errors += 1;
+        if self.errors > limits.errors {
+            return Err(Fault::Flood("stream-error"));
+        }
+        self.end_upload(stream);
+        let code = u32::from(reason).to_be_bytes();
+        write_frame(RST_STREAM, 0, stream, &code, &mut self.say);
+        write_frame(RST_STREAM, 0, stream, &code, &mut self.ready);
+        Ok(())
+    }
+
+    /// What was kept from the library it cannot give back.
+    fn give_window_back(&mut self, stream: u32, count: u32) {
+        if count > 0 {
+            write_frame(WINDOW_UPDATE, 0, stream, &count.to_be_bytes(), &mut self.say);
+        }
+    }
+}
+
+impl Client {
+    fn is_open(&self, stream: u32) -> bool {
+        self.uploads.binary_search(&stream).is_ok()
+    }
+
+    fn begin_upload(&mut self, stream: u32) {
+        if self.uploads.len() >= self.uploads_max {
+            // Refused or reset long ago.
+            self.uploads.remove(0);
+        }
+        self.uploads.push(stream);
+    }
+}
+
+/// How many bytes of a frame are looked at together: all where its payload matters.
+fn wanted(frame: &[u8]) -> usize {
+    if frame.len() < FRAME_HEADER_BYTES {
+        return FRAME_HEADER_BYTES;
+    }
+    let header = FrameHeader::read(frame);
+    let whole = match header.kind {
+        HEADERS | CONTINUATION => header.length <= FRAME_BYTES_MAX,
+        SETTINGS => header.length <= FRAME_BYTES_MAX,
+        WINDOW_UPDATE => header.length == 4,
+        DATA => header.has(PADDED) && !header.has(END_STREAM) && header.length <= PADDING_BYTES_MAX,
+        _ => false,
+    };
+    FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
+}
+
+/// What ends the connection whatever its state is, where the library has another code for it (RFC 9113 §6.3 to §6.9).
+fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
+    let length = header.length;
+    let is_long = match header.kind {
+        PRIORITY_FRAME => length == 5,
+        RST_STREAM | WINDOW_UPDATE => length == 4,
+        SETTINGS if header.has(ACK) => length == 0,
+        SETTINGS => length.is_multiple_of(6),
+        PING => length == 8,
+        _ => true,
+    };
+    let mut settings = payload.chunks_exact(6).filter(|_| header.kind == SETTINGS);
+    let too_wide = settings.any(|setting| {
+        let value = u32::from_be_bytes([setting[2], setting[3], setting[4], setting[5]]);
+        u16::from_be_bytes([setting[0], setting[1]]) == INITIAL_WINDOW_SIZE && value > WINDOW_BYTES_MAX
+    });
+    match header.kind {
+        _ if !is_long => Some(Reason::FRAME_SIZE_ERROR),
+        SETTINGS if too_wide => Some(Reason::FLOW_CONTROL_ERROR),
+        _ => None,
+    }
+}
+
+/// Whether there is no data in it: no payload, or padding alone.
+fn is_empty_data(header: &FrameHeader, payload: &[u8]) -> bool {
+    match payload.first() {
+        None => header.length == 0,
+        Some(padding) => header.has(PADDED) && usize::from(*padding) + 1 == header.length,
+    }
+}
+
+/// A HEADERS frame's part of its block, and whether its stream depends on itself (RFC 7540 §5.3.1, which the library minds). None for
+/// a frame that is not what it says.
+fn fragment<'a>(header: &FrameHeader, payload: &'a [u8]) -> Option<(&'a [u8], bool)> {
+    let (mut rest, mut padding, mut flawed) = (payload, 0, false);
+    if header.has(PADDED) {
+        let (first, after) = rest.split_first()?;
+        (padding, rest) = (usize::from(*first), after);
+    }
+    if header.has(PRIORITY) {
+        let (priority, after) = rest.split_first_chunk::<5>()?;
+        let depends = u32::from_be_bytes([priority[0] & 0x7f, priority[1], priority[2], priority[3]]);
+        (flawed, rest) = (depends == header.stream, after);
+    }
+    let length = rest.len().checked_sub(padding)?;
+    Some((&rest[..length], flawed))
+}
+
+fn write_frame(kind: u8, flags: u8, stream: u32, payload: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
+    out.extend_from_slice(&[kind, flags]);
+    out.extend_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// A header block in as few frames as it takes. Of `flags` only the stream's end is kept.
+fn write_block(stream: u32, flags: u8, block: &[u8], out: &mut Vec<u8>) {
+    let count = block.len().div_ceil(FRAME_BYTES_MAX).max(1);
+    for index in 0..count {
+        let part = &block[index * FRAME_BYTES_MAX..block.len().min((index + 1) * FRAME_BYTES_MAX)];
+        let end = if index + 1 == count { END_HEADERS } else { 0 };
+        match index {
+            0 => write_frame(HEADERS, flags & END_STREAM | end, stream, part, out),
+            _ => write_frame(CONTINUATION, end, stream, part, out),
+        }
+    }
+}
+
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+#[cfg(test)]
+mod tests;

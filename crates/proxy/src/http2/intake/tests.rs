@@ -1,0 +1,316 @@
+use super::*;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    write_frame(kind, flags, stream, payload, &mut out);
+    out
+}
+
+fn begun() -> (Intake, Http2Flood) {
+    let (mut intake, limits) = (Intake::of_client(10, 16 * 1024), Http2Flood::default());
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    assert_eq!(intake.take(preface, Moment { now: 0, sent: 0, limits: &limits }), Ok(Taken { pass: 24, used: 24 }));
+    (intake, limits)
+}
+
+/// What the library gets of these bytes, which come in pieces of `step`.
+fn given(intake: &mut Intake, limits: &Http2Flood, bytes: &[u8], step: usize) -> Result<Vec<u8>, Fault> {
+    let mut out = Vec::new();
+    for mut piece in bytes.chunks(step) {
+        while !piece.is_empty() {
+            let taken = intake.take(piece, Moment { now: 5, sent: 0, limits })?;
+            out.extend_from_slice(&piece[..taken.pass]);
+            out.extend_from_slice(intake.ready());
+            intake.consume_ready(intake.ready().len());
+            piece = &piece[taken.used..];
+        }
+    }
+    Ok(out)
+}
+
+fn literal(first: u8, name: &[u8], value: &[u8]) -> Vec<u8> {
+    [&[first, name.len() as u8], name, &[value.len() as u8], value].concat()
+}
+
+/// A GET of `/` by the static table, and a field more.
+fn get(stream: u32, flags: u8, more: &[u8]) -> Vec<u8> {
+    frame(HEADERS, flags, stream, &[&[0x82, 0x84, 0x86][..], &literal(0, b":authority", b"a"), more].concat())
+}
+
+const WHOLE: u8 = END_STREAM | END_HEADERS;
+
+/// How many of these frames pass, in one second.
+fn passed(bytes: &[u8]) -> u32 {
+    let (mut intake, limits) = begun();
+    given(&mut intake, &limits, &get(1, END_HEADERS, &[]), 1000).unwrap();
+    (0..20_000).take_while(|_| given(&mut intake, &limits, bytes, 1000).is_ok()).count() as u32
+}
+
+#[test]
+fn each_kind_of_frame_has_its_own_limit() {
+    let limits = Http2Flood::default();
+    assert_eq!(passed(&frame(0x4, 0, 0, &[])), limits.settings);
+    assert_eq!(passed(&frame(0x6, 0, 0, &[0; 8])), limits.pings);
+    assert_eq!(passed(&frame(0x2, 0, 1, &[0; 5])), limits.priorities);
+    assert_eq!(passed(&frame(0x10, 0, 0, &[0; 5])), limits.priorities);
+    assert_eq!(passed(&frame(0x3, 0, 1, &[0; 4])), limits.resets);
+    assert_eq!(passed(&frame(0x0, 0, 1, &[])), limits.empty_data);
+    assert_eq!(passed(&frame(0x0, PADDED, 1, &[4, 0, 0, 0, 0])), limits.empty_data);
+    assert_eq!(passed(&frame(0x8, 0, 1, &[0, 0, 0, 1])), limits.window_updates);
+    assert_eq!(passed(&frame(0x8, 0, 1, &[0, 0, 0, 0])), limits.errors);
+    assert_eq!(passed(&frame(0x4, ACK, 0, &[])), limits.settings);
+    assert_eq!(passed(&frame(0xbb, 0, 1, &[])), limits.unknown);
+    assert_eq!(passed(&frame(0x7, 0, 0, &[0; 8])), limits.unknown);
+    assert_eq!(passed(&frame(0x0, 0, 1, &[7; 100])), 20_000);
+    assert_eq!(passed(&get(1, WHOLE, &[])), 20_000);
+    let (mut intake, limits) = begun();
+    given(&mut intake, &limits, &get(1, END_STREAM, &[]), 1000).unwrap();
+    let more = frame(CONTINUATION, 0, 1, &[0; 4]);
+    let count = (0..1_000).take_while(|_| given(&mut intake, &limits, &more, 1000).is_ok()).count();
+    assert_eq!(count as u32, limits.continuations);
+}
+
+#[test]
+fn a_second_later_there_is_room_again() {
+    let (mut intake, limits) = begun();
+    let ping = frame(0x6, 0, 0, &[0; 8]);
+    let mut at = |now: u64| intake.take(&ping, Moment { now, sent: 0, limits: &limits }).is_ok();
+    for second in 0..5 {
+        assert!((0..limits.pings).all(|_| at(second * 1_000)));
+    }
+    assert!(!at(4_900));
+}
+
+#[test]
+fn what_was_sent_pays_for_window_updates() {
+    let (mut intake, limits) = begun();
+    let update = frame(0x8, 0, 0, &[0, 0, 0, 1]);
+    let mut at = |now: u64, sent: u64| intake.take(&update, Moment { now, sent, limits: &limits }).is_ok();
+    assert!(at(1_000, 0));
+    let count = (0..100_000).take_while(|_| at(1_001, 1 << 20)).count();
+    assert_eq!(count as u32 + 1, limits.window_updates + 1024);
+}
+
+#[test]
+fn what_is_well_passes_as_it_was_however_it_is_divided() {
+    let mut bytes = Vec::new();
+    for index in 0..40_u32 {
+        let stream = index * 2 + 1;
+        bytes.extend(get(stream, END_HEADERS, &literal(0x40, b"x-more", &[b'y'; 60])));
+        bytes.extend(frame(DATA, 0, stream, &vec![6; index as usize * 7 + 1]));
+        bytes.extend(frame(DATA, PADDED, stream, b"\x02data\0\0"));
+        bytes.extend(frame(WINDOW_UPDATE, 0, stream, &[0, 0, 1, 0]));
+        bytes.extend(frame(HEADERS, WHOLE, stream, &[0xbe]));
+    }
+    for step in [1, 2, 5, 9, 10, 13, 1000, bytes.len()] {
+        let (mut intake, limits) = begun();
+        let got = given(&mut intake, &limits, &bytes, step).unwrap();
+        assert!(got == bytes, "in pieces of {step}");
+        assert!(intake.say().is_empty());
+    }
+}
+
+#[test]
+fn a_block_in_pieces_is_one_for_the_library() {
+    let whole = get(1, WHOLE, &literal(0x40, b"x-more", b"1"));
+    let block = &whole[FRAME_HEADER_BYTES..];
+    let mut bytes = frame(HEADERS, END_STREAM, 1, &block[..5]);
+    bytes.extend(frame(CONTINUATION, 0, 1, &block[5..7]));
+    bytes.extend(frame(CONTINUATION, END_HEADERS, 1, &block[7..]));
+    for step in [1, 8, 1000] {
+        let (mut intake, limits) = begun();
+        assert_eq!(given(&mut intake, &limits, &bytes, step).unwrap(), whole);
+    }
+}
+
+#[test]
+fn nothing_comes_between_the_frames_of_a_block() {
+    for other in [frame(0x6, 0, 0, &[0; 8]), frame(CONTINUATION, END_HEADERS, 3, &[0x82]), get(3, WHOLE, &[])] {
+        let (mut intake, limits) = begun();
+        let bytes = [get(1, END_STREAM, &[]), other].concat();
+        assert_eq!(given(&mut intake, &limits, &bytes, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+    }
+    let (mut intake, limits) = begun();
+    let alone = frame(CONTINUATION, END_HEADERS, 1, &[0x82]);
+    assert_eq!(given(&mut intake, &limits, &alone, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+}
+
+#[test]
+fn what_ends_the_connection_says_why() {
+    let size = Reason::FRAME_SIZE_ERROR;
+    for (what, bytes, reason) in [
+        ("a short PRIORITY", frame(PRIORITY_FRAME, 0, 1, &[0; 4]), size),
+        ("a long RST_STREAM", frame(RST_STREAM, 0, 1, &[0; 5]), size),
+        ("SETTINGS and a half", frame(SETTINGS, 0, 0, &[0; 9]), size),
+        ("SETTINGS acknowledged with some", frame(SETTINGS, ACK, 0, &[0; 6]), size),
+        ("a short PING", frame(PING, 0, 0, &[0; 7]), size),
+        ("a short WINDOW_UPDATE", frame(WINDOW_UPDATE, 0, 0, &[0; 3]), size),
+        ("a window too wide", frame(SETTINGS, 0, 0, &[0, 4, 0x80, 0, 0, 0]), Reason::FLOW_CONTROL_ERROR),
+        ("a block of nonsense", get(1, WHOLE, &[0x80]), Reason::COMPRESSION_ERROR),
+    ] {
+        for step in [1, 1000] {
+            let (mut intake, limits) = begun();
+            assert_eq!(given(&mut intake, &limits, &bytes, step), Err(Fault::Error(reason)), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_reset_for_what_its_peer_sends_after_the_end() {
+    let (mut intake, limits) = begun();
+    let request = get(1, WHOLE, &[]);
+    let bytes = [request.clone(), frame(DATA, 0, 1, b"more")].concat();
+    let closed = &[0, 0, 0, 5];
+    assert_eq!(given(&mut intake, &limits, &bytes, 3).unwrap(), [request, frame(RST_STREAM, 0, 1, closed)].concat());
+    let said = [frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]), frame(RST_STREAM, 0, 1, closed)].concat();
+    assert_eq!(intake.say(), said);
+}
+
+#[test]
+fn data_for_a_stream_that_never_was_is_left_to_the_library() {
+    let (mut intake, limits) = begun();
+    let bytes = [get(1, WHOLE, &[]), frame(DATA, 0, 3, b"x"), frame(WINDOW_UPDATE, 0, 0, &[0; 4])].concat();
+    assert_eq!(given(&mut intake, &limits, &bytes, 1000).unwrap(), bytes);
+}
+
+/// The library as it judges: what it is told of a flawed block is malformed, and the table is as it would have been.
+#[test]
+fn a_flawed_block_leaves_the_table_as_it_would_be() {
+    let flaws = [
+        literal(0x40, b"x-bad", b"a\r\nb"),
+        literal(0x40, b"X-Upper", b"value"),
+        literal(0x40, b":unknown", b"value"),
+        literal(0x40, b"", b"value"),
+        literal(0x40, b":path", b"/#fragment"),
+        literal(0x40, b":method", b"GET /"),
+        literal(0x40, b":status", b"2000"),
+        literal(0, b"x-bad", b"\0"),
+    ];
+    for flaw in flaws {
+        let (mut intake, limits) = begun();
+        let good = literal(0x40, b"x-good", b"1");
+        let bad = given(&mut intake, &limits, &get(1, WHOLE, &[good.clone(), flaw.clone()].concat()), 1000).unwrap();
+        assert!(bad.ends_with(b"connection\x01x"), "{flaw:?}");
+        let mut other = Follower::default();
+        let seen = other.follow(&bad[FRAME_HEADER_BYTES..], &mut Vec::new()).unwrap();
+        assert!(!seen.flawed, "{flaw:?}");
+        assert_eq!(other.lengths(), intake.follower.lengths(), "{flaw:?}");
+        // The good entry can be named again; the flawed one cannot.
+        let after = if flaw[0] == 0x40 { 0xbf } else { 0xbe };
+        let named = get(3, WHOLE, &[after]);
+        assert_eq!(given(&mut intake, &limits, &named, 1000).unwrap(), named, "{flaw:?}");
+        if flaw[0] == 0x40 {
+            let named = given(&mut intake, &limits, &get(5, WHOLE, &[0xbe]), 1000).unwrap();
+            assert!(named.ends_with(b"connection\x01x"), "{flaw:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_is_resized_and_overflows_is_followed() {
+    let mut follower = Follower::default();
+    let mut scratch = Vec::new();
+    let long = literal(0x40, b"x-long", &[b'v'; 100]);
+    for _ in 0..100 {
+        follower.follow(&long, &mut scratch).unwrap();
+    }
+    assert_eq!(follower.lengths().len(), 4096 / 138);
+    // To 300 bytes, and then to none.
+    follower.follow(&[0x3f, 0x8d, 0x02], &mut scratch).unwrap();
+    assert_eq!(follower.lengths().len(), 2);
+    follower.follow(&[0x20, 0x82], &mut scratch).unwrap();
+    assert!(follower.lengths().is_empty());
+    for wrong in [
+        &[0xbe][..],
+        &[0x80],
+        &[0x82, 0x20],
+        &[0x3f, 0xe2, 0x1f],
+        &[0x40, 0x05, b'x'],
+        &[0xff, 0x80, 0x80, 0x80, 0x80, 0x01],
+    ] {
+        assert!(follower.follow(wrong, &mut scratch).is_err(), "{wrong:x?}");
+    }
+}
+
+#[test]
+fn trailers_with_pseudo_header_fields_are_flawed() {
+    let (mut intake, limits) = begun();
+    given(&mut intake, &limits, &get(1, END_HEADERS, &[]), 1000).unwrap();
+    let trailers = frame(HEADERS, WHOLE, 1, &literal(0, b":path", b"/admin"));
+    assert!(given(&mut intake, &limits, &trailers, 1000).unwrap().ends_with(b"connection\x01x"));
+}
+
+#[test]
+fn frames_without_data_are_dropped_and_their_window_given_back() {
+    let (mut intake, limits) = begun();
+    let request = get(1, END_HEADERS, &[]);
+    let end = frame(DATA, END_STREAM, 1, &[]);
+    let bytes = [request.clone(), frame(DATA, 0, 1, &[]), frame(DATA, PADDED, 1, &[2, 0, 0]), end.clone()].concat();
+    assert_eq!(given(&mut intake, &limits, &bytes, 4).unwrap(), [request, end].concat());
+    let count = &[0, 0, 0, 3];
+    assert_eq!(intake.say(), [frame(WINDOW_UPDATE, 0, 0, count), frame(WINDOW_UPDATE, 0, 1, count)].concat());
+}
+
+/// Whatever a peer sends: nothing panics, and what is held is bounded.
+#[test]
+fn noise_is_borne() {
+    for seed in 0..300 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut intake, limits) = begun();
+        for _ in 0..200 {
+            let kind = random.u8(0..11);
+            let payload: Vec<u8> = (0..random.usize(0..40)).map(|_| random.u8(..)).collect();
+            let bytes = frame(kind, random.u8(..), random.u32(0..8), &payload);
+            if given(&mut intake, &limits, &bytes, random.usize(1..20)).is_err() {
+                break;
+            }
+        }
+        assert!(intake.held.len() < 100 && intake.ready().is_empty(), "seed {seed}");
+    }
+}
+
+/// The library is asked: what it gets in place of flawed blocks keeps its connection, whatever refers to whatever.
+#[test]
+fn no_header_block_that_can_be_followed_ends_the_connection() {
+    const NAMES: &[&[u8]] = &[
+        b"x-a",
+        b"x-b",
+        b"cookie",
+        b"X-Upper",
+        b"",
+        b":path",
+        b":method",
+        b":status",
+        b":scheme",
+        b":authority",
+        b":what",
+        b"connection",
+        b"content-length",
+        b"te",
+        b"host",
+        b"x y",
+    ];
+    const VALUES: &[&[u8]] =
+        &[b"", b"1", b"GET", b"/", b"/#x", b"200", b"20", b"a\r\nb", b"\0", b"\xff\xfe", b"https", b"a b", b"trailers"];
+    for seed in 0..2_000 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut texts = Vec::new();
+        for _ in 0..random.usize(1..12) {
+            let mut block = if random.bool() { vec![0x82, 0x84, 0x86] } else { Vec::new() };
+            if random.u8(..8) == 0 {
+                block.insert(0, 0x20 + random.u8(..31));
+            }
+            for _ in 0..random.usize(..8) {
+                let (name, value) = (NAMES[random.usize(..NAMES.len())], VALUES[random.usize(..VALUES.len())]);
+                match random.u8(..4) {
+                    0 => block.push(0x80 | random.u8(1..68)),
+                    1 => block.extend([&[0x40 | random.u8(1..62), value.len() as u8], value].concat()),
+                    _ => block.extend(literal(if random.bool() { 0x40 } else { 0 }, name, value)),
+                }
+            }
+            texts.push(block);
+        }
+        let blocks: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
+        fuzz::check(&blocks);
+    }
+}

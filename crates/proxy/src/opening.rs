@@ -1,0 +1,224 @@
+//! What a process opens before it has a thread: listening sockets, its own or those that it was given, the admin address, the
+//! upgrade socket, the access log. Then it gives up its privileges.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use propylon_config::{Admin, AdminBind, Config};
+use propylon_sys::{Account, ListenOptions};
+
+use crate::access_log::Writer;
+use crate::admin::AdminSocket;
+use crate::engine::worker_count;
+use crate::health::PROBES_AT_ONCE_MAX;
+use crate::sockets::{self, BindError, Bound, Inherited, bind_advice};
+use crate::upgrade::Failure;
+use crate::upgrade::takeover::{Heirloom, Takeover};
+
+/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
+const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
+/// How long somebody at the upgrade socket may take to be there.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the engine could not start.
+#[derive(Debug)]
+pub enum StartError {
+    Bind(BindError),
+    /// Another process answers at the upgrade socket.
+    Served(PathBuf),
+    /// The service manager's sockets that the configuration has no address for, or what is wrong with them.
+    Activation(String),
+    UpgradeSocket {
+        path: PathBuf,
+        error: io::Error,
+    },
+    /// The process that serves goes on.
+    Upgrade(Failure),
+    AdminBind {
+        address: String,
+        error: io::Error,
+    },
+    AccessLog(io::Error),
+    Privileges(propylon_sys::PrivilegesError),
+    Threads(io::Error),
+    /// By a signal, before it was ready.
+    Stopped,
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Served(path) => {
+                let path = path.display();
+                write!(
+                    f,
+                    "another process serves and answers at {path}; take over from it with run --upgrade, or stop it first"
+                )
+            }
+            StartError::Activation(what) => write!(f, "{what}"),
+            StartError::UpgradeSocket { path, error } => {
+                write!(f, "process.upgrade_socket {}: {error}; check its folder's permissions", path.display())
+            }
+            StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
+            StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
+            StartError::AdminBind { address, error } => {
+                write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
+            }
+            StartError::AccessLog(error) => {
+                write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
+            }
+            StartError::Privileges(error) => write!(f, "{error}"),
+            StartError::Stopped => f.write_str("stopped before it was ready"),
+            StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
+        }
+    }
+}
+
+/// What the configuration asks for of the system.
+pub struct Opened {
+    pub bound: Vec<Bound>,
+    pub admin: Option<AdminSocket>,
+    pub upgrade: Option<OwnedFd>,
+    pub log: Writer,
+    /// What was used of what another process has given, by its place there.
+    pub adopted: Vec<usize>,
+    /// Client connections at once, of each worker.
+    pub connections_max: usize,
+}
+
+/// Opens everything. With a process that serves until this one is ready, what it has given is used where it fits.
+pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Opened, StartError> {
+    let files = propylon_sys::raise_files_limit();
+    let workers = worker_count(config);
+    let mut inherited = match &mut takeover {
+        Some(takeover) => std::mem::take(&mut takeover.estate.sockets),
+        None => {
+            refuse_second(config)?;
+            activated()?
+        }
+    };
+    let mut adopted: Vec<usize> = inherited.iter().map(|each| each.place).collect();
+    let bound = sockets::bind_first(config, workers, &mut inherited);
+    let bound = bound.map_err(|mut errors| StartError::Bind(errors.remove(0)))?;
+    match takeover {
+        // The other process takes what is in their queues, and closes them.
+        Some(_) => adopted.retain(|place| !inherited.iter().any(|left| left.place == *place)),
+        None => refuse_unmatched(&inherited)?,
+    }
+    sockets::announce(config, &bound, &[]);
+    let (admin_given, upgrade_given) = match &mut takeover {
+        Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
+        None => (None, None),
+    };
+    let admin = config.admin.as_ref().map(|admin| open_admin(admin, admin_given, &mut adopted)).transpose()?;
+    let upgrade = open_upgrade_socket(config, upgrade_given, &mut adopted)?;
+    let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
+    if let Some(user) = &config.process.user {
+        let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
+        log::info!("running as {account:?}");
+    }
+    // A request needs a file on each side; a client that is idle needs one.
+    let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
+    let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
+    Ok(Opened { bound, admin, upgrade, log, adopted, connections_max })
+}
+
+/// A start by mistake would otherwise be told of an address that is taken, and not by whom.
+fn refuse_second(config: &Config) -> Result<(), StartError> {
+    let Some(socket) = &config.process.upgrade_socket else { return Ok(()) };
+    match propylon_sys::connect_messages(&socket.path, LOOK_PATIENCE) {
+        Ok(_) => Err(StartError::Served(socket.path.clone())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// What a service manager has opened.
+fn activated() -> Result<Vec<Inherited>, StartError> {
+    let files = propylon_sys::take_activated()
+        .map_err(|error| StartError::Activation(format!("the service manager's sockets cannot be used: {error}")))?;
+    let mut all: Vec<Inherited> = Vec::new();
+    for file in files {
+        let name = format!("socket \"{}\" of the service manager", file.name);
+        let listener = propylon_sys::tcp_listener(file.file).and_then(|socket| Ok((socket.local_addr()?, socket)));
+        let (address, socket) = listener.map_err(|_| {
+            StartError::Activation(format!("{name} is no listening TCP socket; remove it from the unit"))
+        })?;
+        // Several for one address are as many workers' worth.
+        match all.iter_mut().find(|known| known.address == address) {
+            Some(known) => known.sockets.push(socket),
+            None => {
+                all.push(Inherited { place: all.len(), wish: None, address, sockets: vec![socket], name });
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = left.iter().map(|each| format!("{} at {}", each.name, each.address)).collect();
+    let what = format!(
+        "no listener has the address of {}; add it to a listener's bind, or remove it from the unit",
+        names.join(", ")
+    );
+    Err(StartError::Activation(what))
+}
+
+/// The other process's, if it is for the same address.
+fn open_admin(
+    admin: &Admin,
+    given: Option<Heirloom<String>>,
+    adopted: &mut Vec<usize>,
+) -> Result<AdminSocket, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
+    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else { return bind_admin(admin) };
+    adopted.push(given.place);
+    match &admin.bind {
+        AdminBind::Tcp(_) => {
+            let socket = propylon_sys::tcp_listener(given.socket).map_err(fail)?;
+            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+            Ok(AdminSocket::Tcp(socket))
+        }
+        AdminBind::Unix(_) => {
+            let socket = propylon_sys::unix_listener(given.socket).map_err(fail)?;
+            log::info!("admin at {}", admin.bind);
+            Ok(AdminSocket::Unix(socket))
+        }
+    }
+}
+
+fn open_upgrade_socket(
+    config: &Config,
+    given: Option<Heirloom<PathBuf>>,
+    adopted: &mut Vec<usize>,
+) -> Result<Option<OwnedFd>, StartError> {
+    let Some(wanted) = &config.process.upgrade_socket else { return Ok(None) };
+    if let Some(given) = given.filter(|given| given.at == wanted.path) {
+        adopted.push(given.place);
+        return Ok(Some(given.socket));
+    }
+    let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
+    let made = propylon_sys::listen_messages(&wanted.path, owner.as_ref());
+    made.map(Some).map_err(|error| StartError::UpgradeSocket { path: wanted.path.clone(), error })
+}
+
+fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
+    let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
+    match &admin.bind {
+        AdminBind::Tcp(address) => {
+            let socket = propylon_sys::listen(*address, ListenOptions::default()).map_err(fail)?;
+            log::info!("admin at http://{}", socket.local_addr().map_err(fail)?);
+            Ok(AdminSocket::Tcp(socket))
+        }
+        AdminBind::Unix(path) => {
+            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
+            log::info!("admin at {}", admin.bind);
+            Ok(AdminSocket::Unix(socket))
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Series of what is known of a server's health: written by the main thread.
+
+use std::sync::OnceLock;
+
+use propylon_metrics::{Counter, Gauge, Registry};
+
+use crate::health::RESULTS;
+
+pub struct ServerHealthMetrics {
+    pub up: Gauge,
+    pub changes: Counter,
+    pub ejections: Counter,
+    pub addresses: Gauge,
+    pub lookup_failures: Counter,
+    /// In the order of `health::RESULTS`. From the first configuration on that has the server probed.
+    pub probes: OnceLock<Vec<Counter>>,
+}
+
+pub fn server_health_metrics(r: &mut Registry, by: &[(&str, &str); 2]) -> ServerHealthMetrics {
+    ServerHealthMetrics {
+        probes: OnceLock::new(),
+        up: r.gauge(
+            "propylon_server_up",
+            "1 while requests may go to a server; 0 while it is down, ejected or drained.",
+            by,
+        ),
+        changes: r.counter("propylon_server_state_changes_total", "Changes of a server's state.", by),
+        ejections: r.counter("propylon_server_ejections_total", "Times that a server was ejected for its answers.", by),
+        addresses: r.gauge("propylon_server_addresses", "Addresses that new connections to a server take in turn.", by),
+        lookup_failures: r.counter(
+            "propylon_server_lookup_failures_total",
+            "Lookups of a server's name that failed; it keeps the addresses it had.",
+            by,
+        ),
+    }
+}
+
+/// Of a server that is probed.
+pub fn probe_metrics(r: &mut Registry, backend: &str, server: &str) -> Vec<Counter> {
+    let mut probes = |result: &str| {
+        let help = "Health checks that have ended, by what they found.";
+        let by = [("backend", backend), ("server", server), ("result", result)];
+        r.counter("propylon_health_checks_total", help, &by)
+    };
+    RESULTS.iter().map(|result| probes(result)).collect()
+}

@@ -1,0 +1,257 @@
+//! What is written down of a request and of its attempts, by the semantic conventions for HTTP spans (stable since 1.23).
+//!
+//! Queries are not written down anywhere: what is in them is nobody's business but the server's.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use propylon_config::{BackendId, PathPattern, Route, ServerAddress};
+
+use super::context::Context;
+use super::span::{Attribute, Kind, Span, Value};
+use super::{Recording, Trace};
+use crate::client_side::ClientSide;
+use crate::core::Core;
+use crate::exchange::Request;
+use crate::http1::{HOST_BYTES_MAX, Method, RequestHead, Version};
+use crate::snapshot::CoreSnapshot;
+
+/// Names that are not those of a standard.
+const METHOD_OTHER: &str = "_OTHER";
+/// What went wrong where nothing more is known.
+const ERROR_OTHER: &str = "_OTHER";
+
+/// How an attempt went.
+pub struct Went {
+    /// None where there was no connection.
+    pub connection: Option<Reached>,
+    /// Why there was no whole response.
+    pub fault: Option<&'static str>,
+    pub reused: bool,
+}
+
+/// What an attempt was made on.
+#[derive(Clone, Copy)]
+pub struct Reached {
+    pub peer: SocketAddr,
+    pub is_http2: bool,
+}
+
+/// An attempt at a server has ended.
+pub fn end_attempt(request: &mut Request, snapshot: &CoreSnapshot, backend: BackendId, went: &Went) {
+    let Trace::Recorded(recording) = &mut request.trace else { return };
+    let Some(attempt) = recording.attempt.take() else { return };
+    let note = &request.note;
+    let config = &snapshot.shared.config.backends[backend.0];
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let mut attributes = Vec::with_capacity(12);
+    let method = write_method(&request.head, &request.text, &mut attributes);
+    let server = note.server.and_then(|server| config.servers.get(server));
+    if let Some(server) = server {
+        write_server(&server.address, went.connection, &mut attributes);
+    }
+    let host = match request.head.host.bytes(&request.text) {
+        [] => note.server.map_or("", |server| snapshot.shared.servers[backend.0][server].label.as_str()).as_bytes(),
+        host => host,
+    };
+    let url = [scheme.as_bytes(), b"://", host, request.head.path(&request.text)].concat();
+    attributes.push(("url.full", Value::of(&url)));
+    if let Some(reached) = went.connection {
+        attributes.push(("network.peer.address", Value::Text(reached.peer.ip().to_canonical().to_string())));
+        attributes.push(("network.peer.port", Value::Number(reached.peer.port().into())));
+        let version = if reached.is_http2 { "2" } else { "1.1" };
+        attributes.push(("network.protocol.version", Value::Word(version)));
+        attributes.push(("propylon.connection.reused", Value::Is(went.reused)));
+    }
+    if note.attempts > 1 {
+        attributes.push(("http.request.resend_count", Value::Number(i64::from(note.attempts) - 1)));
+    }
+    attributes.push(("propylon.backend", Value::Text(config.name.clone())));
+    let status = request.response.status;
+    // Before its last head a response has no status, or that of an interim one.
+    let status =
+        (status >= 200 || status == 101).then_some(status).filter(|_| went.fault.is_none() || note.status != 0);
+    let failed = write_result(status, went.fault, 400, &mut attributes);
+    let parent = Some(recording.context.span);
+    let context = Context { span: attempt.span, ..recording.context };
+    let started = recording.began.wall + attempt.began.saturating_duration_since(recording.began.steady);
+    recording.spans.push(Span {
+        context,
+        parent,
+        parent_is_remote: false,
+        kind: Kind::Client,
+        state: recording.state.clone(),
+        name: method.to_owned(),
+        started,
+        lasted: attempt.began.elapsed(),
+        attributes,
+        failed,
+    });
+}
+
+/// A request has ended: all its spans go to the exporter.
+pub fn finish(client: &ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot, handshake_us: Option<u64>) {
+    let Trace::Recorded(recording) = &mut request.trace else { return };
+    let attempts = std::mem::take(&mut recording.spans);
+    let core: &Core = client.core();
+    let mut tracer = core.tracer.borrow_mut();
+    let Some(tracer) = tracer.as_mut() else { return };
+    let Trace::Recorded(recording) = &request.trace else { return };
+    let span = span(client, request, recording, snapshot, handshake_us);
+    core.metrics.add(core.telemetry.traces.spans_client, attempts.len() as u64);
+    core.metrics.increment(core.telemetry.traces.spans_server);
+    tracer.record(attempts.into_iter().chain([span]));
+}
+
+fn span(
+    client: &ClientSide<'_>,
+    request: &Request,
+    recording: &Recording,
+    snapshot: &CoreSnapshot,
+    handshake_us: Option<u64>,
+) -> Span {
+    let (head, text, note) = (&request.head, &request.text[..], &request.note);
+    let mut attributes = Vec::with_capacity(20);
+    let method = write_method(head, text, &mut attributes);
+    let mut name = method.to_owned();
+    let mut scratch = [0; HOST_BYTES_MAX];
+    let host = head.host_name(text, &mut scratch);
+    if let Some(route) = snapshot.route(client.listener(), host, head.path(text)) {
+        let route = template(route);
+        name = format!("{method} {route}");
+        attributes.push(("http.route", Value::Text(route)));
+    }
+    write_client(client, head, text, host, &mut attributes);
+    if let Some(agent) = head.fields.value(text, "user-agent") {
+        attributes.push(("user_agent.original", Value::of(agent)));
+    }
+    attributes.push(("propylon.listener", Value::Text(snapshot.listener(client.listener()).name.clone())));
+    if let Some(facts) = client.facts() {
+        let version = facts.version.name();
+        attributes.push(("tls.protocol.version", Value::Word(version.strip_prefix("TLSv").unwrap_or(version))));
+        attributes.push(("tls.cipher", Value::Word(facts.suite.name())));
+        attributes.push(("tls.resumed", Value::Is(facts.resumed)));
+    }
+    if let Some(micros) = handshake_us {
+        attributes.push(("propylon.tls.handshake_us", Value::Number(micros as i64)));
+    }
+    if let Some(micros) = note.queue_us {
+        attributes.push(("propylon.queue_us", Value::Number(micros as i64)));
+    }
+    let status = (note.status != 0).then_some(note.status);
+    // A response that was broken off is a failure, whatever its head has said; what a client did wrong is none of ours.
+    let failed = write_result(status, note.fault, 500, &mut attributes);
+    Span {
+        context: recording.context,
+        parent: recording.parent,
+        parent_is_remote: recording.parent.is_some(),
+        kind: Kind::Server,
+        state: recording.state.clone(),
+        name,
+        started: recording.began.wall,
+        lasted: Instant::now().saturating_duration_since(recording.began.steady),
+        attributes,
+        failed,
+    }
+}
+
+/// What a span's name begins with: `HTTP` for methods that are not known, of which there can be any number.
+fn write_method(head: &RequestHead, text: &[u8], attributes: &mut Vec<Attribute>) -> &'static str {
+    if head.method == Method::Other {
+        attributes.push(("http.request.method", Value::Word(METHOD_OTHER)));
+        attributes.push(("http.request.method_original", Value::of(head.method_text.bytes(text))));
+        return "HTTP";
+    }
+    attributes.push(("http.request.method", Value::Word(head.method.label())));
+    head.method.label()
+}
+
+/// A route's path, with a star for what its prefix leaves open.
+fn template(route: &Route) -> String {
+    match &route.path {
+        PathPattern::Exact(path) => path.clone(),
+        PathPattern::Prefix(prefix) if prefix.ends_with('/') => format!("{prefix}*"),
+        PathPattern::Prefix(prefix) => format!("{prefix}/*"),
+    }
+}
+
+fn write_client(client: &ClientSide<'_>, head: &RequestHead, text: &[u8], host: &str, attributes: &mut Vec<Attribute>) {
+    let (scheme, port) = if client.is_tls() { ("https", 443) } else { ("http", 80) };
+    attributes.push(("url.scheme", Value::Word(scheme)));
+    attributes.push(("url.path", Value::of(head.path(text))));
+    if !host.is_empty() {
+        let authority = head.host.bytes(text);
+        let written = authority.iter().rposition(|byte| *byte == b':').map(|at| &authority[at + 1..]);
+        let written = written.and_then(|port| std::str::from_utf8(port).ok()?.parse::<u16>().ok());
+        attributes.push(("server.address", Value::Text(host.trim_matches(['[', ']']).to_owned())));
+        attributes.push(("server.port", Value::Number(written.unwrap_or(port).into())));
+    }
+    let version = match head.version {
+        Version::Http10 => "1.0",
+        Version::Http11 => "1.1",
+        Version::Http2 => "2",
+    };
+    attributes.push(("network.protocol.version", Value::Word(version)));
+    let peer = client.peer();
+    attributes.push(("client.address", Value::Text(peer.ip().to_canonical().to_string())));
+    attributes.push(("client.port", Value::Number(peer.port().into())));
+}
+
+fn write_server(address: &ServerAddress, reached: Option<Reached>, attributes: &mut Vec<Attribute>) {
+    let (host, port) = match address {
+        ServerAddress::Ip(address) => (address.ip().to_canonical().to_string(), Some(address.port())),
+        ServerAddress::Name { host, port } => (host.clone(), Some(*port)),
+        ServerAddress::Srv { name } => (name.clone(), reached.map(|reached| reached.peer.port())),
+    };
+    attributes.push(("server.address", Value::Text(host)));
+    if let Some(port) = port {
+        attributes.push(("server.port", Value::Number(port.into())));
+    }
+}
+
+/// The status and the type of the error, if there was one; true if the span has failed. Statuses from `failing` on are errors.
+fn write_result(
+    status: Option<u16>,
+    fault: Option<&'static str>,
+    failing: u16,
+    attributes: &mut Vec<Attribute>,
+) -> bool {
+    if let Some(status) = status {
+        attributes.push(("http.response.status_code", Value::Number(status.into())));
+    }
+    let error = match (status, fault) {
+        // Refused by a rule, and answered: what it says is in the status.
+        (Some(status), Some(_)) if (400..failing).contains(&status) => return false,
+        (_, Some(fault)) => Value::Word(fault),
+        (Some(status), None) if status >= failing => Value::Text(status.to_string()),
+        (Some(_), None) => return false,
+        (None, None) => Value::Word(ERROR_OTHER),
+    };
+    attributes.push(("error.type", error));
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(status: Option<u16>, fault: Option<&'static str>, failing: u16) -> (bool, Option<Value>) {
+        let mut attributes = Vec::new();
+        let failed = write_result(status, fault, failing, &mut attributes);
+        (failed, attributes.into_iter().find(|(key, _)| *key == "error.type").map(|(_, value)| value))
+    }
+
+    #[test]
+    fn clients_errors_are_no_failures_of_the_server_span_and_all_errors_are_of_an_attempt() {
+        let text = |status: &str| Some(Value::Text(status.into()));
+        assert_eq!(result(Some(200), None, 500), (false, None));
+        assert_eq!(result(Some(404), None, 500), (false, None));
+        assert_eq!(result(Some(404), Some("no-route"), 500), (false, None));
+        assert_eq!(result(Some(404), None, 400), (true, text("404")));
+        assert_eq!(result(Some(503), None, 500), (true, text("503")));
+        assert_eq!(result(Some(502), Some("connect-refused"), 500), (true, Some(Value::Word("connect-refused"))));
+        assert_eq!(result(Some(200), Some("body-cut-short"), 500), (true, Some(Value::Word("body-cut-short"))));
+        assert_eq!(result(None, Some("client-reset"), 500), (true, Some(Value::Word("client-reset"))));
+        assert_eq!(result(None, None, 500), (true, Some(Value::Word(ERROR_OTHER))));
+    }
+}

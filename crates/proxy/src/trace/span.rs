@@ -1,0 +1,182 @@
+//! A span as a core writes it down, and a batch of them as OTLP has it.
+
+use std::time::{Duration, SystemTime};
+
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyKind;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1 as proto;
+use prost::Message;
+
+use super::context::{Context, SpanId};
+
+/// Of what a client sends no attribute keeps more.
+pub const ATTRIBUTE_BYTES_MAX: usize = 1024;
+/// A longer `tracestate` goes on to servers, but is not written down.
+pub const STATE_BYTES_MAX: usize = 512;
+/// What the attributes' names mean.
+const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.37.0";
+
+/// What is known of a request, or of an attempt at a server, when it has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    pub context: Context,
+    /// None where the trace begins.
+    pub parent: Option<SpanId>,
+    /// The parent is a client's.
+    pub parent_is_remote: bool,
+    pub kind: Kind,
+    /// As the client sent it.
+    pub state: Option<Box<str>>,
+    pub name: String,
+    pub started: SystemTime,
+    pub lasted: Duration,
+    pub attributes: Vec<Attribute>,
+    pub failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A client's request.
+    Server,
+    /// One attempt at a server.
+    Client,
+}
+
+pub type Attribute = (&'static str, Value);
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Text(String),
+    Word(&'static str),
+    Number(i64),
+    Is(bool),
+}
+
+impl Value {
+    /// What a client sent, cut to a length.
+    pub fn of(bytes: &[u8]) -> Value {
+        let cut = &bytes[..bytes.len().min(ATTRIBUTE_BYTES_MAX)];
+        // A character that was cut through is left out whole.
+        let whole = match std::str::from_utf8(cut) {
+            Err(error) if error.error_len().is_none() => &cut[..error.valid_up_to()],
+            _ => cut,
+        };
+        let mut text = String::from_utf8_lossy(whole).into_owned();
+        // What is no text takes more room in its replacement.
+        let mut end = text.len().min(ATTRIBUTE_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        Value::Text(text)
+    }
+}
+
+/// A batch, ready to be sent. `resource` is what the process says of itself.
+pub fn encode(spans: Vec<Span>, resource: &[(String, String)]) -> Vec<u8> {
+    let text = |(key, value): &(String, String)| attribute(key, AnyKind::StringValue(value.clone()));
+    let scope = InstrumentationScope {
+        name: "propylon".into(),
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..InstrumentationScope::default()
+    };
+    let scope_spans = proto::ScopeSpans {
+        scope: Some(scope),
+        spans: spans.into_iter().map(span).collect(),
+        schema_url: SCHEMA_URL.into(),
+    };
+    let resource = Resource { attributes: resource.iter().map(text).collect(), ..Resource::default() };
+    let resource_spans = proto::ResourceSpans {
+        resource: Some(resource),
+        scope_spans: vec![scope_spans],
+        schema_url: SCHEMA_URL.into(),
+    };
+    ExportTraceServiceRequest { resource_spans: vec![resource_spans] }.encode_to_vec()
+}
+
+fn span(span: Span) -> proto::Span {
+    let is_remote = if span.parent_is_remote { proto::SpanFlags::ContextIsRemoteMask as u32 } else { 0 };
+    let flags = u32::from(span.context.flags()) | proto::SpanFlags::ContextHasIsRemoteMask as u32 | is_remote;
+    let started = span.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let kind = match span.kind {
+        Kind::Server => proto::span::SpanKind::Server,
+        Kind::Client => proto::span::SpanKind::Client,
+    };
+    let code = if span.failed { proto::status::StatusCode::Error } else { proto::status::StatusCode::Unset };
+    let attributes = span.attributes.into_iter().map(|(key, value)| attribute(key, any(value)));
+    proto::Span {
+        trace_id: span.context.trace.bytes().to_vec(),
+        span_id: span.context.span.bytes().to_vec(),
+        trace_state: span.state.map(String::from).unwrap_or_default(),
+        parent_span_id: span.parent.map(|parent| parent.bytes().to_vec()).unwrap_or_default(),
+        flags,
+        name: span.name,
+        kind: kind.into(),
+        start_time_unix_nano: started,
+        end_time_unix_nano: started.saturating_add(span.lasted.as_nanos() as u64),
+        attributes: attributes.collect(),
+        status: Some(proto::Status { code: code.into(), ..proto::Status::default() }),
+        ..proto::Span::default()
+    }
+}
+
+fn any(value: Value) -> AnyKind {
+    match value {
+        Value::Text(text) => AnyKind::StringValue(text),
+        Value::Word(word) => AnyKind::StringValue(word.into()),
+        Value::Number(number) => AnyKind::IntValue(number),
+        Value::Is(is) => AnyKind::BoolValue(is),
+    }
+}
+
+fn attribute(key: &str, value: AnyKind) -> KeyValue {
+    KeyValue { key: key.into(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::context::parse_parent;
+    use super::*;
+
+    #[test]
+    fn a_batch_says_what_the_spans_say() {
+        let parent = parse_parent(b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").expect("a parent");
+        let written = Span {
+            context: parent.context,
+            parent: SpanId::new([7; 8]),
+            parent_is_remote: true,
+            kind: Kind::Server,
+            state: Some("a=b".into()),
+            name: "GET /x/*".into(),
+            started: SystemTime::UNIX_EPOCH + Duration::new(1_700_000_000, 5),
+            lasted: Duration::from_nanos(20),
+            attributes: vec![("a", Value::Number(-1)), ("b", Value::Is(true)), ("c", Value::Word("w"))],
+            failed: true,
+        };
+        let bytes = encode(vec![written], &[("service.name".into(), "edge".into())]);
+        let mut read = ExportTraceServiceRequest::decode(bytes.as_slice()).expect("what was encoded");
+        let mut resource = read.resource_spans.remove(0);
+        assert_eq!(resource.resource.expect("one").attributes[0].key, "service.name");
+        let span = resource.scope_spans.remove(0).spans.remove(0);
+        assert_eq!(span.trace_id, parent.context.trace.bytes());
+        assert_eq!((span.parent_span_id, span.trace_state.as_str()), (vec![7; 8], "a=b"));
+        assert_eq!((span.flags, span.kind, span.status.expect("one").code), (0x301, 2, 2));
+        let from = 1_700_000_000_000_000_005;
+        assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (from, from + 20));
+        assert_eq!(span.attributes.len(), 3);
+    }
+
+    #[test]
+    fn what_a_client_sends_is_cut_between_characters() {
+        let long = "é".repeat(ATTRIBUTE_BYTES_MAX);
+        for from in 0..3 {
+            let Value::Text(text) = Value::of(&long.as_bytes()[from..]) else { panic!("a text") };
+            assert!(text.len() <= ATTRIBUTE_BYTES_MAX && text.ends_with('é'), "{} bytes", text.len());
+        }
+        let Value::Text(text) = Value::of(&[0xff; 4 * ATTRIBUTE_BYTES_MAX]) else { panic!("a text") };
+        assert!((ATTRIBUTE_BYTES_MAX - 3..=ATTRIBUTE_BYTES_MAX).contains(&text.len()), "{} bytes", text.len());
+        assert_eq!(Value::of(b"a\xffb"), Value::Text("a\u{fffd}b".into()));
+    }
+}

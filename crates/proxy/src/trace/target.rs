@@ -1,0 +1,187 @@
+//! Where spans go, compiled: the collector, how it is trusted, what it is told beside them.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use propylon_config::{CollectorEndpoint, Config, Resolver, Tracing};
+use propylon_tls::{Finding, Severity, UpstreamProfile};
+
+use crate::admin::effective;
+use crate::snapshot::{Files, Snapshot};
+
+/// A file of header fields may be this long.
+const HEADERS_BYTES_MAX: u64 = 64 * 1024;
+/// Fields that requests to the collector have already.
+const RESERVED: &[&str] =
+    &["connection", "content-encoding", "content-length", "content-type", "host", "te", "transfer-encoding", "upgrade"];
+
+/// One `[tracing]`, with what its files hold.
+pub struct Target {
+    pub endpoint: CollectorEndpoint,
+    /// None: it is spoken to in plaintext.
+    pub tls: Option<UpstreamProfile>,
+    pub headers: HeaderMap,
+    /// What the process says of itself.
+    pub resource: Vec<(String, String)>,
+    pub timeout: Duration,
+    pub resolver: Resolver,
+}
+
+impl Target {
+    /// The findings beside it are warnings.
+    pub fn load(tracing: &Tracing, resolver: &Resolver) -> Result<(Target, Vec<Finding>), Vec<Finding>> {
+        let (tls, mut findings, mut failed) = match &tracing.tls {
+            None => (None, Vec::new(), false),
+            Some(tls) => {
+                let place = (&tracing.endpoint.address, tracing.at);
+                match UpstreamProfile::load_for(&[place], tls, &[b"http/1.1"]) {
+                    Ok((profile, warnings)) => (Some(profile), warnings, false),
+                    Err(errors) => (None, errors, true),
+                }
+            }
+        };
+        let mut headers = HeaderMap::new();
+        if let Some(file) = &tracing.headers {
+            match read_headers(&file.path) {
+                Ok(read) => headers = read,
+                Err((what, fix)) => {
+                    failed = true;
+                    let what = format!("{}: {what}", file.path.display());
+                    findings.push(Finding { severity: Severity::Error, at: file.at, path: "".into(), what, fix });
+                }
+            }
+        }
+        if failed {
+            return Err(findings);
+        }
+        let (endpoint, timeout) = (tracing.endpoint.clone(), tracing.timeout);
+        let (resource, resolver) = (resource(tracing), resolver.clone());
+        Ok((Target { endpoint, tls, headers, resource, timeout, resolver }, findings))
+    }
+
+    /// What follows an earlier snapshot's, or goes on. None where nothing is traced, or with a finding.
+    pub fn follow(
+        config: &Config,
+        earlier: Option<&Snapshot>,
+        files: Files,
+        findings: &mut Vec<Finding>,
+    ) -> Option<Arc<Target>> {
+        let tracing = config.tracing.as_ref()?;
+        let known = earlier.and_then(|earlier| Some((&earlier.config, earlier.collector.as_ref()?)));
+        let is_same = |known: &Config| {
+            known.tracing.as_ref().map(effective::tracing) == Some(effective::tracing(tracing))
+                && known.process.resolver == config.process.resolver
+        };
+        let known = known.filter(|(known, _)| is_same(known)).map(|(_, target)| target);
+        if let Some(target) = known.filter(|_| files == Files::AsTheyWere) {
+            return Some(Arc::clone(target));
+        }
+        match Target::load(tracing, &config.process.resolver) {
+            Err(errors) => {
+                findings.extend(errors);
+                None
+            }
+            Ok((target, warnings)) => {
+                findings.extend(warnings);
+                Some(match known {
+                    Some(known) if target.holds_the_same(known) => Arc::clone(known),
+                    _ => Arc::new(target),
+                })
+            }
+        }
+    }
+
+    /// Whether the files hold what they held; both are of the same `[tracing]`.
+    fn holds_the_same(&self, other: &Target) -> bool {
+        let tls = match (&self.tls, &other.tls) {
+            (Some(one), Some(other)) => one.same_as(other),
+            (one, other) => one.is_none() == other.is_none(),
+        };
+        tls && self.headers == other.headers
+    }
+}
+
+/// The process's own attributes; those of the configuration go before the ones that are found out.
+fn resource(tracing: &Tracing) -> Vec<(String, String)> {
+    let mut resource = vec![("service.name".to_string(), tracing.service_name.clone())];
+    resource.extend(tracing.attributes.iter().cloned());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    for (key, value) in [("service.version", env!("CARGO_PKG_VERSION")), ("host.name", host.trim())] {
+        if !value.is_empty() && resource.iter().all(|(known, _)| known != key) {
+            resource.push((key.into(), value.into()));
+        }
+    }
+    resource
+}
+
+/// A file of lines `Name: value`; empty lines and those that begin with `#` are passed over. What it holds is never told.
+fn read_headers(path: &Path) -> Result<HeaderMap, (String, String)> {
+    let unreadable = |error: std::io::Error| (error.to_string(), "check the path and its permissions".to_string());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(HEADERS_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > HEADERS_BYTES_MAX {
+        return Err(("the file is too long".into(), format!("use at most {HEADERS_BYTES_MAX} bytes")));
+    }
+    let mut headers = HeaderMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |what: &str| {
+            let fix = "write a field on each line, as in \"Authorization: Bearer ...\"".to_string();
+            (format!("line {} {what}", index + 1), fix)
+        };
+        let (name, value) = line.split_once(':').ok_or_else(|| wrong("has no colon"))?;
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| wrong("has no name of a field"))?;
+        if RESERVED.contains(&name.as_str()) {
+            return Err(wrong("has a field that is not yours to set"));
+        }
+        let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong("has a value that no field can have"))?;
+        value.set_sensitive(true);
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<HeaderMap, (String, String)> {
+        let path = std::env::temp_dir().join(format!("propylon-headers-{}-{}", std::process::id(), fastrand::u64(..)));
+        std::fs::write(&path, text).expect("a file");
+        let headers = read_headers(&path);
+        std::fs::remove_file(&path).expect("the file");
+        headers
+    }
+
+    #[test]
+    fn fields_are_read_line_by_line() {
+        let headers = read("# a token\n\nAuthorization: Bearer a:b \r\nx-tenant:7\n").expect("good lines");
+        assert_eq!(
+            (&headers["authorization"], &headers["x-tenant"]),
+            (&"Bearer a:b".parse().unwrap(), &"7".parse().unwrap())
+        );
+        assert!(headers.values().all(HeaderValue::is_sensitive));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_line_and_without_the_secret() {
+        for (text, expected) in [
+            ("a: b\nsecret", "line 2 has no colon"),
+            ("se cret: b", "line 1 has no name of a field"),
+            ("a: b\u{7}secret", "line 1 has a value that no field can have"),
+            ("\nHost: secret", "line 2 has a field that is not yours to set"),
+        ] {
+            let (what, fix) = read(text).expect_err(text);
+            assert_eq!(what, expected);
+            assert!(!fix.contains("secret"));
+        }
+        assert!(read(&"a: b\n".repeat(20_000)).expect_err("too much").0.contains("too long"));
+    }
+}

@@ -1,0 +1,295 @@
+//! The side of the process that begins: it asks for everything, makes itself ready with it, and takes over.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use propylon_crypto::TagKey;
+use propylon_sys::ProcessWatch;
+use propylon_tls::{Profile, Tickets};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::message::{Channel, Message, SecretKind, receive_now, send_now, word};
+use super::predecessors::Description;
+use super::{ANSWER_WAIT, END_WAIT, Failure, PREDECESSORS_MAX, PROTOCOL, READY_WAIT, SOCKETS_MAX};
+use crate::health::KnownServer;
+use crate::sockets::{Inherited, Wish};
+
+/// A conversation with the process that serves, up to the point where this one is ready.
+pub struct Takeover {
+    socket: OwnedFd,
+    watch: ProcessWatch,
+    pid: u32,
+    version: String,
+    pub estate: Estate,
+}
+
+/// What the other process has given.
+#[derive(Default)]
+pub struct Estate {
+    /// Of its configuration.
+    pub generation: u64,
+    /// That have led to it.
+    pub upgrades: u64,
+    /// Of its listeners; by their `place` the other process knows them.
+    pub sockets: Vec<Inherited>,
+    pub admin: Option<Heirloom<String>>,
+    pub upgrade: Option<Heirloom<PathBuf>>,
+    /// Processes that drain, with the conversations in which they tell of it.
+    pub predecessors: Vec<(Description, OwnedFd)>,
+    pub tickets: Option<Tickets>,
+    /// What it thinks of its servers.
+    pub health: Vec<KnownServer>,
+}
+
+/// A socket that is not a listener's, with where it is.
+pub struct Heirloom<T> {
+    pub place: usize,
+    pub at: T,
+    pub socket: OwnedFd,
+}
+
+impl Takeover {
+    /// Asks the process that answers at `path` for everything it has to give.
+    pub fn begin(path: &Path) -> Result<Takeover, Failure> {
+        let socket = propylon_sys::connect_messages(path, ANSWER_WAIT).map_err(|error| {
+            let what =
+                format!("nobody answers at {}: {error}; is it the process's process.upgrade_socket?", path.display());
+            Failure::new("start", what)
+        })?;
+        let said = json!({ "word": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION") });
+        send_now(&socket, &said).map_err(broken)?;
+        let Message::Word(offer) = next(&socket)? else { return Err(unexpected()) };
+        match offer["word"].as_str() {
+            Some("offer") => {}
+            Some("refused") => {
+                let reason = offer["reason"].as_str().unwrap_or("refused");
+                return Err(Failure::told(reason, text(&offer["what"])));
+            }
+            _ => return Err(unexpected()),
+        }
+        let pid = offer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).ok_or_else(unexpected)?;
+        let watch = ProcessWatch::of(pid)
+            .map_err(|error| Failure::new("protocol", format!("process {pid} cannot be watched: {error}")))?;
+        let estate = Estate {
+            generation: offer["generation"].as_u64().unwrap_or(0),
+            upgrades: offer["upgrades"].as_u64().unwrap_or(0),
+            ..Estate::default()
+        };
+        let mut takeover = Takeover { socket, watch, pid, version: text(&offer["version"]), estate };
+        takeover.receive_estate()?;
+        Ok(takeover)
+    }
+
+    fn receive_estate(&mut self) -> Result<(), Failure> {
+        let mut place = 0;
+        loop {
+            match next(&self.socket)? {
+                Message::Word(value) if value["word"] == "sockets" => {
+                    let files = self.receive_files(&value)?;
+                    self.estate.take(place, &value, files).map_err(|error| {
+                        Failure::new(
+                            "protocol",
+                            format!("a file that was handed over is not what it should be: {error}"),
+                        )
+                    })?;
+                    place += 1;
+                }
+                Message::Word(value) if value["word"] == "server" => {
+                    self.estate.health.extend(KnownServer::from_json(&value["server"]));
+                }
+                Message::Word(value) if value["word"] == "offered" => return Ok(()),
+                Message::Secret { kind: SecretKind::TicketKeys, bytes, .. } => {
+                    self.estate.tickets = Tickets::from_bytes(&bytes, SystemTime::now());
+                }
+                Message::Secret { kind: SecretKind::StickySecret, bytes, .. } => {
+                    if !TagKey::succeed_process(&bytes) {
+                        log::warn!("the secret for sticky cookies could not be taken over: clients choose anew");
+                    }
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+    }
+
+    fn receive_files(&self, value: &Value) -> Result<Vec<OwnedFd>, Failure> {
+        let count = value["count"].as_u64().map_or(0, |count| count as usize);
+        if count > SOCKETS_MAX {
+            return Err(unexpected());
+        }
+        let mut files = Vec::new();
+        while files.len() < count {
+            match next(&self.socket)? {
+                Message::Files(more) if !more.is_empty() => files.extend(more),
+                // A process that may have no more files gets none.
+                Message::Files(_) => {
+                    let what = "a file that was handed over did not arrive: raise the limit of open files (ulimit -n)";
+                    return Err(Failure::new("start", what));
+                }
+                _ => return Err(unexpected()),
+            }
+        }
+        Ok(files)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Tells the other process that it has to go on.
+    pub fn give_up(&self, failure: &Failure) {
+        // It sees that we are gone in any case.
+        let _ = send_now(&self.socket, &json!({ "word": "failed", "reason": failure.reason, "what": failure.what }));
+    }
+
+    /// Says that everything is ready, but for calling `begin`, and takes over. `adopted` are the places of what is used of
+    /// the estate. With an error the other process serves on, and this one must not.
+    pub async fn complete(
+        self,
+        adopted: &[usize],
+        profiles: &[Arc<Profile>],
+        begin: impl FnOnce(),
+    ) -> Result<Option<(Description, Channel)>, Failure> {
+        let Takeover { socket, watch, pid, version, .. } = self;
+        let channel = Channel::new(socket).map_err(broken)?;
+        let ready = async {
+            // The places alone; a thousand of them fit in a message.
+            for part in adopted.chunks(1000) {
+                channel.say(&json!({ "word": "adopted", "places": part })).await?;
+            }
+            channel.say(&word("ready")).await?;
+            await_go(&channel, profiles).await
+        };
+        let mut begin = Some(begin);
+        let ready = settle(timeout(READY_WAIT, ready).await);
+        let ready = ready.inspect(|()| begin.take().into_iter().for_each(|begin| begin()));
+        let done = match ready {
+            Ok(()) => settle(timeout(ANSWER_WAIT, serve(&channel)).await),
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(()) => Ok(Some((Description { pid, version, since: SystemTime::now() }, channel))),
+            // It crashed: nobody else serves, and what it had is here.
+            Err(_) if watch.has_ended(END_WAIT) => {
+                log::warn!("process {pid} has ended before it could hand over in order; this one serves in its place");
+                begin.take().into_iter().for_each(|begin| begin());
+                Ok(None)
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// Sessions come before the word.
+async fn await_go(channel: &Channel, profiles: &[Arc<Profile>]) -> io::Result<()> {
+    loop {
+        match channel.receive().await? {
+            Some(Message::Secret { kind: SecretKind::Sessions, name, bytes }) => {
+                let profile = profiles.iter().find(|profile| profile.name() == name);
+                profile.into_iter().for_each(|profile| {
+                    profile.take_over_sessions(&bytes);
+                });
+            }
+            Some(message) if message.word() == "go" => return Ok(()),
+            Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+async fn serve(channel: &Channel) -> io::Result<()> {
+    channel.say(&word("serving")).await?;
+    match channel.receive().await? {
+        Some(message) if message.word() == "draining" => Ok(()),
+        Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn settle(outcome: Result<io::Result<()>, tokio::time::error::Elapsed>) -> Result<(), Failure> {
+    match outcome {
+        Ok(done) => done.map_err(broken),
+        Err(_) => Err(Failure::new("timeout", "the process that serves did not answer in time")),
+    }
+}
+
+impl Estate {
+    fn take(&mut self, place: usize, value: &Value, files: Vec<OwnedFd>) -> io::Result<()> {
+        let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
+        let mut files = files;
+        let single = |files: &mut Vec<OwnedFd>| files.pop().ok_or_else(wrong);
+        match value["kind"].as_str() {
+            Some("listener") => {
+                let address = |key: &str| value[key].as_str()?.parse::<SocketAddr>().ok();
+                let listener = text(&value["listener"]);
+                let wanted = address("wanted").ok_or_else(wrong)?;
+                let address = address("address").ok_or_else(wrong)?;
+                let name = format!("listener \"{listener}\"");
+                let sockets = files.into_iter().map(propylon_sys::tcp_listener).collect::<io::Result<_>>()?;
+                self.sockets.push(Inherited { place, wish: Some(Wish { listener, wanted }), address, sockets, name });
+            }
+            Some("admin") => {
+                let (at, socket) = (text(&value["bind"]), single(&mut files)?);
+                self.admin = Some(Heirloom { place, at, socket });
+            }
+            Some("upgrade") => {
+                let socket = propylon_sys::message_listener(single(&mut files)?)?;
+                self.upgrade = Some(Heirloom { place, at: text(&value["path"]).into(), socket });
+            }
+            Some("predecessor") if self.predecessors.len() < PREDECESSORS_MAX => {
+                self.predecessors.push((Description::from_json(value), single(&mut files)?));
+            }
+            // Of a version that has more to give than this one knows of.
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Asks the process that answers at `path` to start its successor, and waits for what becomes of it: `Ok` is its number.
+pub fn ask_for_upgrade(path: &Path) -> Result<u64, Failure> {
+    let connected = propylon_sys::connect_messages(path, READY_WAIT + 2 * ANSWER_WAIT);
+    let socket =
+        connected.map_err(|error| Failure::new("start", format!("nobody answers at {}: {error}", path.display())))?;
+    send_now(&socket, &word("upgrade")).map_err(broken)?;
+    let Message::Word(value) = next(&socket)? else { return Err(unexpected()) };
+    match value["word"].as_str() {
+        Some("upgraded") => Ok(value["pid"].as_u64().unwrap_or(0)),
+        Some("refused" | "failed") => {
+            let reason = value["reason"].as_str().unwrap_or("protocol");
+            Err(Failure::told(reason, text(&value["what"])))
+        }
+        _ => Err(unexpected()),
+    }
+}
+
+fn next(socket: &OwnedFd) -> Result<Message, Failure> {
+    match receive_now(socket) {
+        Ok(Some(message)) => Ok(message),
+        Ok(None) => Err(Failure::new("ended", "the process that serves has ended the conversation; its log says why")),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(Failure::new("timeout", "the process that serves did not answer in time"))
+        }
+        Err(error) => Err(broken(error)),
+    }
+}
+
+fn broken(error: io::Error) -> Failure {
+    Failure::new("ended", format!("the conversation with the process that serves broke off: {error}"))
+}
+
+fn unexpected() -> Failure {
+    Failure::new("protocol", "the process that serves said what this version does not understand")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,168 @@
+//! What is good until a moment (certificates, revocation lists, OCSP responses), and when it is time to speak of it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use propylon_config::At;
+
+/// Something that was read from a file and is good until a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dated {
+    pub kind: DatedKind,
+    /// Whom it is for, where it says so.
+    pub name: String,
+    /// The file that it came from.
+    pub path: PathBuf,
+    /// Seconds since 1970; absent where its beginning is not known.
+    pub from: Option<i64>,
+    /// Seconds since 1970.
+    pub until: i64,
+    /// Where the configuration names it.
+    pub at: At,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DatedKind {
+    /// Shown to clients.
+    ServerCertificate,
+    /// Shown to servers.
+    ClientCertificate,
+    /// Shown to key servers.
+    SignerIdentity,
+    RevocationList,
+    OcspResponse,
+}
+
+impl DatedKind {
+    /// As in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            DatedKind::ServerCertificate => "server-certificate",
+            DatedKind::ClientCertificate => "client-certificate",
+            DatedKind::SignerIdentity => "signer-identity",
+            DatedKind::RevocationList => "revocation-list",
+            DatedKind::OcspResponse => "ocsp-response",
+        }
+    }
+}
+
+impl fmt::Display for DatedKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DatedKind::ServerCertificate => "the certificate",
+            DatedKind::ClientCertificate => "the certificate that servers are shown",
+            DatedKind::SignerIdentity => "the certificate that key servers are shown",
+            DatedKind::RevocationList => "the revocation list",
+            DatedKind::OcspResponse => "the OCSP response",
+        })
+    }
+}
+
+/// How near its end something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Nearness {
+    /// Somebody might plan for it: 30 days or less.
+    Known,
+    /// It should have been renewed: 14 days or less, or the last third of a short life.
+    Soon,
+    /// A day or less, or the last tenth of a short life.
+    Now,
+    Over,
+}
+
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
+/// Seconds left at which something is told of again.
+const STEPS: [(i64, Nearness); 6] = [
+    (30 * DAY, Nearness::Known),
+    (14 * DAY, Nearness::Soon),
+    (7 * DAY, Nearness::Soon),
+    (3 * DAY, Nearness::Soon),
+    (DAY, Nearness::Now),
+    (HOUR, Nearness::Now),
+];
+
+/// Whether between two looks, the earlier of which was at `last`, something that is good from `from` to `until` has come
+/// nearer to its end by a step; the last of these steps. All in seconds since 1970.
+///
+/// What is short-lived by design is renewed late by design: of it a step counts in the last third of its life alone.
+pub fn step_between(from: Option<i64>, until: i64, last: i64, now: i64) -> Option<Nearness> {
+    // It is over a second after its last.
+    if last <= until && until < now {
+        return Some(Nearness::Over);
+    }
+    // What there is no beginning of is replaced just in time.
+    let third = until.saturating_sub(from?) / 3;
+    let passed = |left: i64| last < until.saturating_sub(left) && until.saturating_sub(left) <= now;
+    let by_days = STEPS.iter().filter(|(left, _)| *left < third && passed(*left)).map(|(_, step)| *step);
+    let by_life = [(third, Nearness::Soon), (third / 3, Nearness::Now)];
+    let by_life = by_life.into_iter().filter(|(left, _)| third <= 14 * DAY && passed(*left)).map(|(_, step)| step);
+    by_days.chain(by_life).max()
+}
+
+/// In seconds since 1970.
+pub(crate) fn seconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_secs() as i64,
+        Err(before) => -(before.duration().as_secs() as i64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BORN: i64 = 1_700_000_000;
+
+    /// Every step of a life, looked at every so many seconds from its beginning to a day after its end.
+    fn life(length: i64, interval: i64) -> Vec<(i64, Nearness)> {
+        let until = BORN + length;
+        let looks = (0..).map(|look| BORN + look * interval).take_while(|now| *now <= until + DAY);
+        let step = |now: i64| Some((until - now, step_between(Some(BORN), until, now - interval, now)?));
+        looks.filter_map(step).collect()
+    }
+
+    #[test]
+    fn a_year_ends_in_seven_steps_and_each_is_told_once() {
+        use Nearness::*;
+        let expected = [
+            (30 * DAY, Known),
+            (14 * DAY, Soon),
+            (7 * DAY, Soon),
+            (3 * DAY, Soon),
+            (DAY, Now),
+            (HOUR, Now),
+            (-60, Over),
+        ];
+        assert_eq!(life(360 * DAY, 60), expected);
+    }
+
+    #[test]
+    fn what_lives_for_days_or_seconds_is_told_of_in_its_last_third() {
+        use Nearness::*;
+        assert_eq!(life(6 * DAY, 60), [(2 * DAY, Soon), (DAY, Now), (16 * HOUR, Now), (HOUR, Now), (-60, Over)]);
+        assert_eq!(life(9, 1), [(3, Soon), (1, Now), (-1, Over)]);
+    }
+
+    #[test]
+    fn looks_that_are_far_apart_tell_the_last_step_alone() {
+        assert_eq!(step_between(Some(BORN), BORN + 90 * DAY, BORN, BORN + 89 * DAY), Some(Nearness::Now));
+        assert_eq!(step_between(Some(BORN), BORN + 90 * DAY, BORN, BORN + 91 * DAY), Some(Nearness::Over));
+        assert_eq!(step_between(Some(BORN), BORN + 90 * DAY, BORN + 91 * DAY, BORN + 92 * DAY), None);
+    }
+
+    #[test]
+    fn without_a_beginning_only_the_end_is_told() {
+        let steps: Vec<_> = (0..60)
+            .filter_map(|day| step_between(None, BORN + 40 * DAY, BORN + day * DAY, BORN + (day + 1) * DAY))
+            .collect();
+        assert_eq!(steps, [Nearness::Over]);
+    }
+
+    #[test]
+    fn dates_out_of_reach_are_no_trouble() {
+        assert_eq!(step_between(Some(i64::MIN), i64::MAX, 0, 1), None);
+        assert_eq!(step_between(Some(i64::MAX), i64::MIN, 0, 1), None);
+    }
+}
