@@ -170,6 +170,25 @@ fn a_list_in_another_order_is_one_change_and_none_when_it_is_read_again() {
 }
 
 #[test]
+fn the_first_server_is_the_first_that_is_written_after_a_change_too() {
+    let (a, b) = (hello(), hello());
+    let [one, two] = [a.address(), b.address()];
+    let first = |servers: &[SocketAddr]| {
+        config("", "", servers, "").replace("[backend.app]", "[backend.app]\nbalance = \"first\"")
+    };
+    let engine = Engine::start(&first(&[one, two]));
+    let heads = |origin: &Origin| origin.received_text().matches("GET / HTTP").count();
+    let asked = |count: usize| {
+        (0..count).for_each(|_| assert_eq!(engine.client("plain").ask(GET).status, 200));
+        (heads(&a), heads(&b))
+    };
+    assert_eq!(asked(3), (3, 0));
+    engine.rewrite(&first(&[two, one]));
+    assert!(engine.reload().contains("generation 2"));
+    assert_eq!(asked(3), (3, 3));
+}
+
+#[test]
 fn whoever_guesses_tokens_is_slowed_down_and_told_of_and_changes_nothing() {
     let app = hello();
     let scratch = Scratch::new();

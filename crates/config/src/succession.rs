@@ -34,7 +34,8 @@ impl Config {
             let mine = free.servers.get(place).map_or(&[][..], Vec::as_slice);
             let servers = std::mem::take(&mut backend.servers);
             let servers = if backend.retired.is_some() { Vec::new() } else { servers };
-            (backend.servers, _) = arrange(servers, &before.servers, generation, |place| is_free(mine, place));
+            (backend.servers, backend.order) =
+                arrange(servers, &before.servers, generation, |place| is_free(mine, place));
         }
         // A remote key knows its signer by place for as long as it is in use anywhere: these are never given to others.
         let (signers, signer_places) = arrange(signers, &earlier.signers, generation, |_| false);
@@ -70,6 +71,13 @@ impl Backend {
     /// The servers that are not retired, with their places.
     pub fn live_servers(&self) -> impl Iterator<Item = (usize, &Server)> {
         self.servers.iter().enumerate().filter(|(_, server)| server.retired.is_none())
+    }
+
+    /// The same in the order in which they are written, which changes of the configuration may have made another.
+    pub fn servers_as_written(&self) -> impl Iterator<Item = (usize, &Server)> {
+        let standing = if self.order.is_empty() { self.servers.len() } else { 0 };
+        let places = self.order.iter().copied().chain(0..standing);
+        places.map(|place| (place, &self.servers[place])).filter(|(_, server)| server.retired.is_none())
     }
 }
 

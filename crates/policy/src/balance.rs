@@ -39,8 +39,8 @@ pub enum Method {
     PeakEwma { decay_millis: u64 },
     /// By the request's key. `bound_percent`: what a server may have in flight at most, of its share.
     ConsistentHash { table: Arc<Maglev>, bound_percent: u64 },
-    /// The first in the list that has room.
-    First,
+    /// The first of these servers that has room.
+    First { order: Box<[usize]> },
 }
 
 /// The choice, with its memory.
@@ -60,7 +60,7 @@ enum Algorithm {
     LeastConnections(LeastConnections),
     PeakEwma(PeakEwma),
     ConsistentHash { table: Arc<Maglev>, bound_percent: u64 },
-    First,
+    First { order: Box<[usize]> },
 }
 
 /// What a choice may be made by.
@@ -91,7 +91,7 @@ impl Balancer {
             Method::LeastConnections => Algorithm::LeastConnections(LeastConnections::new(weights, seed)),
             Method::PeakEwma { decay_millis } => Algorithm::PeakEwma(PeakEwma::new(weights, decay_millis)),
             Method::ConsistentHash { table, bound_percent } => Algorithm::ConsistentHash { table, bound_percent },
-            Method::First => Algorithm::First,
+            Method::First { order } => Algorithm::First { order },
         };
         Self {
             algorithm,
@@ -126,11 +126,11 @@ impl Balancer {
     /// `eligible` may be asked about a server more than once and must not change its mind.
     pub fn pick(&mut self, eligible: impl Fn(usize) -> bool, draw: Draw) -> Option<usize> {
         if self.slow_start.is_over() {
-            return self.algorithm.pick(eligible, &self.loads, self.weights.len(), draw);
+            return self.algorithm.pick(eligible, &self.loads, draw);
         }
         let share = |server: usize| match self.algorithm {
             // What the first one is due is everything.
-            Algorithm::First => 1.0,
+            Algorithm::First { .. } => 1.0,
             _ => f64::from(self.weights[server]) / self.weights_total,
         };
         self.slow_start.advance(draw.now, share);
@@ -140,9 +140,8 @@ impl Balancer {
             _ => slow_start.admits(server),
         };
         let warm = |server: usize| eligible(server) && admits(server);
-        let servers = self.weights.len();
-        let picked = self.algorithm.pick(warm, &self.loads, servers, draw);
-        let picked = picked.or_else(|| self.algorithm.pick(eligible, &self.loads, servers, draw))?;
+        let picked = self.algorithm.pick(warm, &self.loads, draw);
+        let picked = picked.or_else(|| self.algorithm.pick(eligible, &self.loads, draw))?;
         self.slow_start.picked(picked);
         Some(picked)
     }
@@ -201,13 +200,7 @@ impl Balancer {
 }
 
 impl Algorithm {
-    fn pick(
-        &mut self,
-        eligible: impl Fn(usize) -> bool,
-        loads: &CoreLoads,
-        servers: usize,
-        draw: Draw,
-    ) -> Option<usize> {
+    fn pick(&mut self, eligible: impl Fn(usize) -> bool, loads: &CoreLoads, draw: Draw) -> Option<usize> {
         match self {
             Self::RoundRobin(round) => round.pick(eligible),
             Self::Random(chance) => chance.pick(eligible, draw.random),
@@ -216,7 +209,7 @@ impl Algorithm {
             Self::ConsistentHash { table, bound_percent } => {
                 table.pick(eligible, draw.key.unwrap_or(draw.random), *bound_percent, loads)
             }
-            Self::First => first::pick(servers, eligible),
+            Self::First { order } => first::pick(order, eligible),
         }
     }
 }

@@ -51,7 +51,9 @@ impl SharedBalance {
             (Balance::Random, _) => Method::Random,
             (Balance::LeastConnections, _) => Method::LeastConnections,
             (Balance::P2cEwma { decay }, _) => Method::PeakEwma { decay_millis: decay.as_millis() as u64 },
-            (Balance::First, _) => Method::First,
+            (Balance::First, _) => {
+                Method::First { order: backend.servers_as_written().map(|(place, _)| place).collect() }
+            }
         };
         let slow_start = backend.slow_start.map_or(0, |window| window.as_millis() as u64);
         Balancer::new(method, &weights(backend), core as u64, slow_start, self.loads.for_core(core))

@@ -16,6 +16,8 @@ pub struct Backend {
     pub balance: Balance,
     /// At least one.
     pub servers: Vec<Server>,
+    /// Places of the servers in the order in which they are written. Empty: as they stand.
+    pub order: Vec<usize>,
     /// Which version of HTTP the servers are spoken to in. Default HTTP/1.1.
     pub protocol: ServerProtocol,
     /// HTTP/2 with servers.

@@ -52,6 +52,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         name: name.to_string(),
         balance,
         servers,
+        order: Vec::new(),
         protocol,
         http2,
         reuse,

@@ -18,7 +18,7 @@ fn methods(servers: usize) -> [Method; 6] {
         Method::LeastConnections,
         Method::PeakEwma { decay_millis: 10_000 },
         Method::ConsistentHash { table: table(servers), bound_percent: 125 },
-        Method::First,
+        Method::First { order: (0..servers).collect() },
     ]
 }
 
@@ -80,9 +80,9 @@ fn an_ineligible_server_is_never_picked_and_none_is_picked_only_when_none_is_eli
 
 #[test]
 fn first_takes_the_first_that_has_room() {
-    let mut balancer = alone(Method::First, &[1, 1, 1]);
-    assert_eq!(balancer.pick(|_| true, draw(9)), Some(0));
-    assert_eq!(balancer.pick(|server| server > 0, draw(9)), Some(1));
+    let mut balancer = alone(Method::First { order: [2, 0, 1].into() }, &[1, 1, 1]);
+    assert_eq!(balancer.pick(|_| true, draw(9)), Some(2));
+    assert_eq!(balancer.pick(|server| server < 2, draw(9)), Some(0));
     assert_eq!(balancer.pick(|_| false, draw(9)), None);
 }
 

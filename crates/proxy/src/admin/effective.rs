@@ -401,7 +401,7 @@ pub fn backend(backend: &Backend) -> Value {
     let mut value = json!({
         "balance": backend.balance.name(),
         "min_healthy": backend.min_healthy,
-        "servers": backend.live_servers().map(|(_, each)| server(each)).collect::<Vec<Value>>(),
+        "servers": backend.servers_as_written().map(|(_, each)| server(each)).collect::<Vec<Value>>(),
         "protocol": match backend.protocol {
             ServerProtocol::Http1 => "http1",
             ServerProtocol::Http2 => "h2",
