@@ -626,7 +626,11 @@ const follow = () => {
   try { value = decodeURIComponent(value); } catch { /* it stands for itself */ }
   if (filter && filter[1].value !== value) { filter[1].value = value; poll(); }
   const section = byId(name);
-  if (section && section.tagName === "SECTION") { section.tabIndex = -1; section.scrollIntoView(); section.focus({ preventScroll: true }); }
+  if (!section || section.tagName !== "SECTION") return;
+  section.tabIndex = -1;
+  section.scrollIntoView();
+  // Whoever types already, since the event comes late, goes on typing.
+  if (!filters.some(([, input]) => input === document.activeElement)) section.focus({ preventScroll: true });
 };
 addEventListener("hashchange", follow);
 document.addEventListener("keydown", event => {
