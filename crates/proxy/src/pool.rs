@@ -229,8 +229,13 @@ impl Pool {
     /// A seat on a connection that carries many requests, if there is one.
     pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<ServerSeat> {
         let lane = &self.lanes[server];
+        // A lower limit may have come into force after this core took over its configuration.
+        let is_over = self.is_over(server);
+        if is_over && !lane.is_shedding() {
+            lane.shed_from_here_on();
+        }
         if lane.is_shedding() {
-            lane.shed(self.is_over(server));
+            lane.shed(is_over);
         }
         lane.seat(core, self.streams_max, self.requests_max)
     }
