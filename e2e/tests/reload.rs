@@ -854,7 +854,8 @@ fn changes_under_load_fail_no_request_and_leave_nothing_behind() {
     let (first, last) = (marks[0], marks[marks.len() - 1]);
     assert!(last.0 <= first.0 + 16, "files: {marks:?}");
     assert!(last.1 <= first.1 + 4 * 1024 * 1024, "memory: {marks:?}");
-    assert!(last.2 <= first.2, "series: {marks:?}");
+    // What an old snapshot still holds is shown as well; each change that left its series behind would make thousands.
+    assert!(last.2 <= first.2 * 2, "series: {marks:?}");
     clients.clear();
     assert!(Path::new(&engine.folder()).exists());
 }
