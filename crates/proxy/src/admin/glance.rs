@@ -10,7 +10,7 @@ use propylon_policy::health::Verdict;
 use propylon_tls::Profile;
 use serde_json::{Map, Value, json};
 
-use super::view::View;
+use super::view::{View, certificate};
 use crate::expiry;
 use crate::health::State;
 use crate::telemetry::{BackendMetrics, DURATION_BOUNDS, ListenerMetrics, ServerMetrics, WAITS};
@@ -393,16 +393,7 @@ impl View {
         let mut list: Vec<_> = profiles.iter().flat_map(|profile| soonest(profile, sought)).collect();
         list.sort_by_key(|(_, served)| served.not_after);
         let found = list.len();
-        let one = |(profile, served): (&Profile, propylon_tls::Served)| {
-            json!({
-                "profile": profile.name(),
-                "name": served.name,
-                "type": served.key_type.name(),
-                "file": served.path.display().to_string(),
-                "not_after": served.not_after,
-                "ocsp": served.stapled,
-            })
-        };
+        let one = |(profile, served): (&Profile, propylon_tls::Served)| certificate(profile, &served);
         let list: Vec<Value> = list.into_iter().take(CERTIFICATES_MAX).map(one).collect();
         let others = expiry::others(&snapshot, OTHER_DATED_MAX);
         let others = others.iter().map(|(of, dated)| {

@@ -214,18 +214,20 @@ fn health(state: &State) -> Value {
     })
 }
 
+/// A certificate as it is shown everywhere.
+pub(super) fn certificate(profile: &Profile, served: &Served) -> Value {
+    json!({
+        "profile": profile.name(),
+        "name": served.name,
+        "type": served.key_type.name(),
+        "file": served.path.display().to_string(),
+        "not_after": served.not_after,
+        "ocsp": served.stapled,
+    })
+}
+
 fn served(profile: &Profile) -> Vec<Value> {
-    let one = |served: Served| {
-        json!({
-            "profile": profile.name(),
-            "name": served.name,
-            "type": served.key_type.name(),
-            "file": served.path.display().to_string(),
-            "not_after": served.not_after,
-            "ocsp": served.stapled,
-        })
-    };
-    profile.served().map(one).collect()
+    profile.served().map(|served| certificate(profile, &served)).collect()
 }
 
 fn pretty(value: &Value) -> String {
