@@ -1,5 +1,7 @@
 //! A CA and certificates of both key types, made once per test process.
 
+use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -10,10 +12,12 @@ use rcgen::{
 };
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 
 use crate::scratch::Scratch;
+use crate::wait::PATIENCE;
 
 /// Names that every certificate stands for.
 pub const NAMES: &[&str] = &["localhost", "shop.test", "*.shop.test", "127.0.0.1"];
@@ -22,6 +26,23 @@ pub struct Certificates {
     scratch: Scratch,
     authority: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
+}
+
+/// The leaf that a new client gets that asks for this name, and verifies that it is for it.
+pub fn leaf(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect(address)?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let mut tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
+    while tls.is_handshaking() {
+        tls.complete_io(&mut socket)?;
+    }
+    Ok(tls.peer_certificates().expect("certificates")[0].to_vec())
+}
+
+/// The first certificate of a file.
+pub fn leaf_of(pem: &str) -> Vec<u8> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec()
 }
 
 impl Certificates {

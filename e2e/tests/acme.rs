@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use propylon_e2e::certificates::leaf;
 use propylon_e2e::pebble::{Options, Pebble, free};
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::secure::{SecureOrigin, read_request, send};
 use propylon_e2e::{Certificates, Client, Engine, Scratch, eventually, holds};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
 /// An order takes seconds: the authority is waited for, and other processes are given time to look.
@@ -105,18 +106,6 @@ fn trusting(root: &Path) -> ClientConfig {
         .expect("versions")
         .with_root_certificates(roots)
         .with_no_client_auth()
-}
-
-/// The leaf that a client gets that verifies it.
-fn leaf(address: SocketAddr, name: &str, config: &Arc<ClientConfig>) -> std::io::Result<Vec<u8>> {
-    let mut socket = std::net::TcpStream::connect(address)?;
-    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
-    let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let mut tls = ClientConnection::new(Arc::clone(config), name).expect("a client");
-    while tls.is_handshaking() {
-        tls.complete_io(&mut socket)?;
-    }
-    Ok(tls.peer_certificates().expect("certificates")[0].to_vec())
 }
 
 /// `curl` that trusts Pebble's root alone.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use propylon_e2e::certificates::{self, leaf_of};
 use propylon_e2e::program::{Said, curl, run, s_client};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
 use rcgen::{
@@ -15,8 +16,6 @@ use rcgen::{
     SignatureAlgorithm,
 };
 use rustix::process::Signal;
-use rustls::ClientConnection;
-use rustls::pki_types::ServerName;
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
@@ -44,20 +43,7 @@ fn replace(scratch: &Scratch, name: &str, text: &str) {
 
 /// The leaf that a new client is shown, and a whole request on its connection.
 fn leaf(address: SocketAddr) -> Vec<u8> {
-    let mut socket = std::net::TcpStream::connect(address).expect("a connection");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    let name = ServerName::try_from("localhost").expect("a name");
-    let mut tls = ClientConnection::new(Certificates::shared().client(), name).expect("a client");
-    while tls.is_handshaking() {
-        tls.complete_io(&mut socket).expect("a handshake");
-    }
-    tls.peer_certificates().expect("certificates")[0].to_vec()
-}
-
-fn leaf_of(pem: &str) -> Vec<u8> {
-    use rustls::pki_types::CertificateDer;
-    use rustls::pki_types::pem::PemObject;
-    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec()
+    certificates::leaf(address, "localhost", &Certificates::shared().client()).expect("a handshake")
 }
 
 fn sees(address: SocketAddr, pem: &str) {

@@ -1,17 +1,15 @@
 //! Thousands of certificates in one folder: each client gets its own, and new files are taken up while they are served.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use propylon_e2e::certificates::{self, leaf_of};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
-use rustls::ClientConnection;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 
 const COUNT: usize = 2000;
@@ -39,20 +37,9 @@ fn file(folder: &Path, index: usize) -> std::path::PathBuf {
     folder.join(format!("{}.pem", name(index)))
 }
 
-fn leaf_of(pem: &str) -> Vec<u8> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec()
-}
-
 /// The leaf that a client is shown that asks for this name, and verifies that it is for it.
 fn leaf(address: SocketAddr, index: usize) -> Vec<u8> {
-    let mut socket = TcpStream::connect(address).expect("a connection");
-    socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
-    let name = ServerName::try_from(name(index)).expect("a name");
-    let mut tls = ClientConnection::new(Certificates::shared().client(), name).expect("a client");
-    while tls.is_handshaking() {
-        tls.complete_io(&mut socket).expect("a handshake");
-    }
-    tls.peer_certificates().expect("certificates")[0].to_vec()
+    certificates::leaf(address, &name(index), &Certificates::shared().client()).expect("a handshake")
 }
 
 fn config(server: SocketAddr, folder: &Path) -> String {

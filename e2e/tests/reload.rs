@@ -9,15 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, server, snapshot, with_state};
+use propylon_e2e::certificates::{self, leaf_of};
 use propylon_e2e::engine::simple;
 use propylon_e2e::frames::{ACK, DATA, END_STREAM, GOAWAY, HEADERS, Http2, NO_ERROR, PING, request};
 use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, holds};
 use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::Signal;
-use rustls::ClientConnection;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
@@ -57,18 +55,7 @@ fn file_of(engine: &Engine) -> String {
 
 /// The leaf that a new client is shown.
 fn leaf(address: SocketAddr) -> Vec<u8> {
-    let mut socket = std::net::TcpStream::connect(address).expect("a connection");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let name = ServerName::try_from("localhost").expect("a name");
-    let mut tls = ClientConnection::new(Certificates::shared().client(), name).expect("a client");
-    while tls.is_handshaking() {
-        tls.complete_io(&mut socket).expect("a handshake");
-    }
-    tls.peer_certificates().expect("certificates")[0].to_vec()
-}
-
-fn leaf_of(pem: &str) -> Vec<u8> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate").to_vec()
+    certificates::leaf(address, "localhost", &Certificates::shared().client()).expect("a handshake")
 }
 
 /// Who answered.
