@@ -1,6 +1,7 @@
 //! Chores in the project's own language: `cargo xtask tidy`, `cargo xtask lanes` and `cargo xtask ci`.
 
 mod ci;
+mod failures;
 mod lanes;
 mod tidy;
 
@@ -16,7 +17,7 @@ cargo xtask <command>
   lanes  hold the kernels' machine code to the counts it was measured with; takes a binary,
          or builds the crate in release
   ci     everything a change must pass: format, clippy, tidy, lanes, build,
-         tests; stops at the first failure
+         tests; stops at the first failure, of tests when all have run
 ";
 
 fn main() -> ExitCode {
