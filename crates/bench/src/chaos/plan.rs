@@ -1,7 +1,9 @@
 //! What will be done to whom and when, drawn from a seed before anything begins.
 //!
-//! A round is a busy stretch and a calm one. In the busy one each server has one trouble at a time, at most `TROUBLED_MAX` of
-//! them together, so that there is somebody for repeats; in every sixth round all are killed at once instead.
+//! A round is a busy stretch, one in which a server is gone, and a calm one. In the busy one each server has one trouble at a
+//! time, at most `TROUBLED_MAX` of them together, so that there is somebody for repeats; in every sixth round all are killed at
+//! once first. In the second stretch the configuration rests and one server is killed or stopped for longer than the engine
+//! needs to find out, so that it can be seen whether the server is then left alone.
 
 use super::timeline::ServerId;
 use fastrand::Rng;
@@ -14,9 +16,13 @@ pub const SPARES: u8 = 2;
 const TROUBLED_MAX: usize = 2;
 
 const BUSY: u64 = 15_000;
+/// Without changes of the configuration; one server is gone for the last part of it.
+const GONE: u64 = 16_000;
+/// A change must be over for so long before a server goes that its being new to the engine is no excuse.
+const GONE_LEAD: u64 = 6_000;
 /// Longer than a server's last trouble is felt, so that some of it is calm by the model's count.
 const CALM: u64 = 10_000;
-const ROUND: u64 = BUSY + CALM;
+const ROUND: u64 = BUSY + GONE + CALM;
 const BLACKOUT_EVERY: u64 = 6;
 /// Before the first trouble, in which the load and the engine's memory come to their level.
 pub const WARM_UP: u64 = 4_000;
@@ -127,15 +133,19 @@ pub fn draw(seed: u64, duration: Duration) -> Vec<Step> {
     for round in 0..rounds {
         let from = WARM_UP + round * ROUND;
         let busy = (from + BUSY).min(end.saturating_sub(CALM / 2));
-        draw_troubles(&mut random, round, from, busy, &mut steps);
+        let free_at = draw_troubles(&mut random, round, from, busy, &mut steps);
         draw_changes(&mut random, from, busy, &mut steps);
+        if busy + GONE + CALM / 2 <= end {
+            steps.push(draw_gone(&mut random, round, busy, &free_at));
+        }
     }
     steps.sort_by_key(|step| step.at);
     steps
 }
 
-/// Each server is free again a moment after its trouble, so that two of one server cannot be taken for each other.
-fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) {
+/// Each server is free again a moment after its trouble, so that two of one server cannot be taken for each other. Returns when
+/// each is, in milliseconds after the start.
+fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut Vec<Step>) -> [u64; SERVERS as usize] {
     let mut free_at = [from; SERVERS as usize];
     let mut at = from;
     if round % BLACKOUT_EVERY == BLACKOUT_EVERY - 1 {
@@ -149,7 +159,7 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
         let troubled = free_at.iter().filter(|free| **free > at).count();
         let idle: Vec<u8> = (0..SERVERS).filter(|server| free_at[usize::from(*server)] <= at).collect();
         if at >= to {
-            return;
+            return free_at;
         }
         if troubled >= TROUBLED_MAX || idle.is_empty() {
             continue;
@@ -159,6 +169,17 @@ fn draw_troubles(random: &mut Rng, round: u64, from: u64, to: u64, steps: &mut V
         free_at[usize::from(server)] = at + lasts + 1_500;
         steps.push(Step { at, deed });
     }
+}
+
+/// Killed in one round, stopped in the next, for longer than the engine needs to notice.
+fn draw_gone(random: &mut Rng, round: u64, from: u64, free_at: &[u64; SERVERS as usize]) -> Step {
+    let at = free_at.iter().fold(from + GONE_LEAD, |at, free| at.max(*free));
+    let server = ServerId(random.u8(..SERVERS));
+    let deed = match round % 2 {
+        0 => Deed::Kill { server, down: random.u64(4_500..5_500) },
+        _ => Deed::Stop { server, lasts: random.u64(5_800..6_800) },
+    };
+    Step { at, deed }
 }
 
 fn draw_trouble(random: &mut Rng, server: ServerId, room: u64) -> (Deed, u64) {
@@ -241,6 +262,21 @@ mod tests {
                 let beginning = spans.iter().filter(|(_, from, lasts)| (*from..from + lasts).contains(at)).count();
                 assert!(beginning <= TROUBLED_MAX, "seed {seed}: {beginning}");
             }
+        }
+    }
+
+    #[test]
+    fn in_each_round_a_server_is_gone_for_longer_than_it_takes_to_find_out_while_nothing_is_changed() {
+        for seed in 0..200 {
+            let steps = draw(seed, Duration::from_secs(10 * 60));
+            let is_change = |step: &&Step| matches!(step.deed, Deed::Configure(_));
+            let quiet = |from: u64, to: u64| !steps.iter().filter(is_change).any(|step| (from..to).contains(&step.at));
+            let looked_at = steps.iter().filter(|step| match step.deed {
+                Deed::Kill { down, .. } => down >= 3_500 && quiet(step.at.saturating_sub(4_000), step.at + down),
+                Deed::Stop { lasts, .. } => lasts >= 5_500 && quiet(step.at.saturating_sub(6_000), step.at + lasts),
+                _ => false,
+            });
+            assert!(looked_at.count() >= 14, "seed {seed}");
         }
     }
 
