@@ -1,9 +1,9 @@
 //! A chain and its key, looked at before they are kept, and again before they are relied on.
 
 use aws_lc_rs::digest;
-use rcgen::{KeyPair, PublicKeyData};
+use propylon_crypto::PrivateKey;
+use propylon_crypto::pem::{self, PemLabel};
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -30,11 +30,32 @@ impl Held {
     }
 }
 
-/// Whether this chain is for that key and these names, hangs together, and has begun; or what is wrong with it. That it
-/// has ended is for the caller to see.
-pub(crate) fn check(chain_pem: &str, key: &KeyPair, names: &[String], now: i64) -> Result<Held, String> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain_pem.as_bytes()).collect();
-    let mut chain = chain.map_err(|error| format!("the chain is no PEM: {error}"))?;
+/// Whether this chain is for the key with that SubjectPublicKeyInfo and these names, hangs together, and has begun; or what
+/// is wrong with it. That it has ended is for the caller to see.
+pub(crate) fn check(chain_pem: &str, public_key: &[u8], names: &[String], now: i64) -> Result<Held, String> {
+    let (chain, _) = sections(chain_pem.as_bytes())?;
+    check_chain(chain, public_key, names, now)
+}
+
+type Chain = Vec<CertificateDer<'static>>;
+
+/// The certificates and the first private key of a file. What is wrong is told and written down: never in a parser's words.
+fn sections(text: &[u8]) -> Result<(Chain, Option<PrivateKey>), String> {
+    let (mut chain, mut key) = (Chain::new(), None);
+    for section in pem::sections(text) {
+        let section = section.map_err(|error| format!("it is no PEM: {error}"))?;
+        match section.label {
+            PemLabel::Certificate => chain.push(section.der.to_vec().into()),
+            label if label.is_private_key() && key.is_none() => {
+                key = Some(PrivateKey::from_der(&section.der).map_err(|error| error.to_string())?);
+            }
+            _ => {}
+        }
+    }
+    Ok((chain, key))
+}
+
+fn check_chain(mut chain: Chain, public_key: &[u8], names: &[String], now: i64) -> Result<Held, String> {
     if chain.is_empty() || chain.len() > CHAIN_MAX {
         return Err(format!("the chain has {} certificates", chain.len()));
     }
@@ -46,7 +67,7 @@ pub(crate) fn check(chain_pem: &str, key: &KeyPair, names: &[String], now: i64) 
     let parsed: Vec<X509Certificate<'_>> =
         chain.iter().filter_map(|der| X509Certificate::from_der(der).ok()).map(|(_, parsed)| parsed).collect();
     let leaf = &parsed[0];
-    if leaf.public_key().raw != key.subject_public_key_info() {
+    if leaf.public_key().raw != public_key {
         return Err("the certificate is not for our key".into());
     }
     let listed = leaf.subject_alternative_name().ok().flatten();
@@ -71,16 +92,15 @@ pub(crate) fn check(chain_pem: &str, key: &KeyPair, names: &[String], now: i64) 
 
 /// The same of a file with both.
 pub(crate) fn check_file(bytes: &[u8], names: &[String], now: i64) -> Result<Held, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| "it is no PEM".to_string())?;
-    let key_at = text.find("-----BEGIN PRIVATE KEY-----").ok_or("it has no private key")?;
-    let key = KeyPair::from_pem(&text[key_at..]).map_err(|error| format!("its key is damaged: {error}"))?;
-    check(&text[..key_at], &key, names, now)
+    let (chain, key) = sections(bytes)?;
+    let key = key.ok_or("it has no private key")?;
+    check_chain(chain, key.public_info(), names, now)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use rcgen::{CertificateParams, CertifiedIssuer};
+    use rcgen::{CertificateParams, CertifiedIssuer, KeyPair, PublicKeyData};
 
     /// An authority's chain for a key.
     pub fn chain(key: &KeyPair, names: &[&str], tinker: impl FnOnce(&mut CertificateParams)) -> String {
@@ -104,14 +124,15 @@ pub(crate) mod tests {
     fn a_chain_is_good_for_its_key_and_its_names_alone() {
         let key = KeyPair::generate().unwrap();
         let pem = chain(&key, &["a.test", "B.test"], |_| {});
-        assert!(check(&pem, &key, &names(&["a.test", "b.test"]), NOW).is_ok());
-        let wrong = |pem: &str, key: &KeyPair, of: &[&str]| check(pem, key, &names(of), NOW).err().unwrap();
+        let check = |pem: &str, key: &KeyPair, of: &[&str]| check(pem, &key.subject_public_key_info(), &names(of), NOW);
+        assert!(check(&pem, &key, &["a.test", "b.test"]).is_ok());
+        let wrong = |pem: &str, key: &KeyPair, of: &[&str]| check(pem, key, of).err().unwrap();
         assert_eq!(wrong(&pem, &key, &["a.test", "c.test"]), "the certificate is not for c.test");
         assert_eq!(wrong(&pem, &KeyPair::generate().unwrap(), &["a.test"]), "the certificate is not for our key");
         assert_eq!(wrong("", &key, &["a.test"]), "the chain has 0 certificates");
         let other = chain(&key, &["a.test"], |_| {});
         let torn = pem[..pem.find("-----END").unwrap()].to_owned();
-        assert!(check(&torn, &key, &names(&["a.test"]), NOW).is_err());
+        assert!(check(&torn, &key, &["a.test"]).is_err());
         let mixed = pem.clone() + &other;
         assert_eq!(wrong(&mixed, &key, &["a.test"]), "the chain is not in order");
         let early = chain(&key, &["a.test"], |params| params.not_before = rcgen::date_time_ymd(2090, 1, 1));
@@ -127,6 +148,26 @@ pub(crate) mod tests {
             assert!((0.0..1.0).contains(&held.chance()));
             let cut = &file[..file.len() - 40];
             assert!(check_file(cut.as_bytes(), &names(&["a.test"]), NOW).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_without_a_byte_of_its_key() {
+        let key = KeyPair::generate().unwrap();
+        let (chain, key) = (chain(&key, &["a.test"], |_| {}), key.serialize_pem());
+        let secret = key.lines().nth(2).unwrap();
+        for bad in [
+            key.replace('\n', ""),
+            key.replace('\n', "\\n"),
+            key.replacen('\n', "", 1),
+            key.replace("END PRIVATE", "END RSA PRIVATE"),
+            key.replacen("M", "*", 1),
+            key.replace("-----END PRIVATE KEY-----\n", ""),
+            key.replace("PRIVATE KEY", "CERTIFICATE"),
+        ] {
+            let said = check_file(format!("{chain}{bad}").as_bytes(), &names(&["a.test"]), NOW).err().unwrap();
+            let numbers = format!("{:?}", &secret.as_bytes()[..8]);
+            assert!(!said.contains(&secret[..8]) && !said.contains(numbers.trim_matches(['[', ']'])), "{said}");
         }
     }
 }

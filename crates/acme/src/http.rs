@@ -15,9 +15,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use propylon_crypto::pem::{self, PemLabel};
 use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -42,8 +42,11 @@ impl Http {
             Some(path) => {
                 let fail = |error: &dyn std::fmt::Display| format!("`ca` {} cannot be used: {error}", path.display());
                 let bytes = std::fs::read(path).map_err(|error| fail(&error))?;
-                for der in CertificateDer::pem_slice_iter(&bytes) {
-                    roots.add(der.map_err(|error| fail(&error))?).map_err(|error| fail(&error))?;
+                for section in pem::sections(&bytes) {
+                    let section = section.map_err(|error| fail(&error))?;
+                    if section.label == PemLabel::Certificate {
+                        roots.add(section.der.to_vec().into()).map_err(|error| fail(&error))?;
+                    }
                 }
             }
             None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),

@@ -9,7 +9,9 @@ use instant_acme::{
     NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use propylon_config::{Acme, AcmeChallenge, At, ExternalAccount, KeyType, Trust};
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
+use rcgen::{
+    CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
+};
 use rustls_pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
@@ -215,7 +217,7 @@ async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<Stri
     let request = params.serialize_request(&key).map_err(unmade)?;
     order.finalize_csr(request.der()).await.map_err(|error| Refusal::of("the request", &error))?;
     let pem = order.poll_certificate(&PATIENCE).await.map_err(|error| Refusal::of("the certificate", &error))?;
-    let held = chain::check(&pem, &key, &errand.wanted.names, errand.now);
+    let held = chain::check(&pem, &key.subject_public_key_info(), &errand.wanted.names, errand.now);
     let held = held.map_err(|why| Refusal::new(format!("what the authority sent cannot be used: {why}")))?;
     if held.lifetime.is_over(errand.now) {
         return Err(Refusal::new("what the authority sent has expired: is this machine's clock right?"));

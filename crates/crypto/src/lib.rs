@@ -16,6 +16,7 @@ pub mod keyless;
 #[allow(unsafe_code, reason = "pages of memory of its own")]
 mod locked;
 mod pair;
+pub mod pem;
 mod scheme;
 mod tag;
 mod verify;

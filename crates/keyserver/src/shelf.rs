@@ -8,10 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use propylon_config::keyserver::NamedPath;
+use propylon_crypto::pem::{self, PemError, PemLabel};
 use propylon_crypto::{Key, KeyError, PrivateKey};
-use rustls_pki_types::PrivateKeyDer;
-use rustls_pki_types::pem::PemObject;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::keys::Origin;
 
@@ -61,6 +60,7 @@ pub enum Wrong {
     TooMany,
     NoKey,
     Encrypted,
+    Pem(PemError),
     Key(KeyError),
 }
 
@@ -231,6 +231,11 @@ fn files_at(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read(path: &Path) -> Result<Vec<PrivateKey>, Wrong> {
+    parse(&secret_text(path)?)
+}
+
+/// What is in a file that may hold a private key, in memory that is wiped.
+pub fn secret_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, Wrong> {
     let file = File::open(path).map_err(Wrong::Unreadable)?;
     let bytes = file.metadata().map_err(Wrong::Unreadable)?.len();
     if bytes > FILE_BYTES_MAX {
@@ -239,7 +244,7 @@ fn read(path: &Path) -> Result<Vec<PrivateKey>, Wrong> {
     // Room for all of it at once: a buffer that grows leaves its earlier selves behind.
     let mut text = Zeroizing::new(Vec::with_capacity(bytes as usize + 1));
     file.take(bytes + 1).read_to_end(&mut text).map_err(Wrong::Unreadable)?;
-    parse(&text)
+    Ok(text)
 }
 
 fn parse(text: &[u8]) -> Result<Vec<PrivateKey>, Wrong> {
@@ -252,15 +257,15 @@ fn parse(text: &[u8]) -> Result<Vec<PrivateKey>, Wrong> {
             Err(error) => Err(Wrong::Key(error)),
         };
     }
-    if has(b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || has(b"Proc-Type: 4,ENCRYPTED") {
-        return Err(Wrong::Encrypted);
-    }
     let mut keys = Vec::new();
-    for der in PrivateKeyDer::pem_slice_iter(text) {
-        let mut der = der.map_err(|_| Wrong::Key(KeyError::Malformed))?;
-        let key = PrivateKey::from_der(der.secret_der());
-        der.zeroize();
-        keys.push(key.map_err(Wrong::Key)?);
+    for section in pem::sections(text) {
+        let section = section.map_err(Wrong::Pem)?;
+        if section.label == PemLabel::EncryptedPrivateKey {
+            return Err(Wrong::Encrypted);
+        }
+        if section.label.is_private_key() {
+            keys.push(PrivateKey::from_der(&section.der).map_err(Wrong::Key)?);
+        }
     }
     if keys.is_empty() { Err(Wrong::NoKey) } else { Ok(keys) }
 }
@@ -273,6 +278,7 @@ impl Wrong {
             Wrong::TooMany => "leave some to another key server",
             Wrong::NoKey => "write a private key to it, in PEM or DER",
             Wrong::Encrypted => "decrypt it, for example by `openssl pkey`, and protect the file instead",
+            Wrong::Pem(_) => "export the key again: PEM has lines of its own for its first and last words",
             Wrong::Key(_) => "use RSA of 2048 to 8192 bits, P-256, P-384, P-521 or Ed25519, in PKCS#8, PKCS#1 or SEC 1",
         }
     }
@@ -286,6 +292,7 @@ impl fmt::Display for Wrong {
             Wrong::TooMany => write!(f, "there are more than {FILES_MAX} files"),
             Wrong::NoKey => f.write_str("no private key is in it"),
             Wrong::Encrypted => f.write_str("the private key is encrypted"),
+            Wrong::Pem(error) => write!(f, "it is not well-formed PEM: {error}"),
             Wrong::Key(error) => write!(f, "{error}"),
         }
     }

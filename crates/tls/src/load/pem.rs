@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use rustls_pki_types::pem::{PemObject, SectionKind};
+use propylon_crypto::pem::{self, PemLabel, PemSection};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use super::Trouble;
 use crate::watch::Look;
@@ -40,13 +40,12 @@ pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Co
         return Err(encrypted(path));
     }
     let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable, look: None };
-    for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(text) {
+    for section in pem::sections(text) {
         match section {
-            Ok((SectionKind::Certificate, der)) => contents.certificates.push(der.into()),
-            Ok((kind, der)) => contents.keys.extend(private_key(kind, der)),
-            // The parser's own words may quote the line at fault, and that may be a key's.
-            Err(_) => {
-                let what = "this is not well-formed PEM: a section is cut short, or not base64";
+            Ok(PemSection { label: PemLabel::Certificate, der }) => contents.certificates.push(der.to_vec().into()),
+            Ok(section) => contents.keys.extend(private_key(section)),
+            Err(error) => {
+                let what = format!("this is not well-formed PEM: {error}");
                 return Err(Trouble::error(path, what, "export the file again"));
             }
         }
@@ -58,17 +57,16 @@ pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Co
 }
 
 /// Sections that are neither certificate nor key (curve parameters, a CSR) are no business of ours.
-fn private_key(kind: SectionKind, mut der: Vec<u8>) -> Option<Zeroizing<PrivateKeyDer<'static>>> {
-    let key = match kind {
-        SectionKind::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
-        SectionKind::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
-        SectionKind::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
-        _ => {
-            der.zeroize();
-            return None;
-        }
-    };
-    Some(Zeroizing::new(key))
+fn private_key(mut section: PemSection) -> Option<Zeroizing<PrivateKeyDer<'static>>> {
+    // Moved, not copied: who holds the key now wipes it.
+    let der = std::mem::take(&mut *section.der);
+    Some(Zeroizing::new(match section.label {
+        PemLabel::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
+        PemLabel::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
+        PemLabel::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
+        // Not decoded: empty.
+        PemLabel::Certificate | PemLabel::EncryptedPrivateKey | PemLabel::Other => return None,
+    }))
 }
 
 /// A file that holds nothing secret.
