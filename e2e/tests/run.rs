@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::simple;
 use propylon_e2e::http::in_chunks;
+use propylon_e2e::keyserver::KeyServer;
 use propylon_e2e::program::{Said, run};
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, binaries, eventually, holds};
 use rustix::process::Signal;
@@ -389,6 +391,55 @@ fn a_log_file_that_was_moved_is_opened_anew() {
 }
 
 /// CPU time of each of the engine's threads, in hundredths of a second, by name.
+/// `fs.suid_dumpable = 1` for as long as it lives: the kernel then lets a process that has changed its account be dumped.
+struct DumpsByAccount {
+    before: String,
+    /// The setting is the whole machine's.
+    _lock: fs::File,
+}
+
+impl DumpsByAccount {
+    const SETTING: &str = "/proc/sys/fs/suid_dumpable";
+
+    fn set() -> std::io::Result<DumpsByAccount> {
+        let lock = fs::File::open(Self::SETTING)?;
+        lock.lock()?;
+        let before = fs::read_to_string(Self::SETTING)?;
+        fs::write(Self::SETTING, "1")?;
+        Ok(DumpsByAccount { before, _lock: lock })
+    }
+}
+
+impl Drop for DumpsByAccount {
+    fn drop(&mut self) {
+        fs::write(Self::SETTING, &self.before).expect("what was set can be restored");
+    }
+}
+
+#[test]
+fn no_core_dump_can_be_had_of_a_process_that_has_changed_its_account() {
+    let _setting = match DumpsByAccount::set() {
+        Ok(setting) => setting,
+        Err(error) => return eprintln!("skipped: {}: {error}", DumpsByAccount::SETTING),
+    };
+    let process = "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nuser = \"nobody\"\n";
+    let engine = Engine::start(&format!("{process}{}", simple(&["127.0.0.1:1".parse().expect("an address")])));
+    let server = KeyServer::start(
+        "[server]\nbind = \"127.0.0.1:0\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\nworkers = 2\nuser = \"nobody\"\n",
+    );
+    for (name, pid) in [("propylon", engine.pid()), ("propylon-keyserver", server.pid())] {
+        let account = fs::metadata(format!("/proc/{pid}/comm")).map(|of| of.uid());
+        let memory = fs::metadata(format!("/proc/{pid}/mem")).expect("it runs").uid();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+        assert!(!status.contains("\nUid:\t0\t"), "{name} is still root ({account:?})");
+        assert_eq!(memory, 0, "{name}: its memory is its account's to read, and to dump");
+        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a limit");
+        // At 0 a program that cores are piped to would be started all the same.
+        assert_eq!(core.split_whitespace().nth(4), Some("1"), "{name}: {core}");
+    }
+}
+
 fn cpu_by_thread(engine: &Engine) -> BTreeMap<String, u64> {
     let tasks = fs::read_dir(format!("/proc/{}/task", engine.pid())).expect("threads");
     let of = |stat: &str| {

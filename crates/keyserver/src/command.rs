@@ -58,7 +58,10 @@ struct ConfigArgument {
 /// Does what the command line says.
 #[must_use]
 pub fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    // They all read private keys; `run` says it in its log where it cannot be.
+    let _ = propylon_sys::no_core_dumps();
+    match command {
         Command::Run(arguments) => run::main(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),
         Command::Keys { config, json } => keys::main(&config.config, json),

@@ -189,10 +189,6 @@ fn confine(config: &KeyServer) -> Result<(), Failure> {
     if let Some(user) = &config.server.user {
         let account = propylon_sys::drop_privileges(user).map_err(|error| Failure(error.to_string()))?;
         log::info!("runs as {}", account.user);
-        // A change of account sets the flag again.
-        if let Err(error) = propylon_sys::no_core_dumps() {
-            log::warn!("core dumps cannot be turned off: {error}");
-        }
     }
     propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
     if config.sandbox.landlock {

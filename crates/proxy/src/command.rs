@@ -101,7 +101,12 @@ struct ConfigArgument {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    // These read private keys as well; `run` has a log to say it in where it cannot be.
+    if matches!(command, Command::Check { .. } | Command::Explain(_)) {
+        let _ = propylon_sys::no_core_dumps();
+    }
+    match command {
         Command::Run { config, upgrade } => run::main(&config.config, upgrade),
         Command::Upgrade(arguments) => run::upgrade(&arguments.config),
         Command::Check { config, json } => check::main(&config.config, json),

@@ -4,7 +4,9 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-use rustix::process::{Gid, Uid, getegid, geteuid, getgid, getuid};
+use rustix::process::{
+    DumpableBehavior, Gid, Uid, dumpable_behavior, getegid, geteuid, getgid, getuid, set_dumpable_behavior,
+};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// Who the process runs as.
@@ -37,6 +39,8 @@ pub enum PrivilegesError {
 /// look like the process's, so with threads running this is an error and not a half-done job. Sockets on low ports
 /// and files only root may read must be open by then.
 ///
+/// Core dumps that were given up stay given up, although the kernel forgets that flag where an account changes.
+///
 /// An account with uid 0 is let through, since that is what was asked for; the caller should warn about it. A process
 /// that already runs as `user` is left as it is.
 pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
@@ -48,8 +52,13 @@ pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
         1 => {}
         several => return Err(PrivilegesError::OtherThreads(several - 1)),
     }
+    let refused = |error: rustix::io::Errno| PrivilegesError::Refused("prctl", error.into());
+    let dumps = dumpable_behavior().map_err(refused)?;
     account.become_it()?;
     account.verify()?;
+    if dumps == DumpableBehavior::NotDumpable {
+        set_dumpable_behavior(dumps).map_err(refused)?;
+    }
     Ok(account)
 }
 

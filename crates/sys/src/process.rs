@@ -26,14 +26,22 @@ pub fn raise_files_limit() -> u64 {
     files_limit()
 }
 
+/// Bytes that a core file may have: too few for one, and the only limit by which the kernel does not start the program
+/// of a `core_pattern` that is a pipe; with 0 it would, and hand the whole memory to it (core(5)).
+const CORE_BYTES: u64 = 1;
+
 /// Private keys must never reach a core dump, nor a debugger of the same user.
 ///
-/// Both settings are needed: a `core_pattern` that is a pipe ignores the size limit, and a dump flag alone can be set
-/// again by a change of user. From then on `/proc/self` belongs to root: after [`crate::drop_privileges`] files like
-/// `/proc/self/fd` cannot be listed any more, while `statm`, `status` and `task` stay readable.
+/// The limit and the flag guard each other: a limit can be lifted by root, and the kernel sets the flag again where an
+/// account changes (as `fs.suid_dumpable` has it), for which [`crate::drop_privileges`] makes up. From then on `/proc/self`
+/// belongs to root: after `drop_privileges` files like `/proc/self/fd` cannot be listed any more, while `statm`, `status`
+/// and `task` stay readable.
 pub fn no_core_dumps() -> io::Result<()> {
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    setrlimit(Resource::Core, none)?;
+    // It is read from `/proc/self/auxv` when it is first asked for, which could be after that has become root's.
+    let _ = page_size();
+    let least = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
+    // Whoever started the process may have set the hard limit to 0 already, and only root can raise it.
+    setrlimit(Resource::Core, least(CORE_BYTES)).or_else(|_| setrlimit(Resource::Core, least(0)))?;
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
@@ -123,7 +131,7 @@ mod tests {
     fn no_core_dump_is_left_possible() {
         no_core_dumps().unwrap();
         let limit = getrlimit(Resource::Core);
-        assert_eq!((limit.current, limit.maximum), (Some(0), Some(0)));
+        assert_eq!((limit.current, limit.maximum), (Some(CORE_BYTES), Some(CORE_BYTES)));
         assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     }
 

@@ -4,16 +4,18 @@
 use std::env;
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 use std::thread;
 
 use propylon_sys::{ListenOptions, PrivilegesError, drop_privileges, listen, no_core_dumps, resident_bytes};
 
 const ROLE: &str = "PROPYLON_SYS_TEST_ROLE";
-const ROLES: [(&str, fn()); 3] = [
+const ROLES: [(&str, fn()); 4] = [
     ("root_is_given_up_for_good", root_is_given_up_for_good),
     ("with_other_threads_nothing_is_dropped", with_other_threads_nothing_is_dropped),
     ("what_is_needed_still_works_afterwards", what_is_needed_still_works_afterwards),
+    ("core_dumps_stay_given_up_where_the_kernel_would_have_them_back", core_dumps_stay_given_up),
 ];
 
 fn main() -> ExitCode {
@@ -25,6 +27,7 @@ fn main() -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for (name, _) in ROLES {
         let program = env::current_exe().expect("the test knows its own path");
+        let _dumps = name.starts_with("core_dumps").then(DumpsByAccount::set);
         let status = Command::new(program).env(ROLE, name).status().expect("the test starts itself");
         println!("test {name} ... {}", if status.success() { "ok" } else { "FAILED" });
         if !status.success() {
@@ -69,6 +72,49 @@ fn with_other_threads_nothing_is_dropped() {
         drop(finish);
     });
     assert_eq!(identity("Uid:"), before);
+}
+
+/// Where the kernel is told to set the flag again with an account, as debuggers' packages do.
+fn core_dumps_stay_given_up() {
+    no_core_dumps().expect("anybody may give up core dumps");
+    if is_root() {
+        drop_privileges("nobody").expect("root may become anybody");
+        // The kernel tells the flag by whose files these are.
+        let owner = fs::metadata("/proc/self/mem").expect("/proc is mounted").uid();
+        assert_eq!(owner, 0, "a debugger of the same account could read the memory");
+    }
+    let limits = fs::read_to_string("/proc/self/limits").expect("/proc is mounted");
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("a limit");
+    // A program that cores are piped to is not started at a limit of 1, and is at 0, which only root can raise.
+    assert_eq!(limit.split_whitespace().next(), Some("1"), "{limits}");
+}
+
+/// `fs.suid_dumpable = 1` for as long as it lives, where this process may set it.
+struct DumpsByAccount(Option<(fs::File, String)>);
+
+impl DumpsByAccount {
+    const SETTING: &str = "/proc/sys/fs/suid_dumpable";
+
+    fn set() -> DumpsByAccount {
+        // One at a time: it is the whole machine's.
+        let lock = fs::File::open(Self::SETTING).and_then(|file| file.lock().map(|()| file));
+        let (Ok(lock), Ok(before)) = (lock, fs::read_to_string(Self::SETTING)) else { return DumpsByAccount(None) };
+        match fs::write(Self::SETTING, "1") {
+            Ok(()) => DumpsByAccount(Some((lock, before))),
+            Err(error) => {
+                println!("{} stays as it is: {error}", Self::SETTING);
+                DumpsByAccount(None)
+            }
+        }
+    }
+}
+
+impl Drop for DumpsByAccount {
+    fn drop(&mut self) {
+        if let Some((_lock, before)) = self.0.take() {
+            fs::write(Self::SETTING, before).expect("what was set can be restored");
+        }
+    }
 }
 
 fn what_is_needed_still_works_afterwards() {
