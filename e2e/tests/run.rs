@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -438,6 +438,24 @@ fn no_core_dump_can_be_had_of_a_process_that_has_changed_its_account() {
         // At 0 a program that cores are piped to would be started all the same.
         assert_eq!(core.split_whitespace().nth(4), Some("1"), "{name}: {core}");
     }
+}
+
+#[test]
+fn a_log_file_is_for_the_account_and_its_group() {
+    let scratch = Scratch::new();
+    let path = scratch.join("access.log");
+    let log = format!("[log]\naccess = {path:?}\n");
+    let engine = Engine::start(&format!("{log}{}", simple(&["127.0.0.1:1".parse().expect("an address")])));
+    let mode = |path| fs::metadata(path).expect("the log is there").permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o640);
+    // A log that is made anew is no different, and one that its owner has opened to others is left so.
+    fs::rename(&path, scratch.join("access.log.1")).expect("a rename");
+    holds("the log is opened anew", || path.exists());
+    assert_eq!(mode(&path), 0o640);
+    drop(engine);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("a mode");
+    drop(Engine::start(&format!("{log}{}", simple(&["127.0.0.1:1".parse().expect("an address")]))));
+    assert_eq!(mode(&path), 0o644);
 }
 
 fn cpu_by_thread(engine: &Engine) -> BTreeMap<String, u64> {

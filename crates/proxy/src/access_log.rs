@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +22,8 @@ use crate::trace::TraceId;
 const SHEET_BYTES: usize = 32 * 1024;
 /// Sheets on their way to the writer, all cores together.
 const SHEETS_WAITING_MAX: usize = 256;
+/// A log that is made here: what clients ask for is nobody's but the account's and its group's.
+const FILE_MODE: u32 = 0o640;
 /// How often the writer looks whether the file was moved away.
 const ROTATION_CHECK: Duration = Duration::from_secs(1);
 
@@ -368,7 +370,7 @@ enum Out {
 
 impl Out {
     fn file(path: &Path) -> io::Result<Out> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path)?;
         let inode = file.metadata()?.ino();
         Ok(Out::File { path: path.to_owned(), file, inode })
     }
