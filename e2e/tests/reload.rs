@@ -240,7 +240,10 @@ fn a_drained_server_finishes_what_it_has_begun_and_gets_nothing_new() {
 #[test]
 fn a_listener_that_is_added_serves_and_one_that_is_removed_ends_in_order() {
     let app = named("app");
-    let setup = |rest: &str| config(&Setup { backend: servers(&[&app]), rest, ..Setup::default() });
+    // Where the certificates of the one that is added are: nothing names that folder at the start.
+    let folder = Certificates::shared().ca();
+    let process = format!("sandbox_paths = [{:?}]", folder.parent().expect("a folder"));
+    let setup = |rest: &str| config(&Setup { process: &process, backend: servers(&[&app]), rest, ..Setup::default() });
     let engine = Engine::start(&setup(""));
     let extra =
         "[listener.extra]\nbind = \"127.0.0.1:0\"\n[listener.secure]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n";
@@ -345,7 +348,7 @@ fn a_dry_run_says_what_would_change_and_changes_nothing() {
     assert_eq!((status, value["changes"].as_array().map(Vec::len)), (200, Some(2)), "{value:#}");
     assert_eq!(engine.metric("propylon_config_generation", &[]), 1.0);
     assert_eq!(engine.metric("propylon_config_reloads_total", &[]), 0.0);
-    assert!(!scratch.join("state").exists());
+    assert!(!scratch.join("state/state.json").exists());
     // Only if nobody else was faster.
     let old = format!("{fields}If-Match: \"7\"\r\n");
     assert_eq!(ask_admin(&engine, "PUT", "/v1/config", &old, &text).status, 412);

@@ -2,6 +2,7 @@
 
 mod acme;
 mod backend;
+mod files;
 mod health;
 mod listener;
 mod process;
@@ -10,6 +11,7 @@ mod tracing;
 
 pub use acme::*;
 pub use backend::*;
+pub use files::*;
 pub use health::*;
 pub use listener::*;
 pub use process::*;

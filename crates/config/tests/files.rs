@@ -273,6 +273,25 @@ respond = { body = "ok" }
 }
 
 #[test]
+fn what_the_process_denies_itself_is_configured() {
+    let rest = "[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"a:1\", \"_web._tcp.b\"]\n[[route]]\nbackend = \"app\"\n";
+    let of = |process: &str| parse(&source("box.toml", &format!("[process]\n{process}\n{rest}"))).expect("a good file");
+    let (config, _) = of("");
+    assert!(config.process.sandbox.on && config.process.sandbox.ports.is_none());
+    let (config, warnings) = of("sandbox_paths = [\"certs\"]\nsandbox_ports = [443, \"8000-8002\"]\nstate = \"state\"");
+    assert_eq!(lines(&warnings), [""; 0]);
+    assert_eq!(config.process.sandbox.ports, Some(vec![443..=443, 8000..=8002]));
+    let named: Vec<_> = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
+    assert!(named.contains(&("/etc/propylon/certs".into(), FileAccess::Read)), "{named:?}");
+    assert!(named.contains(&("/etc/propylon/state".into(), FileAccess::WriteFolder)), "{named:?}");
+    // What an SRV record will say is not known, and name servers are asked by TCP as well.
+    assert_eq!(config.named_ports().iter().map(|(port, _)| *port).collect::<Vec<_>>(), [1, 53]);
+    let (config, warnings) = of("sandbox = \"off\"\nsandbox_ports = []");
+    assert!(!config.process.sandbox.on);
+    assert!(lines(&warnings)[0].contains("`sandbox_ports` has no use"), "{warnings:?}");
+}
+
+#[test]
 fn what_changes_at_run_time_is_configured() {
     let text = "[process]\nwatch_config = true\nstate = \"state\"\nupgrade_socket = \"up.sock\"\n[admin]\nbind = \"unix:admin.sock\"\n\
         token_file = \"/etc/token\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\

@@ -1,5 +1,6 @@
 //! The command line of `propylon`.
 
+mod attempt;
 mod check;
 mod demo;
 mod doctor;
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use check::problem;
+
+use crate::upgrade::launcher;
 
 /// A TLS-offload load balancer.
 #[derive(Parser)]
@@ -81,6 +84,16 @@ enum Command {
     #[command(after_help = "Examples:\n  propylon top\n  propylon top -c propylon.toml\n  propylon top --admin \
         127.0.0.1:9900 --json\n\nKeys: q quits.\n\nExit codes: 0 done; 1 the admin address does not answer; 2 wrong usage.")]
     Top(top::Arguments),
+    /// Start a successor when the process at the other end of standard input says so
+    #[command(hide = true)]
+    Launcher {
+        /// Program and arguments
+        #[arg(last = true, required = true)]
+        successor: Vec<OsString>,
+    },
+    /// Try something that the sandbox of a process that serves forbids
+    #[command(hide = true)]
+    Attempt(attempt::Arguments),
     /// Become another program, which ends when the process that started it does
     #[command(hide = true)]
     WithParent {
@@ -114,6 +127,8 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
+        Command::Launcher { successor } => launcher::main(&successor),
+        Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }
 }

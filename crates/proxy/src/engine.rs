@@ -28,12 +28,14 @@ use crate::health::Health;
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
+use crate::sandbox::Sandbox;
 use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::telemetry::Telemetry;
 use crate::trace::{ExportCounts, Exporter};
 use crate::upgrade::handover::{Handover, Kept, Own, Property};
+use crate::upgrade::launcher::Launcher;
 use crate::upgrade::predecessors::Predecessors;
 use crate::upgrade::takeover::Takeover;
 use crate::upgrade::{self, Failure};
@@ -72,7 +74,8 @@ pub struct Prepared {
     path: PathBuf,
     meant: Meant,
     snapshot: Arc<Snapshot>,
-    own: Own,
+    launcher: Option<Launcher>,
+    sandbox: Arc<Sandbox>,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
     takeover: Option<Takeover>,
@@ -82,7 +85,7 @@ pub struct Prepared {
     connections_max: usize,
 }
 
-/// Binds, opens, and gives up privileges. No thread exists before this returns. Where another process serves, it hears why
+/// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
 /// this one cannot.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let Start { path, meant, snapshot, own, mut takeover } = start;
@@ -93,7 +96,18 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     });
     let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
     let snapshot = Arc::new(snapshot.bound(bound));
-    Ok(Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max })
+    let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
+    let sandbox = Arc::new(Sandbox::enter(&config, &path));
+    Ok(Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max })
+}
+
+/// Who will start a successor: this process will not be able to.
+fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
+    let socket = config.process.upgrade_socket.as_ref()?;
+    let started = Launcher::start(own, &socket.path);
+    started
+        .inspect_err(|error| log::error!("upgrades by signal cannot be had: no launcher can be started: {error}"))
+        .ok()
 }
 
 /// Threads that will serve.
@@ -115,7 +129,8 @@ pub enum Outcome {
 
 /// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, meant, snapshot, own, admin, upgrade, takeover, adopted, log, connections_max } = prepared;
+    let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max } =
+        prepared;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -173,8 +188,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         predecessors: Predecessors::default(),
     };
     let config = Arc::clone(&snapshot.config);
-    let beginning = Beginning { path, meant, snapshot, orders, publish };
-    let scene = Scene { beginning, own, admin, upgrade, takeover, adopted, publication };
+    let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };
+    let scene = Scene { beginning, launcher, admin, upgrade, takeover, adopted, publication };
     let (outcome, kept, exporter) = runtime.block_on(main.watch(scene, threads))?;
     exporter.finish(SPANS_PATIENCE);
     clear_away(&config, kept);
@@ -200,7 +215,7 @@ fn clear_away(config: &Config, kept: Kept) {
 /// What the main thread begins with beside its own.
 struct Scene {
     beginning: Beginning,
-    own: Own,
+    launcher: Option<Launcher>,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
     takeover: Option<Takeover>,
@@ -316,7 +331,7 @@ impl Main {
 
     /// Everything between the workers' start and their first accept; with a process that serves until then, its consent.
     async fn begin(&mut self, scene: Scene, hangup: Signal, workers: usize) -> Result<Begun, StartError> {
-        let Scene { beginning, own, admin, upgrade, mut takeover, adopted, publication } = scene;
+        let Scene { beginning, launcher, admin, upgrade, mut takeover, adopted, publication } = scene;
         let (snapshot, orders) = (Arc::clone(&beginning.snapshot), Arc::clone(&beginning.orders));
         let known = takeover.as_mut().map(|takeover| std::mem::take(&mut takeover.estate.health)).unwrap_or_default();
         let health = Health::start(&snapshot, &self.store, &self.telemetry, &known);
@@ -332,6 +347,7 @@ impl Main {
             }
         }
         let config = Arc::clone(&snapshot.config);
+        let sandbox = Arc::clone(&beginning.sandbox);
         let (telemetry, store) = (Arc::clone(&self.telemetry), Arc::clone(&self.store));
         let keeper = Keeper::new(beginning, health.clone(), telemetry, store);
         let (shown, troubles) = (keeper.shown(), keeper.troubles());
@@ -344,7 +360,7 @@ impl Main {
                 store: Arc::clone(&self.store),
                 telemetry: Arc::clone(&self.telemetry),
                 health: health.clone(),
-                own,
+                launcher,
                 admin: admin.as_ref().and_then(another),
                 path: wanted.path.clone(),
                 socket,
@@ -364,6 +380,7 @@ impl Main {
             memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
             troubles,
             handover: self.handover.clone(),
+            sandbox,
         };
         let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
         let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));

@@ -36,6 +36,7 @@ pub mod proxied;
 pub mod proxy_protocol;
 pub mod relay;
 pub mod reload;
+mod sandbox;
 pub mod seat;
 pub mod server;
 pub mod service;

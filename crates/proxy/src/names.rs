@@ -4,14 +4,15 @@
 //! not know, the system may know from elsewhere: it is asked as well, unless the configuration names name servers of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::RData;
 use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::system_conf::read_system_conf;
 use propylon_config::ServerAddress;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -129,7 +130,8 @@ impl Names {
 
     fn resolver(&self) -> Result<TokioResolver, String> {
         let builder = if self.config.servers.is_empty() {
-            TokioResolver::builder_tokio().map_err(|error| error.to_string())?
+            let (config, options) = system_configuration()?;
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default()).with_options(options)
         } else {
             let servers = self.config.servers.iter().map(|address| name_server(*address)).collect();
             let config = ResolverConfig::from_parts(None, Vec::new(), servers);
@@ -139,6 +141,23 @@ impl Names {
             builder
         };
         builder.build().map_err(|error| error.to_string())
+    }
+}
+
+/// How the system looks up names, as it was last read.
+static SYSTEM: Mutex<Option<(ResolverConfig, ResolverOpts)>> = Mutex::new(None);
+
+/// How the system looks up names. A file that cannot be read (any more) is taken for what it was: the sandbox knows it as it
+/// was at the start, and whoever replaces it makes another one.
+pub fn system_configuration() -> Result<(ResolverConfig, ResolverOpts), String> {
+    let mut known = SYSTEM.lock().unwrap_or_else(PoisonError::into_inner);
+    match (read_system_conf(), known.clone()) {
+        (Ok(read), _) => Ok(known.insert(read).clone()),
+        (Err(error), Some(read)) => {
+            log::debug!("the system's name servers cannot be read again: {error}");
+            Ok(read)
+        }
+        (Err(error), None) => Err(error.to_string()),
     }
 }
 

@@ -30,6 +30,7 @@ use crate::health::Health;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, Meant, Wrong, has_error};
+use crate::sandbox::Sandbox;
 use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
@@ -53,6 +54,9 @@ const FOR_LIFE: &[&str] = &[
     "process.state",
     "process.immutable",
     "process.upgrade_socket",
+    "process.sandbox",
+    "process.sandbox_paths",
+    "process.sandbox_ports",
     "admin",
     "log.access",
 ];
@@ -156,6 +160,7 @@ pub struct Keeper {
     certificates: Certificates,
     /// Orders certificates, on a thread of its own.
     orders: Arc<Orders>,
+    sandbox: Arc<Sandbox>,
     publish: watch::Sender<Arc<Publication>>,
     health: Health,
     telemetry: Arc<Telemetry>,
@@ -167,6 +172,8 @@ pub struct Beginning {
     pub path: PathBuf,
     pub meant: Meant,
     pub snapshot: Arc<Snapshot>,
+    /// What this process may come by.
+    pub sandbox: Arc<Sandbox>,
     /// Certificates are ordered there.
     pub orders: Arc<Orders>,
     pub publish: watch::Sender<Arc<Publication>>,
@@ -194,15 +201,27 @@ type Look = (u64, u64, i64, i64);
 
 impl Keeper {
     pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
-        let Beginning { path, meant, snapshot, orders, publish } = beginning;
+        let Beginning { path, meant, snapshot, sandbox, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         let origin = told_origin(&meant);
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
-        let keeper =
-            Keeper { path, meant, seen, shown, older, certificates, orders, publish, health, telemetry, store };
+        let keeper = Keeper {
+            path,
+            meant,
+            seen,
+            shown,
+            older,
+            certificates,
+            orders,
+            sandbox,
+            publish,
+            health,
+            telemetry,
+            store,
+        };
         let generation = keeper.snapshot().generation;
         keeper.column().set(keeper.telemetry.process.reloads.generation, generation as i64);
         keeper
@@ -412,6 +431,13 @@ impl Keeper {
         let (before, after) = (effective::config(&self.meant.config), effective::config(&meant.config));
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
+        let refused = self.sandbox.refused(&meant.config, &meant.source);
+        if !refused.is_empty() {
+            // Reading them would say the same once more, and less of why.
+            problems.extend(refused);
+            problems.sort_by_key(|problem| problem.at);
+            return Err(Refused::Problems(problems));
+        }
         let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());
         let found = look_up(earlier.unknown_names(&config), &config).await;
         let built = earlier.succeeded_by(config, files, &found);

@@ -20,6 +20,7 @@
 //! happens before `serving` leaves the predecessor as it was. Why it is so: `docs/decisions/0031-upgrade.md`.
 
 pub mod handover;
+pub mod launcher;
 mod message;
 pub mod predecessors;
 pub mod takeover;

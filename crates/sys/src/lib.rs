@@ -23,7 +23,7 @@ pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
     files_limit, is_clock_synchronised, lock_memory, lower_priority, no_core_dumps, no_huge_pages, no_new_privileges,
-    process_cpu, raise_files_limit, resident_bytes, thread_cpu,
+    process_cpu, raise_files_limit, resident_bytes, thread_cpu, trace_and_let_go,
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,

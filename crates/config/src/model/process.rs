@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,25 @@ pub struct Process {
     pub upgrade_socket: Option<UpgradeSocket>,
     /// How names of servers are looked up.
     pub resolver: Resolver,
+    /// What the process denies itself once it serves.
+    pub sandbox: Sandbox,
+}
+
+/// What the process denies itself once it serves, as far as the kernel can hold it to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Default yes.
+    pub on: bool,
+    /// Files and folders that may be read beside those that the configuration names at the start.
+    pub paths: Vec<Trust>,
+    /// TCP ports that may be connected to beside those that the configuration names at the start. Absent: any.
+    pub ports: Option<Vec<RangeInclusive<u16>>>,
+}
+
+impl Default for Sandbox {
+    fn default() -> Sandbox {
+        Sandbox { on: true, paths: Vec::new(), ports: None }
+    }
 }
 
 /// Where a process that succeeds this one asks for its sockets.

@@ -10,12 +10,12 @@ use super::health::resolver;
 use super::{DAY, HOUR, close, file, seconds};
 use crate::address;
 use crate::model::{
-    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, StateFolder,
-    Trust, UpgradeSocket, Workers,
+    AccessLog, Admin, AdminBind, Batch, Bind, HandshakeLimits, Level, Log, MemoryLimit, Process, Resolver, Sandbox,
+    StateFolder, Trust, UpgradeSocket, Workers,
 };
 use crate::report::{Report, shown};
-use crate::tree::Value;
-use crate::walk::{Found, Section, integer, mismatch};
+use crate::tree::{Node, Value};
+use crate::walk::{Found, Section, integer, mismatch, string};
 
 const WORKERS: RangeInclusive<i128> = 1..=1024;
 const CONNECTIONS: RangeInclusive<i128> = 1..=100_000_000;
@@ -47,6 +47,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         immutable: false,
         upgrade_socket: None,
         resolver: Resolver::default(),
+        sandbox: Sandbox::default(),
     };
     let Some(mut section) = section else {
         return process;
@@ -81,8 +82,52 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
     }
     process.upgrade_socket = section.string("upgrade_socket").and_then(|found| upgrade_socket(&section, found, base));
     process.resolver = resolver(&mut section);
+    process.sandbox = sandbox(&mut section, base);
     section.close();
     process
+}
+
+fn sandbox(section: &mut Section<'_, '_>, base: &Path) -> Sandbox {
+    let report = section.report;
+    let mut sandbox = Sandbox::default();
+    if let Some(found) = section.choice("sandbox", &[("on", true), ("off", false)]) {
+        sandbox.on = found.value;
+    }
+    let paths = section.node("sandbox_paths").and_then(|_| section.list("sandbox_paths"));
+    for found in paths.iter().flat_map(|list| list.value).filter_map(|node| string(report, "sandbox_paths", node)) {
+        let at = report.at(found.span);
+        sandbox.paths.extend(file(report, "sandbox_paths", found, base).map(|path| Trust { path, at }));
+    }
+    let ports = section.node("sandbox_ports").and_then(|_| section.list("sandbox_ports"));
+    sandbox.ports = ports.map(|list| list.value.iter().filter_map(|node| ports_of(report, node)).collect());
+    for key in ["sandbox_paths", "sandbox_ports"] {
+        if !sandbox.on
+            && let Some(entry) = section.entry(key)
+        {
+            let what = format!("`{key}` has no use with sandbox = \"off\"");
+            report.warning(entry.key_span, what, "remove one of the two");
+        }
+    }
+    sandbox
+}
+
+/// `443`, or `"8000-8999"`.
+fn ports_of(report: &Report<'_>, node: &Node<'_>) -> Option<RangeInclusive<u16>> {
+    const PORTS: RangeInclusive<i128> = 1..=65_535;
+    if let Value::Integer(_) = node.value {
+        let port: Found<u16> = integer(report, "sandbox_ports", node, PORTS)?;
+        return Some(port.value..=port.value);
+    }
+    let found = string(report, "sandbox_ports", node)?;
+    let (first, last) = found.value.split_once('-').unwrap_or((found.value, found.value));
+    match (first.trim().parse::<u16>(), last.trim().parse::<u16>()) {
+        (Ok(first), Ok(last)) if (1..=last).contains(&first) => Some(first..=last),
+        _ => {
+            let what = format!("`sandbox_ports`: \"{}\" is no range of ports", shown(found.value));
+            report.error(found.span, what, "write 443 or \"8000-8999\"");
+            None
+        }
+    }
 }
 
 fn upgrade_socket(section: &Section<'_, '_>, found: Found<&str>, base: &Path) -> Option<UpgradeSocket> {

@@ -103,6 +103,15 @@ fn process(config: &Config) -> Value {
     if !resolver.servers.is_empty() {
         process["resolver"]["servers"] = json!(resolver.servers);
     }
+    let sandbox = &config.process.sandbox;
+    process["sandbox"] = json!(if sandbox.on { "on" } else { "off" });
+    if !sandbox.paths.is_empty() {
+        process["sandbox_paths"] = sandbox.paths.iter().map(|each| path(&each.path)).collect();
+    }
+    if let Some(ports) = &sandbox.ports {
+        let one = |ports: &RangeInclusive<u16>| json!(format!("{}-{}", ports.start(), ports.end()));
+        process["sandbox_ports"] = ports.iter().map(one).collect();
+    }
     process
 }
 

@@ -17,6 +17,7 @@ use crate::certificates::{self, Troubles};
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::reload::Shown;
+use crate::sandbox::Sandbox;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{ListenerMetrics, Telemetry};
 use crate::upgrade::handover::Handover;
@@ -35,6 +36,8 @@ pub struct View {
     pub troubles: Troubles,
     /// Where there is an upgrade socket.
     pub handover: Option<Handover>,
+    /// What the kernel holds the process to.
+    pub sandbox: Arc<Sandbox>,
 }
 
 impl View {
@@ -91,6 +94,7 @@ impl View {
             "pid": std::process::id(),
             "uptime_seconds": (self.started.elapsed().as_secs_f64() * 1e3).round() / 1e3,
             "draining": self.is_draining(),
+            "sandbox": self.sandbox.to_json(),
             "upgrade": self.handover.as_ref().map(Handover::to_json),
             "configuration": self.configuration(),
             "memory_bytes": propylon_sys::resident_bytes().unwrap_or(0),

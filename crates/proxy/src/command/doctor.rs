@@ -12,6 +12,7 @@ use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
 use crate::acme;
+use crate::command::attempt;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
@@ -150,7 +151,8 @@ pub fn main(arguments: &Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let findings = examine(&Machine::this(), config.as_ref());
+    let mut findings = examine(&Machine::this(), config.as_ref());
+    findings.extend(sandbox(arguments.config.as_deref(), config.as_ref()));
     if arguments.json {
         println!("{}", Value::from(findings.iter().map(to_json).collect::<Vec<Value>>()));
     } else {
@@ -176,6 +178,50 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings.extend(processor(machine, config));
     findings.push(clock(machine));
     findings.extend(config.and_then(upgrade));
+    findings
+}
+
+/// What this kernel holds a process to that serves, as one finds it that is in such a sandbox.
+fn sandbox(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
+    const WANTED: &str = "enforced";
+    if config.is_some_and(|config| !config.process.sandbox.on) {
+        let off = Finding::new("sandbox", State::Advice, "process.sandbox is \"off\"", WANTED);
+        return vec![off.fix("remove it from [process]")];
+    }
+    let shown = attempt::show(path);
+    let one = |what: &'static str, key: &str, fix: &str| {
+        let told = shown.as_ref().and_then(|shown| Some((shown[key]["state"].as_str()?, shown[key]["told"].as_str()?)));
+        match told {
+            None => Finding::new(what, State::Unknown, "unknown", WANTED),
+            Some(("enforced", told)) => Finding::new(what, State::Good, told, WANTED),
+            Some((_, told)) => Finding::new(what, State::Advice, told, WANTED).fix(fix),
+        }
+    };
+    let mut findings = vec![
+        one(
+            "sandbox: Landlock (files, ports)",
+            "landlock",
+            "a kernel from 6.12 with Landlock; \"landlock\" among lsm= at boot",
+        ),
+        one(
+            "sandbox: seccomp (system calls)",
+            "seccomp",
+            "a kernel with CONFIG_SECCOMP_FILTER, and a container that allows seccomp(2)",
+        ),
+    ];
+    let attempts = attempt::all(path);
+    let done: Vec<&str> = attempts.iter().filter(|(_, done)| *done == Some(true)).map(|(what, _)| *what).collect();
+    let current = match done.as_slice() {
+        [] => format!("all {} refused", attempts.len()),
+        done => format!("it can {}", done.join(", ")),
+    };
+    let state = match (attempts.iter().all(|(_, done)| done.is_some()), done.is_empty()) {
+        (false, _) => State::Unknown,
+        (true, true) => State::Good,
+        (true, false) => State::Advice,
+    };
+    let tried = Finding::new("sandbox: what a hijacked engine tries", state, current, "all refused");
+    findings.push(tried.fix("see the two above"));
     findings
 }
 

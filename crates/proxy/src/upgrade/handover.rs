@@ -8,7 +8,6 @@ use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -21,6 +20,7 @@ use tokio::sync::{Mutex, MutexGuard, Notify, oneshot};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{interval, sleep, timeout};
 
+use super::launcher::Launcher;
 use super::message::{Channel, Message, SESSIONS_BYTES_MAX, SecretKind, word};
 use super::predecessors::{Predecessors, unix_seconds};
 use super::{ANSWER_WAIT, CONVERSATIONS_MAX, Failure, PROTOCOL, READY_WAIT};
@@ -37,9 +37,6 @@ const CHILD_LOOK: Duration = Duration::from_millis(100);
 const PROGRESS: Duration = Duration::from_millis(500);
 /// How long accepting rests after it failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
-/// What a service manager says to one process, and its child must not take for its own.
-const OURS_ALONE: &[&str] = &["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"];
-
 /// How this process was started, and its successor is.
 pub struct Own {
     program: PathBuf,
@@ -61,15 +58,17 @@ impl Own {
         Own { program, arguments: arguments.filter(is_ours).collect() }
     }
 
-    fn start_successor(&self, socket: &Path) -> io::Result<Child> {
-        let mut command = Command::new(&self.program);
+    /// What is started.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The program and its arguments, by which it takes over at `socket`.
+    pub fn successor(&self, socket: &Path) -> Vec<OsString> {
         let mut upgrade = OsString::from("--upgrade=");
         upgrade.push(socket);
-        command.args(&self.arguments).arg(upgrade).stdin(Stdio::null());
-        OURS_ALONE.iter().for_each(|name| {
-            command.env_remove(name);
-        });
-        command.spawn()
+        let program = [self.program.clone().into_os_string()];
+        program.into_iter().chain(self.arguments.iter().cloned()).chain([upgrade]).collect()
     }
 }
 
@@ -79,7 +78,8 @@ pub struct Property {
     pub store: Arc<Store>,
     pub telemetry: Arc<Telemetry>,
     pub health: Health,
-    pub own: Own,
+    /// Absent where it could not be started.
+    pub launcher: Option<Launcher>,
     /// As it is in the configuration, with another handle on the socket.
     pub admin: Option<(String, OwnedFd)>,
     pub path: PathBuf,
@@ -154,14 +154,23 @@ impl Handover {
     pub fn upgrade(&self) -> Result<(), Failure> {
         let inner = &self.0;
         self.may_begin(false)?;
-        let child = inner.property.own.start_successor(&inner.property.path).map_err(|error| {
-            Failure::new("start", format!("{} cannot be started: {error}", inner.property.own.program.display()))
-        });
-        match child {
-            Ok(child) => {
-                log::info!("upgrade: {} was started as process {}", inner.property.own.program.display(), child.id());
-                inner.stage.replace(Stage::Called(child.id()));
-                spawn_local(self.clone().look_after(child));
+        let started = match &inner.property.launcher {
+            None => {
+                Err(Failure::new("start", "there is no launcher, as the log has said; use run --upgrade".to_owned()))
+            }
+            Some(launcher) => {
+                let program = launcher.program().display().to_string();
+                match launcher.launch() {
+                    Ok(pid) => Ok((pid, program)),
+                    Err(error) => Err(Failure::new("start", format!("{program} cannot be started: {error}"))),
+                }
+            }
+        };
+        match started {
+            Ok((pid, program)) => {
+                log::info!("upgrade: {program} was started as process {pid}");
+                inner.stage.replace(Stage::Called(pid));
+                spawn_local(self.clone().look_after(pid));
                 Ok(())
             }
             Err(failure) => {
@@ -255,25 +264,25 @@ impl Handover {
     }
 
     /// Sees to it that a process started here either comes or is forgotten, and that its end is noticed.
-    async fn look_after(self, mut child: Child) {
+    async fn look_after(self, pid: u32) {
+        let Some(launcher) = &self.0.property.launcher else { return };
         let began = Instant::now();
         loop {
             sleep(CHILD_LOOK).await;
-            let waits = *self.0.stage.borrow() == Stage::Called(child.id());
-            match child.try_wait() {
-                Ok(None) if waits && began.elapsed() > READY_WAIT => {
-                    let _ = child.kill();
-                    self.failed(&Failure::new("timeout", format!("process {} did not say a word", child.id())));
+            let waits = *self.0.stage.borrow() == Stage::Called(pid);
+            match launcher.ended(pid) {
+                None if waits && began.elapsed() > READY_WAIT => {
+                    launcher.kill();
+                    self.failed(&Failure::new("timeout", format!("process {pid} did not say a word")));
                 }
-                Ok(None) => {}
-                Ok(Some(status)) => {
+                None => {}
+                Some(status) => {
                     if waits {
-                        let what = format!("process {} ended before it said a word: {status}", child.id());
+                        let what = format!("process {pid} ended before it said a word: {status}");
                         self.failed(&Failure::new("ended", what));
                     }
                     return;
                 }
-                Err(_) => return,
             }
         }
     }

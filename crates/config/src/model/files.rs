@@ -1,0 +1,178 @@
+//! What a configuration names outside of itself: files, with what is done to them, and ports of other machines.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::{
+    AccessLog, AdminBind, At, BackendTls, CertificateSource, Config, Server, ServerAddress, TicketKeys, Trust,
+};
+
+/// A file or folder that a configuration names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedFile<'c> {
+    /// As it is written, joined to the configuration's folder.
+    pub path: &'c Path,
+    /// What is done with it.
+    pub access: FileAccess,
+    /// Where it is written, or what it belongs to.
+    pub at: At,
+}
+
+/// What is done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// It is read, and what is in it if it is a folder.
+    Read,
+    /// It is made, changed and removed, in a folder that is there.
+    Write,
+    /// It is a folder, which is made if it is not there, and in which files are made, changed and removed.
+    WriteFolder,
+}
+
+/// The port of https where a URL names none.
+const HTTPS_PORT: u16 = 443;
+/// The port of name servers where the system names them.
+const DNS_PORT: u16 = 53;
+
+impl Config {
+    /// All files and folders that the configuration names, in no order that means anything.
+    pub fn named_files(&self) -> Vec<NamedFile<'_>> {
+        let mut files = Files(Vec::new());
+        self.name_process_files(&mut files);
+        for tls in &self.tls {
+            for certificate in &tls.certificates {
+                match &certificate.source {
+                    CertificateSource::Path(path) => files.reads(path, certificate.at),
+                    CertificateSource::Pair { chain, key } => {
+                        files.reads(chain, certificate.at);
+                        files.reads(key, certificate.at);
+                    }
+                    // In the folder of their `[acme.NAME]`.
+                    CertificateSource::Ordered(_) => {}
+                }
+                certificate.ocsp.iter().for_each(|path| files.reads(path, certificate.at));
+            }
+            match &tls.resumption.ticket_keys {
+                TicketKeys::Memory => {}
+                TicketKeys::File { path, rotate: None, at } => files.reads(path, *at),
+                TicketKeys::File { path, rotate: Some(_), at } => files.add(path, FileAccess::Write, *at),
+            }
+            if let Some(auth) = &tls.client_auth {
+                auth.ca.iter().chain(&auth.crl).for_each(|trust| files.trusts(trust));
+            }
+        }
+        for signer in &self.signers {
+            files.trusts(&signer.identity);
+            files.trusts(&signer.ca);
+        }
+        for acme in &self.acmes {
+            files.add(&acme.state, FileAccess::WriteFolder, acme.at);
+            acme.ca.iter().for_each(|trust| files.trusts(trust));
+            acme.external_account.iter().for_each(|account| files.trusts(&account.key));
+        }
+        for backend in &self.backends {
+            backend.tls.iter().for_each(|tls| files.upstream(tls));
+            let key_file = backend.sticky.as_ref().and_then(|sticky| sticky.key_file.as_ref());
+            key_file.into_iter().for_each(|path| files.reads(path, backend.at));
+        }
+        if let Some(tracing) = &self.tracing {
+            tracing.headers.iter().for_each(|trust| files.trusts(trust));
+            tracing.tls.iter().for_each(|tls| files.upstream(tls));
+        }
+        files.0
+    }
+
+    fn name_process_files<'c>(&'c self, files: &mut Files<'c>) {
+        self.process.sandbox.paths.iter().for_each(|trust| files.trusts(trust));
+        if let Some(state) = &self.process.state {
+            files.add(&state.path, FileAccess::WriteFolder, state.at);
+        }
+        if let Some(socket) = &self.process.upgrade_socket {
+            files.add(&socket.path, FileAccess::Write, socket.at);
+        }
+        if let AccessLog::File(path) = &self.log.access {
+            files.add(path, FileAccess::Write, At::default());
+        }
+        if let Some(admin) = &self.admin {
+            admin.token_file.iter().for_each(|trust| files.trusts(trust));
+            if let AdminBind::Unix(path) = &admin.bind {
+                files.add(path, FileAccess::Write, admin.at);
+            }
+        }
+    }
+
+    /// TCP ports of other machines that the configuration names, with where. What SRV records will say is not among them.
+    pub fn named_ports(&self) -> Vec<(u16, At)> {
+        let mut ports = Vec::new();
+        let mut add = |address: &ServerAddress, at: At| match address {
+            ServerAddress::Ip(address) => ports.push((address.port(), at)),
+            ServerAddress::Name { port, .. } => ports.push((*port, at)),
+            ServerAddress::Srv { .. } => {}
+        };
+        for backend in &self.backends {
+            backend.servers.iter().for_each(|Server { address, at, .. }| add(address, *at));
+        }
+        for server in self.signers.iter().flat_map(|signer| &signer.servers) {
+            add(&server.address, server.at);
+        }
+        if let Some(tracing) = &self.tracing {
+            add(&tracing.endpoint.address, tracing.at);
+        }
+        for backend in &self.backends {
+            let port = backend.health.as_ref().and_then(|health| health.port);
+            ports.extend(port.map(|port| (port, backend.at)));
+        }
+        for acme in &self.acmes {
+            ports.push((port_of_url(&acme.directory), acme.at));
+        }
+        // An answer that is too long for a datagram is asked for again by TCP.
+        ports.extend(self.process.resolver.servers.iter().map(|server| (server.port(), At::default())));
+        ports.push((DNS_PORT, At::default()));
+        let mut seen = BTreeSet::new();
+        ports.retain(|(port, _)| seen.insert(*port));
+        ports
+    }
+}
+
+fn port_of_url(url: &str) -> u16 {
+    let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = authority.split(['/', '?', '#']).next().unwrap_or(authority);
+    authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(HTTPS_PORT)
+}
+
+struct Files<'c>(Vec<NamedFile<'c>>);
+
+impl<'c> Files<'c> {
+    fn add(&mut self, path: &'c Path, access: FileAccess, at: At) {
+        self.0.push(NamedFile { path, access, at });
+    }
+
+    fn reads(&mut self, path: &'c Path, at: At) {
+        self.add(path, FileAccess::Read, at);
+    }
+
+    fn trusts(&mut self, trust: &'c Trust) {
+        self.reads(&trust.path, trust.at);
+    }
+
+    fn upstream(&mut self, tls: &'c BackendTls) {
+        tls.ca.iter().chain(&tls.certificate).for_each(|trust| self.trusts(trust));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_has_a_port_or_that_of_https() {
+        for (url, port) in [
+            ("https://acme.test/directory", 443),
+            ("https://acme.test:14000/dir?a=b:1", 14000),
+            ("https://[::1]:8443", 8443),
+            ("https://[::1]/x", 443),
+        ] {
+            assert_eq!(port_of_url(url), port, "{url}");
+        }
+    }
+}

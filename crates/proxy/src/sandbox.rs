@@ -1,0 +1,233 @@
+//! What the process denies itself before it has served anybody: other files and ports by Landlock, other system calls by
+//! seccomp, further rights by no_new_privs.
+//!
+//! Nothing here has to hold for the engine to be right; it limits what somebody gains who finds a way to run code in it.
+//! None of it can be lifted or widened again, so that a configuration that names files elsewhere is refused by a process
+//! whose sandbox does not let them be read. What has to happen outside of it, which is the start of a successor, is done by a
+//! process that was started before: the `launcher`. Why it is so: `docs/decisions/0034-sandbox.md`.
+
+mod calls;
+mod folders;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, path_beneath_rules,
+};
+use propylon_config::{Config, FileAccess, Problem, Source};
+use serde_json::{Value, json};
+
+use folders::Folders;
+
+use crate::names;
+
+/// What the kernel is asked for; of an older one, what it has.
+const LANDLOCK: ABI = ABI::V6;
+
+/// The sandbox that this process is in.
+pub struct Sandbox {
+    pub landlock: Enforced,
+    pub seccomp: Enforced,
+    pub no_new_privileges: bool,
+    folders: Folders,
+    /// Absent: any.
+    ports: Option<Vec<u16>>,
+    /// Files of the kernel that are allowed by themselves: it makes them anew when nobody holds them, and a new one would
+    /// not be allowed.
+    _held: Vec<OwnedFd>,
+}
+
+/// How much of something the kernel holds the process to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enforced {
+    Fully,
+    /// An older kernel has less of it.
+    Partly,
+    /// Why not.
+    Not(String),
+}
+
+impl Enforced {
+    /// For scripts.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Enforced::Fully => "enforced",
+            Enforced::Partly => "partly",
+            Enforced::Not(_) => "off",
+        }
+    }
+}
+
+impl fmt::Display for Enforced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Enforced::Fully => f.write_str("enforced"),
+            Enforced::Partly => f.write_str("enforced as far as this kernel can"),
+            Enforced::Not(why) => write!(f, "not enforced: {why}"),
+        }
+    }
+}
+
+impl Sandbox {
+    /// Takes effect on the calling thread and on those that it starts: to be called while there is no other, with everything
+    /// open that takes more rights. `path` is the configuration's own.
+    pub fn enter(config: &Config, path: &Path) -> Sandbox {
+        if !config.process.sandbox.on {
+            return Sandbox::none();
+        }
+        let folders = Folders::of(config, path);
+        // The file may be another one by the time that it is needed.
+        let _ = names::system_configuration();
+        let ports = config.process.sandbox.ports.as_ref().map(|ports| {
+            let named = config.named_ports().into_iter().map(|(port, _)| port);
+            let mut all: Vec<u16> = ports.iter().cloned().flatten().chain(named).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        });
+        let told = |error: &dyn fmt::Display| Enforced::Not(error.to_string());
+        let no_new_privileges = propylon_sys::no_new_privileges();
+        let held = folders::hold();
+        let landlock = restrict(&folders, ports.as_deref()).unwrap_or_else(|error| told(&error));
+        // The last, since it forbids what the others take.
+        let seccomp = calls::confine().unwrap_or_else(|error| told(&error));
+        let no_new_privileges = no_new_privileges.is_ok();
+        let sandbox = Sandbox { landlock, seccomp, no_new_privileges, folders, ports, _held: held };
+        sandbox.tell();
+        sandbox
+    }
+
+    /// For `/status.json` and `/snapshot`.
+    pub fn to_json(&self) -> Value {
+        let one = |enforced: &Enforced| json!({ "state": enforced.word(), "told": enforced.to_string() });
+        json!({
+            "landlock": one(&self.landlock),
+            "seccomp": one(&self.seccomp),
+            "no_new_privileges": self.no_new_privileges,
+        })
+    }
+
+    fn none() -> Sandbox {
+        let off = Enforced::Not("process.sandbox is \"off\"".to_owned());
+        let (landlock, seccomp) = (off.clone(), off);
+        Sandbox {
+            landlock,
+            seccomp,
+            no_new_privileges: false,
+            folders: Folders::default(),
+            ports: None,
+            _held: Vec::new(),
+        }
+    }
+
+    fn tell(&self) {
+        for (what, enforced) in [("Landlock", &self.landlock), ("seccomp", &self.seccomp)] {
+            match enforced {
+                Enforced::Fully | Enforced::Partly => log::info!("sandbox: {what} {enforced}"),
+                Enforced::Not(_) => log::warn!("sandbox: {what} {enforced}"),
+            }
+        }
+        for folder in self.folders.broad() {
+            log::warn!(
+                "sandbox: everything in {} can be read, since the configuration names a file in it; move that to a folder \
+                 of its own",
+                folder.display()
+            );
+        }
+    }
+
+    /// What a configuration names that this process may not come by, as errors of that configuration.
+    pub fn refused(&self, config: &Config, source: &Source) -> Vec<Problem> {
+        const FIX: &str = "restart (or upgrade) with it; process.sandbox_paths names further folders beforehand";
+        let mut problems = Vec::new();
+        if matches!(self.landlock, Enforced::Not(_)) {
+            return problems;
+        }
+        for file in config.named_files() {
+            let (may, what) = match file.access {
+                FileAccess::Read => (self.folders.may_read(file.path), "read"),
+                FileAccess::Write => (self.folders.may_write(file.path), "written"),
+                FileAccess::WriteFolder => (self.folders.may_write_in(file.path), "written"),
+            };
+            if !may {
+                let path = file.path.display();
+                let what = format!("{path} is outside of the folders that this process lets itself be {what}");
+                problems.push(Problem::error(&source.name, Some(file.at), what, FIX));
+            }
+        }
+        let ports = self.ports.as_ref().map(|ports| (ports, config.named_ports()));
+        for (port, at) in ports.into_iter().flat_map(|(ports, named)| {
+            named.into_iter().filter(|(port, _)| ports.binary_search(port).is_err()).collect::<Vec<_>>()
+        }) {
+            let what = format!("port {port} is none of those that this process lets itself connect to");
+            let fix = "add it to process.sandbox_ports, and restart (or upgrade)";
+            problems.push(Problem::error(&source.name, Some(at), what, fix));
+        }
+        problems
+    }
+}
+
+/// Rules are about what is there at this moment, and what comes to be in its folders.
+fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, RulesetError> {
+    let all = AccessFs::from_all(LANDLOCK);
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    let mut ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(LANDLOCK))?;
+    if ports.is_some() {
+        ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
+    }
+    let ports =
+        ports.into_iter().flatten().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
+    let status = ruleset
+        .create()?
+        .add_rules(path_beneath_rules(folders.readable(), read))?
+        .add_rules(path_beneath_rules(folders::ALSO_WRITTEN, AccessFs::ReadFile | AccessFs::WriteFile))?
+        .add_rules(path_beneath_rules(folders.writable(), all & !AccessFs::Execute))?
+        .add_rules(ports)?
+        .restrict_self()?;
+    Ok(match status.ruleset {
+        RulesetStatus::FullyEnforced => Enforced::Fully,
+        RulesetStatus::PartiallyEnforced => Enforced::Partly,
+        RulesetStatus::NotEnforced => Enforced::Not("this kernel has no Landlock".to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    /// In a thread of its own, which is the only one that the kernel then holds to it.
+    fn confined<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+        std::thread::spawn(work).join().expect("no panic")
+    }
+
+    #[test]
+    fn folders_can_be_read_and_written_as_they_are_named_where_the_kernel_has_landlock() {
+        let name = format!("propylon-sandbox-{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let folder = std::env::temp_dir().join(name);
+        for part in ["read", "written", "other"] {
+            fs::create_dir_all(folder.join(part)).unwrap();
+            fs::write(folder.join(part).join("file"), part).unwrap();
+        }
+        let here = folder.clone();
+        let (enforced, outcomes) = confined(move || {
+            let folders = Folders::new(vec![here.join("read")], vec![here.join("written")]);
+            let enforced = restrict(&folders, None).unwrap();
+            let outcomes = ["read", "written", "other"].map(|part| {
+                let path = here.join(part);
+                (fs::read(path.join("file")).is_ok(), fs::write(path.join("new"), "").map_err(|error| error.kind()))
+            });
+            (enforced, outcomes)
+        });
+        let _ = fs::remove_dir_all(&folder);
+        let denied = Err(ErrorKind::PermissionDenied);
+        if !matches!(enforced, Enforced::Not(_)) {
+            assert_eq!(outcomes, [(true, denied), (true, Ok(())), (false, denied)]);
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Which system calls the process may make: those of a server that reads, writes and connects. Others fail with EPERM, and
+//! those that only somebody else would make end the process.
+//!
+//! Failing, and not ending, is the rule because a C library may try something new and go on without it; the process's
+//! end would be an outage.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Operator, SeccompCondition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+use super::Enforced;
+
+/// Rules by number of the call; without a rule, a call is meant with any arguments.
+type Calls = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Options of `prctl` that are not among libc's for every system (linux/prctl.h): names of memory, which allocators give, and
+/// what the kernel has told the process at its start.
+const PR_SET_VMA: u64 = 0x5356_4d41;
+const PR_GET_AUXV: u64 = 0x4155_5856;
+
+/// For the calling thread and those that it starts.
+pub fn confine() -> Result<Enforced, seccompiler::Error> {
+    let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else {
+        return Ok(Enforced::Not("no filter is known for this processor".to_owned()));
+    };
+    for program in programs(arch)? {
+        seccompiler::apply_filter(&program)?;
+    }
+    Ok(Enforced::Fully)
+}
+
+/// In the order in which they are applied: the last one forbids what applying takes.
+fn programs(arch: TargetArch) -> Result<[BpfProgram; 3], BackendError> {
+    let errno = |number: i32| SeccompAction::Errno(number.unsigned_abs());
+    let allow = || SeccompAction::Allow;
+    let program = |calls, others, these| SeccompFilter::new(calls, others, these, arch)?.try_into();
+    Ok([
+        program(any(&DEADLY), allow(), SeccompAction::KillProcess)?,
+        // Its flags are in memory, where a filter cannot look. A C library that is told so asks by `clone`.
+        program(any(&[libc::SYS_clone3]), allow(), errno(libc::ENOSYS))?,
+        program(allowed()?, errno(libc::EPERM), allow())?,
+    ])
+}
+
+fn any(calls: &[i64]) -> Calls {
+    calls.iter().map(|call| (*call, Vec::new())).collect()
+}
+
+/// What somebody does who has got in.
+const DEADLY: [i64; 24] = [
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_memfd_create,
+    libc::SYS_io_uring_setup,
+    libc::SYS_bpf,
+    libc::SYS_userfaultfd,
+    libc::SYS_perf_event_open,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_mount,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+];
+
+/// Sockets, client and server side.
+const NETWORK: [i64; 18] = [
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_connect,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_socketpair,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendfile,
+];
+
+/// Bytes, whatever they go to.
+const BYTES: [i64; 24] = [
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_pipe2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_lseek,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+];
+
+/// Files: Landlock says which.
+const FILES: [i64; 26] = [
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fadvise64,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_umask,
+];
+
+/// Memory, threads, time, chance, and the process itself.
+const PROCESS: [i64; 57] = [
+    libc::SYS_brk,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_mincore,
+    libc::SYS_membarrier,
+    libc::SYS_clone3,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_getpriority,
+    libc::SYS_setpriority,
+    libc::SYS_getcpu,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getgroups,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    // Ends of processes that it has started before, and of those that it takes over from.
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_pidfd_open,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_getrandom,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_signalfd4,
+    libc::SYS_sigaltstack,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// The same by the names that only this processor's C libraries still use.
+#[cfg(target_arch = "x86_64")]
+const OLD: [i64; 26] = [
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_link,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_creat,
+    libc::SYS_pipe,
+    libc::SYS_dup2,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_time,
+    libc::SYS_getrlimit,
+    libc::SYS_arch_prctl,
+    libc::SYS_signalfd,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD: [i64; 1] = [libc::SYS_renameat];
+
+fn allowed() -> Result<Calls, BackendError> {
+    let whole = [&NETWORK[..], &BYTES, &FILES, &PROCESS, &OLD];
+    let mut calls: Calls = whole.iter().flat_map(|calls| any(calls)).collect();
+    let is = |argument, value: u64| SeccompCondition::new(argument, Length::Qword, Operator::Eq, value);
+    // A number that a C library gives as an int, whatever is above it.
+    let is_int = |argument, value: i32| {
+        SeccompCondition::new(argument, Length::Dword, Operator::Eq, u64::from(value.unsigned_abs()))
+    };
+    let masked = |argument, mask: i32, value: i32| {
+        let (mask, value) = (u64::from(mask.unsigned_abs()), u64::from(value.unsigned_abs()));
+        SeccompCondition::new(argument, Length::Dword, Operator::MaskedEq(mask), value)
+    };
+    let rule = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
+    // Memory that code could be written to is never run.
+    calls.insert(libc::SYS_mmap, vec![rule(vec![masked(2, libc::PROT_EXEC, 0)?])?]);
+    calls.insert(libc::SYS_mprotect, vec![rule(vec![masked(2, libc::PROT_EXEC, 0)?])?]);
+    // Threads, and no processes.
+    calls.insert(libc::SYS_clone, vec![rule(vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?])?]);
+    // By datagrams to Unix sockets the service manager hears of the process. Its others would be those of whoever gives
+    // orders on this machine.
+    const KIND: i32 = 0xf;
+    calls.insert(
+        libc::SYS_socket,
+        vec![
+            rule(vec![is_int(0, libc::AF_INET)?, masked(1, KIND, libc::SOCK_STREAM)?])?,
+            rule(vec![is_int(0, libc::AF_INET)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
+            rule(vec![is_int(0, libc::AF_INET6)?, masked(1, KIND, libc::SOCK_STREAM)?])?,
+            rule(vec![is_int(0, libc::AF_INET6)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
+            rule(vec![is_int(0, libc::AF_UNIX)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
+        ],
+    );
+    let requests = [libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX, libc::FIONREAD, libc::TCGETS, libc::TIOCOUTQ];
+    let requests = requests.map(|request| rule(vec![SeccompCondition::new(1, Length::Dword, Operator::Eq, request)?]));
+    calls.insert(libc::SYS_ioctl, requests.into_iter().collect::<Result<_, _>>()?);
+    // Names of threads and of memory; not whether it may be dumped.
+    let names =
+        [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE].map(|option| rule(vec![is_int(0, option)?]));
+    let mut options: Vec<SeccompRule> = names.into_iter().collect::<Result<_, _>>()?;
+    options.push(rule(vec![is(0, PR_SET_VMA)?])?);
+    options.push(rule(vec![is(0, PR_GET_AUXV)?])?);
+    calls.insert(libc::SYS_prctl, options);
+    // Its own limits, and signals to itself.
+    let own = u64::from(std::process::id());
+    calls.insert(libc::SYS_prlimit64, vec![rule(vec![is_int(0, 0)?])?, rule(vec![is(0, own)?])?]);
+    calls.insert(libc::SYS_tgkill, vec![rule(vec![is(0, own)?])?]);
+    Ok(calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
+        let allowed = allowed().expect("conditions that are valid");
+        assert!(DEADLY.iter().all(|call| !allowed.contains_key(call)));
+        programs(arch).expect("programs");
+    }
+}

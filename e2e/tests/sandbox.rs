@@ -1,0 +1,271 @@
+//! What a process that serves denies itself: what somebody would try who has got into it, and that nothing is missing.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use propylon_e2e::engine::{complete, simple};
+use propylon_e2e::lineage::{How, Lineage};
+use propylon_e2e::program::{Said, run};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds};
+use rcgen::PKCS_ECDSA_P256_SHA256;
+use serde_json::Value;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+/// What seccomp ends a process by, and a shell tells as 159.
+const SIGSYS: i32 = 31;
+
+fn nowhere() -> Vec<SocketAddr> {
+    vec!["127.0.0.1:1".parse().expect("an address")]
+}
+
+/// `propylon attempt` in the sandbox of this configuration.
+fn attempt(config: &Path, what: &[&str]) -> Said {
+    let mut command = Command::new(binaries::propylon());
+    command.arg("attempt").arg("-c").arg(config).args(what);
+    run(command, b"", Duration::from_secs(20))
+}
+
+/// What the kernel has of it, as the program itself finds out.
+fn shown(config: &Path) -> Value {
+    serde_json::from_str(&attempt(config, &["show"]).ok().text()).expect("JSON")
+}
+
+fn is_enforced(shown: &Value, what: &str) -> bool {
+    let enforced = shown[what]["state"] == "enforced";
+    if !enforced {
+        eprintln!("skipped: {what} is {}", shown[what]);
+    }
+    enforced
+}
+
+/// A process that is nobody's business but its own.
+struct Bystander(Child);
+
+impl Bystander {
+    fn start() -> Bystander {
+        Bystander(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("a process"))
+    }
+
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_somebody_would_try_who_has_got_in_is_refused() {
+    let scratch = Scratch::new();
+    let elsewhere = Scratch::new();
+    let config = scratch.write("propylon.toml", complete(&simple(&nowhere())));
+    let off = scratch.write("off.toml", complete(&format!("[process]\nsandbox = \"off\"\n{}", simple(&nowhere()))));
+    let shown = shown(&config);
+    assert_eq!(shown["no_new_privileges"], true, "{shown}");
+    let bystander = Bystander::start();
+    let pid = bystander.pid();
+    let secret = elsewhere.write("secret", "for nobody").display().to_string();
+    let made = elsewhere.join("made").display().to_string();
+    let unix = elsewhere.join("orders.sock");
+    let _unix = UnixListener::bind(&unix).expect("a Unix socket");
+    let unix = unix.display().to_string();
+    // What fails with an error, by Landlock and by seccomp, and what ends the process.
+    let refused: [(&str, &[&str]); 7] = [
+        ("landlock", &["read", &secret]),
+        ("landlock", &["write", &made]),
+        ("landlock", &["read", "/etc/shadow"]),
+        ("landlock", &["read", "/proc/1/environ"]),
+        ("seccomp", &["connect-unix", &unix]),
+        ("seccomp", &["netlink"]),
+        ("seccomp", &["be-dumpable"]),
+    ];
+    for (by, what) in refused {
+        if is_enforced(&shown, by) {
+            let said = attempt(&config, what);
+            assert_eq!(said.status.code(), Some(1), "{what:?} was not refused: {}", said.text());
+            assert!(said.text().contains("denied") || said.text().contains("permitted"), "{what:?}: {}", said.text());
+        }
+    }
+    let deadly: [&[&str]; 3] = [&["exec", "/bin/true"], &["trace", &pid], &["set-user", "65534"]];
+    for what in deadly {
+        if is_enforced(&shown, "seccomp") {
+            let said = attempt(&config, what);
+            assert!(said.text().contains("refused") || said.status.signal() == Some(SIGSYS), "{what:?}: {said:?}");
+            assert!(!said.text().contains("done"), "{what:?} was not refused");
+        }
+    }
+    assert_eq!(attempt(&config, &["signal", &pid]).status.code(), Some(1), "another process can be signalled");
+    // What serving takes, and all of it without a sandbox.
+    for what in [&["listen", "127.0.0.1:0"][..], &["thread"], &["read", &config.display().to_string()]] {
+        attempt(&config, what).ok();
+    }
+    for what in [&["read", &secret][..], &["write", &made], &["exec", "/bin/true"], &["connect-unix", &unix]] {
+        attempt(&off, what).ok();
+    }
+}
+
+#[test]
+fn ports_are_those_that_are_named_where_that_is_asked_for() {
+    let scratch = Scratch::new();
+    let server = Origin::always(HELLO);
+    let other = TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let (known, unknown) = (server.address(), other.local_addr().expect("an address"));
+    let any = scratch.write("any.toml", complete(&simple(&[known])));
+    attempt(&any, &["connect", &unknown.to_string()]).ok();
+    let text = |ports: &str| format!("[process]\nsandbox_ports = [{ports}]\n{}", simple(&[known]));
+    let few = scratch.write("few.toml", complete(&text("")));
+    attempt(&few, &["connect", &known.to_string()]).ok();
+    if !is_enforced(&shown(&few), "landlock") {
+        return;
+    }
+    let said = attempt(&few, &["connect", &unknown.to_string()]);
+    assert_eq!(said.status.code(), Some(1), "connected where the configuration has nothing: {}", said.text());
+    let more = scratch.write("more.toml", complete(&text(&format!("\"{}-{}\"", unknown.port(), unknown.port()))));
+    attempt(&more, &["connect", &unknown.to_string()]).ok();
+
+    // A server at a port that was not named is refused by name, and the others serve on.
+    let engine = Engine::start(&format!("{}\n", text("")));
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    engine.rewrite(&format!("[process]\nsandbox_ports = []\n{}", simple(&[known, unknown])));
+    engine.reload();
+    let said = engine.stderr().join("\n");
+    assert!(said.contains(&format!("port {} is none of those", unknown.port())), "{said}");
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+}
+
+/// A number of `/proc/PID/status`.
+fn status(pid: u32, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {field} in {status}")).trim().parse().expect("a number")
+}
+
+#[test]
+fn an_engine_is_in_it_unless_it_is_told_otherwise_and_says_so() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&simple(&[origin.address()]));
+    assert_eq!(engine.client("web").get("/").text(), "hello\n");
+    assert_eq!((status(engine.pid(), "Seccomp"), status(engine.pid(), "NoNewPrivs")), (2, 1));
+    for path in ["/status.json", "/snapshot"] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+        let told = Client::plain(engine.admin()).ask(request).text();
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        assert_eq!(told["sandbox"]["seccomp"]["state"], "enforced", "{path}");
+        let landlock = told["sandbox"]["landlock"]["told"].as_str().expect("a text");
+        assert!(engine.stderr().iter().any(|line| line.ends_with(&format!("Landlock {landlock}"))), "{landlock}");
+    }
+    let process = "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nsandbox = \"off\"\n";
+    let engine = Engine::start(&format!("{process}{}", simple(&[origin.address()])));
+    assert_eq!((status(engine.pid(), "Seccomp"), status(engine.pid(), "NoNewPrivs")), (0, 0));
+}
+
+#[test]
+fn a_successor_is_started_from_outside_of_it_and_has_its_own() {
+    let origin = Origin::always(HELLO);
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"1s\"", &simple(&[origin.address()]));
+    let filters = status(lineage.pid(), "Seccomp_filters");
+    let plain = lineage.address("plain");
+    for _ in 0..2 {
+        lineage.upgrade(How::Signal);
+        assert_eq!(Client::plain(plain).get("/").text(), "hello\n");
+        // One that had inherited a sandbox would be in two.
+        assert_eq!((status(lineage.pid(), "Seccomp"), status(lineage.pid(), "Seccomp_filters")), (2, filters));
+    }
+    // Who started it has gone with the process that it was started for.
+    let first = lineage.earlier()[0];
+    lineage.gone(first);
+    holds("the launcher of a process ends with it", || children(first).is_empty());
+}
+
+/// Processes whose parent is or was this one, by the group that they share.
+fn children(of: u32) -> Vec<u32> {
+    let numbers = fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+    };
+    numbers.filter(|pid| parent(*pid) == Some(of)).collect()
+}
+
+/// A certificate and its key, in a folder of one's own.
+fn certificate(folder: &Scratch) -> PathBuf {
+    folder.write("own.pem", Certificates::shared().issue(&["localhost"], &PKCS_ECDSA_P256_SHA256))
+}
+
+#[test]
+fn files_that_are_new_are_read_where_the_configuration_named_their_folder() {
+    let (named, elsewhere) = (Scratch::new(), Scratch::new());
+    let (own, other) = (certificate(&named), certificate(&elsewhere));
+    let config = |paths: &str, certificates: &[&Path]| {
+        let list: Vec<String> = certificates.iter().map(|path| format!("{path:?}")).collect();
+        format!(
+            "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nsandbox_paths = [{paths}]\n\
+             [tls.public]\ncertificates = [{}]\n{}",
+            list.join(", "),
+            simple(&nowhere())
+        )
+    };
+    let engine = Engine::start(&config("", &[&own]));
+    // A new file beside one that was named, and one that has been replaced.
+    let second = named.write("second.pem", fs::read(&own).expect("a certificate"));
+    let replaced = named.write("own.pem.new", fs::read(&own).expect("a certificate"));
+    fs::rename(replaced, &own).expect("a rename");
+    engine.rewrite(&config("", &[&own, &second]));
+    let said = engine.reload();
+    assert!(said.contains("the configuration is "), "{said}");
+    if status(engine.pid(), "Seccomp") == 2 && engine.stderr().iter().any(|line| line.ends_with("Landlock enforced")) {
+        engine.rewrite(&config("", &[&own, &other]));
+        engine.reload();
+        let told = engine.stderr().join("\n");
+        let outside = format!("{} is outside of the folders", other.display());
+        assert!(told.contains(&outside) && told.contains("process.sandbox_paths"), "{told}");
+    }
+    drop(engine);
+    let engine = Engine::start(&config(&format!("{:?}", elsewhere.path()), &[&own]));
+    engine.rewrite(&config(&format!("{:?}", elsewhere.path()), &[&own, &other]));
+    let said = engine.reload();
+    assert!(said.contains("the configuration is "), "{said}");
+}
+
+#[test]
+fn what_is_written_under_it_is_written() {
+    let (logs, state) = (Scratch::new(), Scratch::new());
+    let (log, kept) = (logs.join("access.log"), state.join("made/by/propylon"));
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 1\ndrain_timeout = \"1s\"\nstate = {kept:?}\n[log]\naccess = {log:?}\n\
+         [admin]\nbind = \"unix:admin.sock\"\n{}",
+        simple(&[origin.address()])
+    ));
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    fs::rename(&log, logs.join("access.log.1")).expect("a rename");
+    eventually(Duration::from_secs(20), "the log is opened anew", || log.exists().then_some(()));
+    assert!(kept.is_dir(), "the folder for the state is there");
+}
+
+#[test]
+fn doctor_says_what_this_kernel_enforces() {
+    let mut command = Command::new(binaries::propylon());
+    command.args(["doctor", "--json"]);
+    let said = run(command, b"", Duration::from_secs(60));
+    let findings: Vec<Value> = serde_json::from_str(&said.text()).expect("JSON");
+    let find = |what: &str| {
+        let found = findings.iter().find(|finding| finding["what"].as_str().is_some_and(|found| found.contains(what)));
+        found.unwrap_or_else(|| panic!("nothing about {what}")).clone()
+    };
+    assert_eq!(find("seccomp")["current"], "enforced");
+    let tried = find("a hijacked engine tries");
+    if find("Landlock")["current"] == "enforced" {
+        assert_eq!((tried["state"].as_str(), tried["current"].as_str()), (Some("good"), Some("all 7 refused")));
+    }
+}
