@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
@@ -81,6 +83,42 @@ fn ten_upgrades_under_load_lose_nothing_and_leak_nothing() {
         is_idle(&lineage) && lineage.files(lineage.pid()) <= files_at_first
     });
     assert_eq!(lineage.metric("propylon_upgrades_total"), 10.0);
+}
+
+#[test]
+fn a_process_that_drains_leaves_probes_to_its_successor() {
+    const EVERY: Duration = Duration::from_millis(100);
+    // Whoever asks for /slow waits until he is told otherwise.
+    let (release, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        while let Some(head) = peer.read_head() {
+            if head.starts_with(b"GET /slow") {
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(PATIENCE);
+            }
+            peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let probes = || origin.received_text().matches("GET /alive").count();
+    let config = |health: &str| with(&[origin.address()], "", health);
+    let process = "workers = 1\ndrain_timeout = \"60s\"";
+    let mut lineage =
+        Lineage::start(process, &config("health = { path = \"/alive\", interval = \"100ms\", timeout = \"100ms\" }"));
+    let plain = lineage.address("plain");
+    let mut slow = Client::plain(plain);
+    slow.send("GET /slow HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    holds("it is in progress", || lineage.snapshot()["workers"][0]["requests_in_progress"] == 1);
+    holds("servers are probed", || probes() > 1);
+    // By the new configuration nobody is to probe, so that whoever does is the one before.
+    lineage.write(process, &config(""));
+    lineage.upgrade(How::Signal);
+    lineage.says("draining: ");
+    let before = probes();
+    std::thread::sleep(EVERY * 15);
+    let after = probes();
+    assert!(after <= before + 1, "{} probes by a process that drains", after - before);
+    drop(release);
+    assert_eq!(slow.read_response().text(), "ok");
 }
 
 #[test]

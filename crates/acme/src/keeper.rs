@@ -56,6 +56,8 @@ pub struct Keeper {
 
 /// How often folders are looked at: for challenges of other processes, and for what has been written.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long an account whose task has panicked rests before it begins anew.
+const RESTART_WAIT: Duration = Duration::from_secs(30);
 /// How often a process without the lock asks for it.
 const LOCK_LOOKS: u64 = 5;
 /// From the account to the chain. Beyond it something hangs.
@@ -106,7 +108,11 @@ impl Keeper {
                 let (sender, receiver) = watch::channel(issuers);
                 let runtime = Builder::new_current_thread().enable_all().build()?;
                 let shared = Arc::clone(&self.shared);
-                let run = move || runtime.block_on(supervise(shared, receiver));
+                let begin = {
+                    let shared = Arc::clone(&shared);
+                    move |issuer, receiver| tokio::spawn(Account::new(Arc::clone(&shared), issuer).run(receiver))
+                };
+                let run = move || runtime.block_on(supervise(shared, receiver, begin));
                 std::thread::Builder::new().name("acme".into()).spawn(run)?;
                 *thread = Some(sender);
             }
@@ -165,10 +171,18 @@ impl Shared {
     }
 }
 
-/// One task for each account, for as long as the configuration has it.
-async fn supervise(shared: Arc<Shared>, mut configured: watch::Receiver<Vec<Issuer>>) {
+/// One task for each account, for as long as the configuration has it. One that has panicked is begun anew: what it has
+/// ordered is in its folder, with when it may try again.
+async fn supervise(
+    shared: Arc<Shared>,
+    mut configured: watch::Receiver<Vec<Issuer>>,
+    begin: impl Fn(Issuer, watch::Receiver<Issuer>) -> JoinHandle<()>,
+) {
     let mut tasks: BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)> = BTreeMap::new();
     loop {
+        for name in ended(&mut tasks) {
+            log::error!("acme \"{name}\": its task has panicked, which is a bug in Propylon; it begins anew");
+        }
         let issuers = configured.borrow_and_update().clone();
         let names: BTreeSet<&str> = issuers.iter().map(|issuer| issuer.acme.name.as_str()).collect();
         // An order of an account that is gone is broken off; the folder remembers that it was begun.
@@ -185,12 +199,31 @@ async fn supervise(shared: Arc<Shared>, mut configured: watch::Receiver<Vec<Issu
                 Some((sender, _)) => drop(sender.send(issuer)),
                 None => {
                     let (sender, receiver) = watch::channel(issuer.clone());
-                    let task = tokio::spawn(Account::new(Arc::clone(&shared), issuer.clone()).run(receiver));
-                    tasks.insert(issuer.acme.name, (sender, task));
+                    let name = issuer.acme.name.clone();
+                    tasks.insert(name, (sender, begin(issuer, receiver)));
                 }
             }
         }
-        if configured.changed().await.is_err() {
+        tokio::select! {
+            changed = configured.changed() => if changed.is_err() { return },
+            () = panicked(&tasks) => {}
+        }
+    }
+}
+
+/// Takes out those that have ended, which they do by a panic alone as long as they are wanted.
+fn ended(tasks: &mut BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)>) -> Vec<String> {
+    let names: Vec<String> =
+        tasks.iter().filter(|(_, (_, task))| task.is_finished()).map(|(name, _)| name.clone()).collect();
+    tasks.retain(|_, (_, task)| !task.is_finished());
+    names
+}
+
+/// Waits until there is one that has ended. What panics at once does so no more often than it is looked.
+async fn panicked(tasks: &BTreeMap<String, (watch::Sender<Issuer>, JoinHandle<()>)>) {
+    loop {
+        sleep(RESTART_WAIT).await;
+        if tasks.values().any(|(_, task)| task.is_finished()) {
             return;
         }
     }
@@ -520,4 +553,45 @@ fn key(wanted: &Wanted) -> String {
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use propylon_config::Source;
+
+    use super::*;
+
+    fn ordered() -> Vec<Issuer> {
+        let text = "[listener.web]\nbind = '127.0.0.1:443'\ntls = 'public'\n[[route]]\nrespond = { status = 200 }\n\
+            [acme.le]\nterms_agreed = true\n[tls.public]\ncertificates = [{ acme = 'le', names = ['a.test'] }]\n";
+        let source = Source { name: "a.toml".into(), base: "/nowhere".into(), text: text.into() };
+        issuers(&propylon_config::parse(&source).expect("a good file").0)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_whose_task_has_panicked_begins_anew_and_not_at_once() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&begun);
+        let begin = move |_: Issuer, mut configured: watch::Receiver<Issuer>| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(async move {
+                assert!(number >= 2, "twice, as a bug would");
+                while configured.changed().await.is_ok() {}
+            })
+        };
+        let shared = Arc::new(Shared { publish: Box::new(|_| {}), inner: Mutex::default() });
+        let (sender, receiver) = watch::channel(ordered());
+        assert_eq!(sender.borrow().len(), 1);
+        let supervisor = tokio::spawn(supervise(shared, receiver, begin));
+        sleep(RESTART_WAIT / 2).await;
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+        sleep(RESTART_WAIT).await;
+        assert_eq!(begun.load(Ordering::Relaxed), 2);
+        sleep(RESTART_WAIT * 10).await;
+        assert_eq!(begun.load(Ordering::Relaxed), 3, "what goes on is left alone");
+        drop(sender);
+        supervisor.await.expect("it ends with its configuration");
+    }
 }

@@ -247,6 +247,7 @@ struct Begun {
     shown: Rc<RefCell<Shown>>,
     door: Option<AdminDoor>,
     orders: Arc<Orders>,
+    health: Health,
 }
 
 impl Main {
@@ -259,7 +260,7 @@ impl Main {
             begun = self.begin(scene, hangup, threads.len()) => begun,
             () = ends.heard() => Err(StartError::Stopped),
         };
-        let Begun { mut keeper, shown, door, orders } = match begun {
+        let Begun { mut keeper, shown, door, orders, health } = match begun {
             Ok(begun) => begun,
             Err(error) => {
                 let _ = self.phase.send(Phase::Stopping);
@@ -325,6 +326,9 @@ impl Main {
         if let Err(error) = orders.configure(Vec::new()) {
             log::warn!("orders of certificates go on: {error}");
         }
+        if end == Phase::Succeeded {
+            health.leave_to_successor();
+        }
         let outcome = self.drain(end, limit, &mut ends, &mut second_user, threads).await;
         Ok((outcome, kept, self.exporter))
     }
@@ -374,7 +378,7 @@ impl Main {
             store: Arc::clone(&self.store),
             shown: Rc::clone(&shown),
             orders: Arc::clone(&orders),
-            health,
+            health: health.clone(),
             telemetry: Arc::clone(&self.telemetry),
             started: Instant::now(),
             memory_at_start: propylon_sys::resident_bytes().unwrap_or(0),
@@ -384,7 +388,7 @@ impl Main {
         };
         let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
         let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
-        Ok(Begun { keeper, shown, door, orders })
+        Ok(Begun { keeper, shown, door, orders, health })
     }
 
     async fn take_over(

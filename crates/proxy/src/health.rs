@@ -175,6 +175,12 @@ impl Health {
         self.begin(Some(&old));
     }
 
+    /// Ends all probes, for good: whoever has taken over makes them, and twice as many is what servers would see. What is
+    /// known stays, for requests that are still in progress here.
+    pub fn leave_to_successor(&self) {
+        self.0.tasks.borrow_mut().values_mut().for_each(|tasks| tasks.probing = None);
+    }
+
     /// What is known of servers that are probed.
     pub fn hand_over(&self) -> Vec<KnownServer> {
         let board = self.board();

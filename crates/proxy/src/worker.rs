@@ -31,7 +31,7 @@ use crate::warm::warm;
 
 /// Connections accepted in a row before the others get their turn.
 const ACCEPTS_MAX: usize = 32;
-/// How long accepting rests when the process is out of files or memory.
+/// How long accepting rests when the process is out of files or memory, or the socket fails.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// Ticks between two sweeps of the pools: one second.
 const SWEEP_TICKS: u32 = 10;
@@ -337,7 +337,7 @@ enum Accepted {
     More,
     /// Files have run out, and idle connections end to make room.
     RoomMade,
-    /// Files or memory have run out, and nothing more is to be done about it now.
+    /// Files or memory have run out, or the socket itself is at fault, and nothing more is to be done about it now.
     Exhausted,
 }
 
@@ -359,14 +359,56 @@ fn accept_some(core: &Rc<Core>, listener: usize, socket: &TcpListener, room: usi
                 core.make_room();
                 return Accepted::Exhausted;
             }
-            // The client has gone again, or the network has a complaint about it (accept(2), "Error handling").
-            Err(_) => core.metrics.increment(core.telemetry.process.accept_errors),
+            Err(error) if is_one_clients(&error) => core.metrics.increment(core.telemetry.process.accept_errors),
+            // The next one would fail as well, and there would be no end to them.
+            Err(_) => {
+                core.metrics.increment(core.telemetry.process.accept_errors);
+                return Accepted::Exhausted;
+            }
         }
     }
     Accepted::More
+}
+
+/// Whether an accept has failed for one client alone: it has gone again, or the network has a complaint about it, or a
+/// firewall (accept(2), "Error handling"). The next one is asked for at once.
+fn is_one_clients(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const ONE_CLIENTS: [Errno; 11] = [
+        Errno::CONNABORTED,
+        Errno::INTR,
+        Errno::PERM,
+        Errno::NETDOWN,
+        Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::HOSTDOWN,
+        Errno::NONET,
+        Errno::HOSTUNREACH,
+        Errno::OPNOTSUPP,
+        Errno::NETUNREACH,
+    ];
+    ONE_CLIENTS.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 const ENOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
 const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
 const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
 const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_accept_that_fails_for_one_client_is_followed_by_another_and_one_that_fails_for_all_is_not() {
+        let socket = propylon_sys::listen("127.0.0.1:0".parse().unwrap(), Default::default()).unwrap();
+        // What a socket says that listens no longer, however often it is asked: EINVAL.
+        rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).unwrap();
+        for _ in 0..3 {
+            let error = propylon_sys::accept(&socket).map(drop).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::INVAL.raw_os_error()));
+            assert!(!is_one_clients(&error));
+        }
+        assert!(is_one_clients(&io::Error::from_raw_os_error(rustix::io::Errno::CONNABORTED.raw_os_error())));
+    }
+}
