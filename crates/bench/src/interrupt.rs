@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as a flag that every loop looks at, so that what was started is always put away.
+//! Ctrl-C, SIGTERM and the end of the terminal as a flag that every loop looks at, so that what was started is always put away.
 
 use crate::failure::{Failure, Outcome, While};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Takes over SIGINT and SIGTERM for this process.
+    /// Takes over SIGINT, SIGTERM and SIGHUP for this process.
     pub fn install() -> Outcome<Self> {
         let interrupt = Self::default();
         let flag = interrupt.clone();
@@ -60,17 +60,18 @@ impl Interrupt {
 
 async fn wait_for_signals(flag: &Interrupt, ready: &std::sync::mpsc::Sender<()>) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
-        return;
-    };
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut int), Ok(mut term), Ok(mut hangup)] = kinds.map(signal) else { return };
     let _ = ready.send(());
     loop {
         tokio::select! {
             _ = int.recv() => {}
             _ = term.recv() => {}
+            _ = hangup.recv() => {}
         }
         // A second request for the end means that the tidy way takes too long.
         if flag.0.swap(true, Ordering::Relaxed) {
+            crate::scratch::remove_all();
             std::process::exit(130);
         }
     }

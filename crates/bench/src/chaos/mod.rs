@@ -114,15 +114,18 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
             }
             Err(kept(scratch, &format!("{count} violations; again with --seed {seed}")))
         }
+        // Nobody wants to look at what was not to be ended.
+        Err(failure) if interrupt.is_raised() => Err(failure),
         Err(failure) => Err(kept(scratch, &format!("{failure} (seed {seed})"))),
     }
 }
 
-/// Leaves everything where it can be looked at.
+/// Leaves everything but keys where it can be looked at.
 fn kept(scratch: ScratchDir, what: &str) -> Failure {
-    let path = scratch.path().display().to_string();
-    std::mem::forget(scratch);
-    Failure::new(format!("{what}; logs, journals and configurations are in {path}"))
+    match scratch.keep() {
+        Ok(path) => Failure::new(format!("{what}; logs, journals and configurations are in {}", path.display())),
+        Err(error) => Failure::new(format!("{what}; nothing could be kept: {error}")),
+    }
 }
 
 /// What was there when the load had ended.
