@@ -87,6 +87,23 @@ fn what_the_client_names_in_its_greeting_may_differ_from_what_it_asks_for() {
 }
 
 #[test]
+fn a_path_is_followed_in_its_canonical_form() {
+    let scratch = Scratch::new();
+    let path = config(&scratch);
+    let of = |url: &str| {
+        let said = propylon(&["explain", "-c", &path, "--json", url]);
+        let value: Value = serde_json::from_str(&said.text()).expect("JSON");
+        value["listeners"][0].clone()
+    };
+    let one = of("https://shop.test:8443/x/..//%61pi/y");
+    assert_eq!((&one["backend"]["name"], &one["path"]), (&"api".into(), &"/api/y".into()), "{one}");
+    let refused = of("https://shop.test:8443/api%2Fx");
+    assert_eq!((&refused["status"], &refused["reason"]), (&400.into(), &"escaped-slash".into()), "{refused}");
+    let text = propylon(&["explain", "-c", &path, "https://shop.test:8443//api"]).text();
+    assert!(text.contains("/api, in canonical form"), "{text}");
+}
+
+#[test]
 fn a_route_of_one_listener_goes_before_the_same_for_all() {
     let scratch = Scratch::new();
     let said = propylon(&["explain", "-c", &config(&scratch), "--json", "http://any.example:8080/"]);

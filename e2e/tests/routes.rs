@@ -1,5 +1,7 @@
 //! Where requests go: the most specific route wins, and some are answered by the engine itself.
 
+use propylon_e2e::engine::simple;
+use propylon_e2e::external::External;
 use propylon_e2e::program::curl;
 use propylon_e2e::{Ending, Engine, Origin, holds};
 use rustix::process::Signal;
@@ -164,4 +166,105 @@ fn the_monitor_path_is_200_and_503_while_draining() {
     assert_eq!((response.status, response.text().as_str()), (503, "draining\n"));
     assert_eq!(response.field("Connection"), Some("close"));
     assert_eq!(engine.wait(std::time::Duration::from_secs(10)).status.code(), Some(0));
+}
+
+/// nginx, which decodes, merges slashes and resolves dots like most servers, and has a secret.
+fn secretive() -> External {
+    External::nginx(
+        "listen {address};\nlocation /secret { return 200 \"the secret\"; }\nlocation / { return 200 $request_uri; }",
+    )
+}
+
+#[test]
+fn no_spelling_of_a_path_gets_round_a_route_that_guards_it() {
+    let server = secretive();
+    let guard = "[[route]]\npath = \"/secret\"\nrespond = { status = 403 }\n";
+    let engine = Engine::start(&format!("{}{guard}", simple(&[server.address()])));
+    let guarded = |path: &str| match path {
+        _ if path.contains("/..;") => (400, "hidden-segment"),
+        _ if path.to_ascii_lowercase().contains("%2f") => (400, "escaped-slash"),
+        _ if path.contains('\\') || path.to_ascii_lowercase().contains("%5c") => (400, "backslash-in-path"),
+        _ if path.starts_with("/..") || path.starts_with("/%2e%2e") => (400, "path-above-root"),
+        _ if path.contains("%00") => (400, "escaped-nul"),
+        _ if path.contains("%u") => (400, "bad-escape"),
+        _ => (403, ""),
+    };
+    let spellings = [
+        "/secret",
+        "//secret",
+        "/./secret",
+        "/a/../secret",
+        "/%73ecret",
+        "/a/%2e%2E//secret",
+        "/secret;x",
+        "/;x/secret",
+        "/secret/./",
+        "/%2e/secret?x",
+        "/a%2f..%2fsecret",
+        "/x/..%5csecret",
+        "/x\\..\\secret",
+        "/../secret",
+        "/%2e%2e/secret",
+        "/secret%00.png",
+        "/a/..;/secret",
+        "/%u0073ecret",
+    ];
+    for listener in ["plain", "web"] {
+        for path in spellings {
+            let (status, reason) = guarded(path);
+            let mut client = engine.client(listener);
+            for target in [path.to_owned(), format!("http://a{path}")] {
+                let response = client.ask(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+                assert_eq!(response.status, status, "{listener} {target}: {}", response.text());
+                assert!(response.text().contains(reason), "{listener} {target}: {}", response.text());
+            }
+            assert_eq!(client.get("/else").text(), "/else", "the connection is none the worse for it");
+            if !reason.is_empty() {
+                assert_eq!(engine.logged_path(path)["fault"], reason, "the log has what was asked for");
+                assert!(engine.metric("propylon_requests_rejected_total", &[("reason", reason)]) >= 2.0, "{reason}");
+            }
+        }
+    }
+    let url = engine.url("web");
+    for path in spellings {
+        let (status, _) = guarded(path);
+        let target = format!("{url}{path}");
+        let said = curl(&[
+            "--http2",
+            "--path-as-is",
+            "--output",
+            "/dev/null",
+            "--write-out",
+            "%{http_version} %{http_code}",
+            &target,
+        ]);
+        assert_eq!(said.ok().text(), format!("2 {status}"), "{path}");
+    }
+}
+
+#[test]
+fn servers_and_redirects_get_the_path_that_was_matched() {
+    let server = secretive();
+    let listener = |name: &str, paths: &str| format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\n{paths}\n");
+    let config = format!(
+        "{}{}[backend.app]\nservers = [\"{}\"]\n[[route]]\nbackend = \"app\"\n\
+         [[route]]\npath = \"/mo%76ed\"\nredirect = {{ host = \"new.test\" }}\n",
+        listener("strict", ""),
+        listener("lenient", "paths = { merge_slashes = false, allow = [\"%2F\", \"..\"] }"),
+        server.address(),
+    );
+    let engine = Engine::start(&config);
+    for (listener, path, forwarded) in [
+        ("strict", "/a//b/./c/../d%7e%c3?q=%7e/../x", "/a/b/d~%C3?q=%7e/../x"),
+        ("strict", "/a;p=1/%40b%3a", "/a;p=1/%40b%3A"),
+        ("lenient", "/a//b/./c", "/a//b/c"),
+        ("lenient", "/../group%2fproject", "/group%2Fproject"),
+    ] {
+        assert_eq!(engine.client(listener).get(path).text(), forwarded, "{listener} {path}");
+    }
+    for path in ["/moved//x%2d?%2d", "/./%6doved/x-?%2d"] {
+        let response = engine.client("strict").get(path);
+        assert_eq!(response.field("Location"), Some("http://new.test/moved/x-?%2d"), "{path}");
+    }
+    assert_eq!(engine.client("strict").get("/%2f").status, 400);
 }

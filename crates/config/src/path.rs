@@ -1,4 +1,4 @@
-//! Paths of URLs as the router sees them: compared byte by byte with what the client sent.
+//! Paths of URLs as they are written in a configuration. Requests are compared with them in canonical form.
 
 use crate::address::Complaint;
 use crate::report::shown;
@@ -37,34 +37,47 @@ pub(crate) fn check_target(path: &str) -> Result<(), Complaint> {
     Ok(())
 }
 
-/// Why hardly any request will ever have this path, and what to do. The path has passed `check`.
-pub(crate) fn never_sent(path: &str) -> Option<Complaint> {
+/// Why a path that routes are matched on is better written otherwise, and how. The path has passed `check`.
+pub(crate) fn oddity(path: &str) -> Option<Complaint> {
     let what = |wrong: &str| format!("the path \"{}\" {wrong}", shown(path));
     if path.split('/').any(|segment| segment == "." || segment == "..") {
         return Some((
-            what("has `.` or `..` in it, which clients resolve before they send"),
+            what("has `.` or `..` in it, which are resolved before paths are compared"),
             "write it resolved".into(),
         ));
     }
-    let bytes = path.as_bytes();
-    for (index, _) in path.match_indices('%') {
-        let digits = bytes.get(index + 1..index + 3).unwrap_or_default();
-        let decoded = std::str::from_utf8(digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        let Some(decoded) = decoded.filter(|_| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)) else {
-            return Some((what("has a `%` without two hexadecimal digits"), "write \"%25\" for a `%`".into()));
-        };
-        if decoded.is_ascii_alphanumeric() || b"-._~".contains(&decoded) {
-            let fix = format!("write `{}`; paths are compared as they are sent", decoded as char);
-            return Some((what("has an escape for a character that clients send as it is"), fix));
-        }
-        if digits.iter().any(u8::is_ascii_lowercase) {
-            let fix = format!("write `%{decoded:02X}`; paths are compared as they are sent");
-            return Some((what("has an escape in lower case, and clients write them in upper case"), fix));
-        }
+    if path.contains("//") {
+        return Some((what("has `//` in it, which is one slash where paths are compared"), "write one `/`".into()));
     }
-    if let Some(character) = path.chars().find(|character| "\"<>\\^`{}".contains(*character)) {
-        let wrong = format!("has a `{character}` in it, which clients send as an escape");
-        return Some((what(&wrong), format!("write `%{:02X}`", u32::from(character))));
+    if path.contains(';') {
+        let fix = "leave out `;` and what follows it, or write \"%3B\" for the character itself";
+        return Some((what("has a `;` in it, and no route sees a request's from there to the next `/`"), fix.into()));
+    }
+    if path.contains('\\') {
+        return Some((what("has a `\\` in it, which is a slash where paths are compared"), "write `/`".into()));
+    }
+    path.match_indices('%').find_map(|(index, _)| {
+        let (wrong, fix) = odd_escape(path.as_bytes().get(index + 1..index + 3).unwrap_or_default())?;
+        Some((what(wrong), fix))
+    })
+}
+
+fn odd_escape(digits: &[u8]) -> Option<(&'static str, String)> {
+    let decoded = std::str::from_utf8(digits).ok().and_then(|digits| u8::from_str_radix(digits, 16).ok());
+    let Some(decoded) = decoded.filter(|_| digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)) else {
+        let wrong = "has a `%` without two hexadecimal digits, as no request may have";
+        return Some((wrong, "write \"%25\" for a `%`".into()));
+    };
+    if matches!(decoded, b'/' | b'\\') {
+        let wrong = "has an escaped slash in it, which is a slash where paths are compared";
+        return Some((wrong, "write `/`".into()));
+    }
+    if decoded.is_ascii_alphanumeric() || b"-._~".contains(&decoded) {
+        let fix = format!("write `{}`; both are the same to routes", decoded as char);
+        return Some(("has an escape for a character that needs none", fix));
+    }
+    if digits.iter().any(u8::is_ascii_lowercase) {
+        return Some(("has an escape in lower case", format!("write `%{decoded:02X}`; both are the same to routes")));
     }
     None
 }
@@ -106,21 +119,25 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_no_client_sends_is_recognised() {
-        for path in ["/", "/a/b", "/a...b", "/%C3%A9", "/a//b", "/%2F"] {
-            assert_eq!(never_sent(path), None, "{path}");
+    fn a_path_that_is_better_written_otherwise_is_recognised() {
+        for path in ["/", "/a/b", "/a...b", "/%C3%A9", "/{id}", "/%7Bid%7D", "/%3Bx", "/.well-known"] {
+            assert_eq!(oddity(path), None, "{path}");
         }
         for (path, part) in [
             ("/a/../b", "resolved"),
             ("/.", "resolved"),
+            ("/a//b", "one `/`"),
+            ("/%2F", "write `/`"),
+            ("/%5c", "write `/`"),
+            ("/a\\b", "write `/`"),
+            ("/a;x=1/b", "%3B"),
             ("/%zz", "%25"),
             ("/%", "%25"),
             ("/%+1", "%25"),
             ("/%61", "write `a`"),
             ("/%c3%a9", "write `%C3`"),
-            ("/{id}", "write `%7B`"),
         ] {
-            let (_, fix) = never_sent(path).expect(path);
+            let (_, fix) = oddity(path).expect(path);
             assert!(fix.contains(part), "{path}: {fix}");
         }
     }

@@ -61,6 +61,8 @@ fn every_key_reaches_the_model() {
         [Piece::Text("v=".into()), Piece::Fact(Fact::TlsVersion), Piece::Text(";".into()), Piece::Fact(Fact::TlsJa4)];
     assert_eq!((version.name.as_str(), &version.value[..]), ("X-TLS", &written[..]));
     assert!(plain.request_headers.is_empty());
+    assert_eq!((web.paths.merge_slashes, web.paths.allowed().count()), (false, 4));
+    assert_eq!((plain.paths.merge_slashes, plain.paths.allowed().count()), (true, 0));
     let seconds = Duration::from_secs;
     let t = web.timeouts;
     assert_eq!([t.handshake, t.request_head, t.body, t.idle, t.tunnel_idle], [1, 2, 3, 4, 300].map(seconds));
@@ -236,7 +238,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:70:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:71:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

@@ -538,7 +538,11 @@ fn routes_are_checked() {
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        ("[[route]]\npath='/a//b'\nbackend='app'", 2, 6, "warning: the path \"/a//b\" has `//` in it"),
         ("[listener.b]\nbind='[::]:1'\nmonitor_path='up'", 3, 14, "does not begin with `/`"),
+        ("[listener.b]\nbind='[::]:1'\nmonitor_path='/a/./up'", 3, 14, "resolved before paths are compared"),
+        ("[listener.b]\nbind='[::]:1'\nmonitor_path='/%7Bup'", 3, 14, "has an escape in it"),
+        ("[listener.b]\nbind='[::]:1'\npaths={allow=['%25']}", 3, 15, "\"%25\" in a path is not refused, or cannot be"),
         (
             "[listener.b]\nbind='[::]:1'\nmonitor_path='/up'\n[[route]]\npath={exact='/up'}\nbackend='app'",
             4,
@@ -645,7 +649,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `timeouts`, `limits` or `http2`
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `paths`, `timeouts`, `limits` or another
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

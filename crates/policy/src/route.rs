@@ -34,7 +34,8 @@ pub enum Host {
     Suffix(String),
 }
 
-/// Paths are compared byte by byte, as they were sent: case matters and nothing is decoded.
+/// Paths are compared byte by byte: case matters and nothing is decoded. Which spellings are the same is the caller's to
+/// settle, for rules and requests alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Path {
     /// `/api`: by whole segments, so `/api` and `/api/x` but not `/apix`. `/api/`: what begins with it, so not `/api`.
@@ -100,8 +101,8 @@ impl Router {
     /// The index of the rule for a request, if one matches.
     ///
     /// `host` is lower-case, without port and trailing dot, and empty if the request names none; `path` is without
-    /// query and fragment. Dot segments and escapes are the caller's to settle: what is compared here must be what
-    /// the server will be asked for.
+    /// query and fragment. Dot segments and escapes are settled by then: no server may understand another path than is
+    /// compared here.
     pub fn find(&self, listener: usize, host: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Option<usize> {
         let (host, path) = (host.as_ref(), path.as_ref());
         let exact = self.exact.get(host).and_then(|paths| paths.find(listener, path));

@@ -143,14 +143,21 @@ enum Decision {
 }
 
 fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
+    let listener = snapshot.listener(client.listener());
+    // Before anything goes by the path, and once: what is matched here is what servers are asked for.
+    if let Err(reject) = request.head.canonicalize_path(&request.text, listener.paths) {
+        let core = client.core();
+        core.metrics.increment(core.telemetry.listeners[client.listener()].rejected.of(reject.reason));
+        request.note.fault = Some(reject.reason);
+        return Decision::Answered(answer_error(client, request, reject.status, reject.reason));
+    }
     let head = &request.head;
     if head.method == Method::Options && head.max_forwards == Some(0) {
         let answer =
             Answer { fields: &[("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS, PATCH")], ..Answer::plain(204) };
         return Decision::Answered(answer_here(client, request, &answer));
     }
-    let listener = snapshot.listener(client.listener());
-    let path = head.path(&request.text);
+    let path = head.path_key(&request.text);
     if listener.monitor_path.as_ref().is_some_and(|monitored| monitored.as_bytes() == path) {
         // Whoever watches us from outside has the successor in mind as well.
         let draining = client.core().hurries();
@@ -407,7 +414,8 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
         client: introduction.and_then(|known| known.identity.as_ref()),
     });
-    let [prefix, target] = request.head.target(&request.text);
+    // What the client wrote, which is what somebody who reads the log looks for.
+    let [prefix, target] = request.head.received_target(&request.text);
     let joined;
     let target = if prefix.is_empty() {
         target

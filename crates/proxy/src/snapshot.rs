@@ -36,6 +36,7 @@ use zeroize::Zeroizing;
 use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
 use crate::engine::worker_count;
+use crate::http1::path::route_key;
 use crate::names::{Found, Names};
 use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};
@@ -741,8 +742,8 @@ pub fn rule(route: &propylon_config::Route) -> Rule {
             HostPattern::Suffix(suffix) => Host::Suffix(suffix.clone()),
         },
         path: match &route.path {
-            PathPattern::Prefix(prefix) => Path::Prefix(prefix.clone()),
-            PathPattern::Exact(path) => Path::Exact(path.clone()),
+            PathPattern::Prefix(prefix) => Path::Prefix(route_key(prefix)),
+            PathPattern::Exact(path) => Path::Exact(route_key(path)),
         },
     }
 }

@@ -23,12 +23,14 @@ pub struct Listener {
     pub accept_proxy_protocol: bool,
     /// Key types in this listener's own order. Absent: its TLS profile's.
     pub prefer: Option<Vec<KeyType>>,
-    /// Path that Propylon answers itself, with 200.
+    /// Path that Propylon answers itself, with 200. Without escapes, and in canonical form.
     pub monitor_path: Option<String>,
     /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
     /// Fields that servers get with every request, in place of any that the client sent by these names.
     pub request_headers: Vec<RequestHeader>,
+    /// How the paths of requests are read.
+    pub paths: PathRules,
     /// Patience with clients.
     pub timeouts: ClientTimeouts,
     /// Bounds on what a client may send.
@@ -169,6 +171,38 @@ pub enum Forwarded {
     Append,
     /// All of them are dropped and none is set.
     Remove,
+}
+
+/// What is done with spellings of a path that servers read differently. The default merges slashes and allows nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathRules {
+    /// Servers get one slash for several. Routes see one in any case. Default yes.
+    pub merge_slashes: bool,
+    /// `%2F` is taken, as part of a segment.
+    pub escaped_slash: bool,
+    /// `\` and `%5C` are taken, as parts of a segment.
+    pub backslash: bool,
+    /// `%00` is taken.
+    pub escaped_nul: bool,
+    /// `..` at the root is taken, and leads to the root (RFC 3986 §5.2.4).
+    pub above_root: bool,
+}
+
+impl PathRules {
+    /// What can be allowed, as it is written.
+    pub const ALLOWANCES: [&'static str; 4] = ["%2F", "%5C", "%00", ".."];
+
+    /// What is allowed, as it is written.
+    pub fn allowed(self) -> impl Iterator<Item = &'static str> {
+        let allowed = [self.escaped_slash, self.backslash, self.escaped_nul, self.above_root];
+        PathRules::ALLOWANCES.into_iter().zip(allowed).filter(|(_, allowed)| *allowed).map(|(name, _)| name)
+    }
+}
+
+impl Default for PathRules {
+    fn default() -> PathRules {
+        PathRules { merge_slashes: true, escaped_slash: false, backslash: false, escaped_nul: false, above_root: false }
+    }
 }
 
 /// A field for servers, made of facts about the client's connection.

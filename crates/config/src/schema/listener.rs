@@ -1,7 +1,7 @@
 //! `[listener.NAME]`
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
-use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Protocol, TlsId};
+use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, PathRules, Protocol, TlsId};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch, string};
@@ -41,6 +41,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
     let request_headers = super::headers::request_headers(&mut section);
+    let paths = path_rules(section.table("paths"));
     let timeouts = timeouts(section.table("timeouts"));
     let limits = limits(section.table("limits"));
     let http2 = super::http2::http2(&mut section);
@@ -57,6 +58,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         monitor_path,
         forwarded,
         request_headers,
+        paths,
         timeouts,
         limits,
         http2,
@@ -108,7 +110,7 @@ fn protocol(section: &mut Section<'_, '_>) -> Protocol {
 
 /// Keys that are about requests, on a listener that knows none.
 fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
-    for key in ["monitor_path", "forwarded", "request_headers", "limits"] {
+    for key in ["monitor_path", "forwarded", "request_headers", "paths", "limits"] {
         if let Some(entry) = section.entry(key) {
             let what = format!("`{key}` is about HTTP, which protocol = \"{}\" does not look into", protocol.name());
             section.report.error(entry.key_span, what, "remove it, or use protocol = \"http\"");
@@ -153,10 +155,42 @@ fn monitor_path(report: &Report<'_>, found: Found<&str>) -> Option<String> {
         report.error(found.span, what, fix);
         return None;
     }
-    if let Some((what, fix)) = path::never_sent(found.value) {
-        report.warning(found.span, what, fix);
+    if let Some((what, fix)) = path::oddity(found.value) {
+        report.error(found.span, what, fix);
+        return None;
+    }
+    if found.value.contains('%') {
+        let what = format!("the path \"{}\" has an escape in it", crate::report::shown(found.value));
+        report.error(found.span, what, "choose a path of letters and digits");
+        return None;
     }
     Some(found.value.to_string())
+}
+
+fn path_rules(mut section: Option<Section<'_, '_>>) -> PathRules {
+    let mut rules = PathRules::default();
+    let Some(table) = &mut section else { return rules };
+    if let Some(found) = table.boolean("merge_slashes") {
+        rules.merge_slashes = found.value;
+    }
+    let report = table.report;
+    for node in table.list("allow").map(|found| found.value).unwrap_or_default() {
+        let Some(found) = string(report, "allow", node) else { continue };
+        match found.value {
+            "%2F" | "%2f" => rules.escaped_slash = true,
+            "%5C" | "%5c" | "\\" => rules.backslash = true,
+            "%00" => rules.escaped_nul = true,
+            ".." => rules.above_root = true,
+            other => {
+                let what =
+                    format!("\"{}\" in a path is not refused, or cannot be allowed", crate::report::shown(other));
+                let fix = format!("use any of \"{}\"", PathRules::ALLOWANCES.join("\", \""));
+                report.error(found.span, what, fix);
+            }
+        }
+    }
+    close(section);
+    rules
 }
 
 fn timeouts(mut section: Option<Section<'_, '_>>) -> ClientTimeouts {

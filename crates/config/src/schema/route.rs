@@ -103,8 +103,8 @@ fn path_pattern(report: &Report<'_>, node: &Node<'_>) -> Option<PathPattern> {
 
 fn path_text(report: &Report<'_>, found: Found<&str>) -> Option<String> {
     accepted(report, found, path::check)?;
-    if let Some((what, fix)) = path::never_sent(found.value) {
-        report.warning(found.span, format!("{what}: this route may never match"), fix);
+    if let Some((what, fix)) = path::oddity(found.value) {
+        report.warning(found.span, what, fix);
     }
     Some(found.value.to_string())
 }

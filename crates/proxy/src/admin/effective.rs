@@ -181,6 +181,10 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         },
         "http2": http2(&listener.http2),
     });
+    value["paths"] = json!({
+        "merge_slashes": listener.paths.merge_slashes,
+        "allow": listener.paths.allowed().collect::<Vec<&str>>(),
+    });
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
     }
@@ -190,7 +194,7 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if listener.protocol.is_relay() {
         // Keys about HTTP, which a file of the same shape may not have on such a listener.
         let Value::Object(keys) = &mut value else { return value };
-        keys.retain(|key, _| key != "forwarded" && key != "limits");
+        keys.retain(|key, _| !matches!(key.as_str(), "forwarded" | "limits" | "paths"));
     }
     if let Some(id) = listener.tls {
         value["tls"] = json!(config.tls[id.0].name);
@@ -682,6 +686,7 @@ mod tests {
         request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
         timeouts = { idle = "2m", tunnel_idle = "3h" }
         limits = { head_bytes = "8KiB", headers = 7, body_rate_min = 0 }
+        paths = { merge_slashes = false, allow = ["%2F", ".."] }
         [listener.plain]
         bind = "127.0.0.1:8080"
         forwarded = "remove"

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::admin::effective;
 use crate::command::check;
-use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, RequestHead};
+use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
 use crate::snapshot::{load_profiles, rule};
 use crate::telemetry::server_label;
 
@@ -51,7 +51,9 @@ struct Asked {
     authority: String,
     /// In canonical form, as routes spell it.
     host: String,
-    path: String,
+    /// The request as it would be received.
+    text: String,
+    head: RequestHead,
 }
 
 /// What would become of the request at one listener.
@@ -61,6 +63,10 @@ struct Explanation<'a> {
     listener: &'a Listener,
     /// None on plaintext; an error where the files cannot be used here, as on another machine than the engine's.
     certificates: Option<Result<Certificates, String>>,
+    /// As it is written in the URL.
+    received: String,
+    /// What servers are asked for; or why the listener refuses such a path.
+    path: Result<String, Reject>,
     /// All routes that the request matches, by position, the one that it takes first.
     routes: Vec<usize>,
 }
@@ -92,18 +98,30 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
         // An address is no server name (RFC 6066 §3).
         None => is_name(&asked.host).then(|| asked.host.clone()),
     };
-    let explanations = listeners.into_iter().map(|index| Explanation {
-        config: &config,
-        file: &file,
-        listener: &config.listeners[index],
-        certificates: certificates(&config.listeners[index], profiles.as_deref(), name.clone()),
-        routes: routes(&config, index, &asked),
+    let explanations = listeners.into_iter().map(|index| {
+        let listener = &config.listeners[index];
+        let mut head = asked.head.clone();
+        // Of bytes that are handed on nobody knows a path.
+        let path = match listener.protocol.is_relay() {
+            true => Ok(()),
+            false => head.canonicalize_path(asked.text.as_bytes(), listener.paths),
+        };
+        let key = String::from_utf8_lossy(head.path_key(asked.text.as_bytes()));
+        Explanation {
+            config: &config,
+            file: &file,
+            listener,
+            certificates: certificates(listener, profiles.as_deref(), name.clone()),
+            received: asked.path().into_owned(),
+            routes: if path.is_ok() { routes(&config, index, &asked.host, &key) } else { Vec::new() },
+            path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
+        }
     });
     if arguments.json {
         let all: Vec<Value> = explanations.map(|explanation| explanation.to_json()).collect();
-        println!("{}", json!({ "url": arguments.url, "host": asked.host, "path": asked.path, "listeners": all }));
+        println!("{}", json!({ "url": arguments.url, "host": asked.host, "path": asked.path(), "listeners": all }));
     } else {
-        println!("{} (Host {}, path {})", arguments.url, asked.authority, asked.path);
+        println!("{} (Host {}, path {})", arguments.url, asked.authority, asked.path());
         explanations.for_each(|explanation| print!("\n{}", explanation.to_text()));
     }
     Ok(())
@@ -148,9 +166,13 @@ impl Asked {
         }
         let mut scratch = [0; HOST_BYTES_MAX];
         let host = head.host_name(text.as_bytes(), &mut scratch).to_string();
-        let path = String::from_utf8_lossy(head.path(text.as_bytes())).into_owned();
         let port = authority.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        Ok(Asked { tls, port, authority: authority.to_string(), host, path })
+        Ok(Asked { tls, port, authority: authority.to_string(), host, text, head })
+    }
+
+    /// As it is written.
+    fn path(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(self.head.path(self.text.as_bytes()))
     }
 }
 
@@ -213,9 +235,9 @@ fn certificates(
 
 /// Every route that the request matches, in the order in which it would take them: the router's first choice, its choice
 /// without that one, and so on.
-fn routes(config: &Config, listener: usize, asked: &Asked) -> Vec<usize> {
+fn routes(config: &Config, listener: usize, host: &str, path: &str) -> Vec<usize> {
     let mut left: Vec<(usize, Rule)> = config.routes.iter().map(rule).enumerate().collect();
-    let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, &asked.host, &asked.path).is_some();
+    let matches = |rule: &Rule| Router::new(vec![rule.clone()]).find(listener, host, path).is_some();
     left.retain(|(_, rule)| matches(rule));
     if config.listeners[listener].protocol.is_relay() {
         // A route for any listener is one for any http listener.
@@ -224,7 +246,7 @@ fn routes(config: &Config, listener: usize, asked: &Asked) -> Vec<usize> {
     let mut order = Vec::new();
     while !left.is_empty() {
         let rules = left.iter().map(|(_, rule)| rule.clone()).collect();
-        let Some(chosen) = Router::new(rules).find(listener, &asked.host, &asked.path) else { break };
+        let Some(chosen) = Router::new(rules).find(listener, host, path) else { break };
         order.push(left.remove(chosen).0);
     }
     order
@@ -247,7 +269,12 @@ impl Explanation<'_> {
             Some(Ok(certificates)) => certificates.lines().iter().for_each(|(what, text)| line(what, text)),
             Some(Err(what)) => line("certificate", &format!("cannot be told: {what}")),
         }
+        match &self.path {
+            Ok(path) if *path != self.received => line("path", &format!("{path}, in canonical form")),
+            _ => {}
+        }
         match self.routes.first() {
+            None if let Err(reject) = self.path => line("answer", &format!("{} ({})", reject.status, reject.reason)),
             None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
             None => line("route", "none matches: 404 (no-route)"),
             Some(&taken) => {
@@ -321,10 +348,14 @@ impl Explanation<'_> {
                 Err(what) => json!({ "error": what }),
             }),
             "route": self.routes.first().map(route_json),
+            "path": self.path.as_ref().ok(),
             "also_match": self.routes.iter().skip(1).map(route_json).collect::<Vec<Value>>(),
         });
         let Some(&taken) = self.routes.first() else {
-            value["status"] = json!(404);
+            value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| 404));
+            if let Err(reject) = &self.path {
+                value["reason"] = json!(reject.reason);
+            }
             return value;
         };
         let route = &self.config.routes[taken];

@@ -8,6 +8,10 @@ pub const ODD: u8 = 2;
 pub const TARGET: u8 = 4;
 /// Bytes of a host name. RFC 3986 has more (sub-delims, percent); no name that resolves uses them.
 pub const HOST: u8 = 8;
+/// Bytes that a path in canonical form may have to do without: `%`, `\\` and `;`.
+pub const PATH_MARK: u8 = 16;
+/// Bytes behind a slash that a path in canonical form may have to do without: `/` and `.`.
+pub const PATH_STEP: u8 = 32;
 
 static CLASS: [u8; 256] = classes();
 
@@ -45,6 +49,12 @@ const fn classes() -> [u8; 256] {
         }
         if matches!(b, b'.' | b'_' | b'~') {
             class |= HOST;
+        }
+        if matches!(b, b'%' | b'\\' | b';') {
+            class |= PATH_MARK;
+        }
+        if matches!(b, b'/' | b'.') {
+            class |= PATH_STEP;
         }
         table[byte] = class;
         byte += 1;

@@ -32,6 +32,7 @@
 //! | `X-Real-IP` | forwarded as received: it has no owner; a server behind Propylon should read X-Forwarded-For |
 //! | `Upgrade` | only GET, HTTP/1.1, no body, named in Connection; never h2c, HTTP/x or TLS/x |
 //! | `Expect` other than `100-continue` | 417; dropped in HTTP/1.0 and where there is no body |
+//! | path | brought into its canonical form, in which it is matched and forwarded (`path.rs`); refused where servers read it differently |
 //! | absolute-form | authority must equal Host; forwarded in origin-form |
 //! | host names | letters, digits, `-`, `_`, `.`, `~`; no empty label; IPv6 in brackets; port in digits, at most 65535 |
 
@@ -45,6 +46,7 @@ mod fields;
 pub mod fuzz;
 mod grammar;
 mod host;
+pub(crate) mod path;
 mod request;
 mod response;
 mod rewrite;

@@ -1,9 +1,11 @@
 //! A request head: from the client's bytes to what it asks, where it goes and how long its body is, or a refusal.
 
+use propylon_config::PathRules;
+
 use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{TARGET, TOKEN, all, class, decimal, list};
 use super::host::{Authority, HOST_BYTES_MAX, normal_name};
-use super::{Field, Fields, Limits, Name, Parsed, Reject, Span};
+use super::{Field, Fields, Limits, Name, Parsed, Reject, Span, path};
 
 /// The methods of RFC 9110 §9.3 and PATCH; the text of any is `RequestHead::method_text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -137,6 +139,8 @@ pub struct RequestHead {
     target_prefix: Prefix,
     /// The path's end within `target`.
     path_end: u32,
+    /// The path's other forms, where it has any.
+    path: path::Rewritten,
     parser: Parser,
 }
 
@@ -150,8 +154,27 @@ enum Prefix {
 }
 
 impl RequestHead {
+    /// Brings the path into its canonical form, once the rules are known: those of the listener. Until then, and where it is
+    /// refused, it is as it was received.
+    ///
+    /// # Errors
+    /// 400 for a path that servers read differently.
+    pub fn canonicalize_path(&mut self, buf: &[u8], rules: PathRules) -> Result<(), Reject> {
+        let path = self.received_path(buf);
+        if path::is_plain(path) {
+            return Ok(());
+        }
+        self.path = path::rewrite(path, rules)?;
+        Ok(())
+    }
+
     /// The target as it is forwarded, in two parts to be read as one: origin-form, or `*`.
-    pub fn target<'a>(&self, buf: &'a [u8]) -> [&'a [u8]; 2] {
+    pub fn target<'a>(&'a self, buf: &'a [u8]) -> [&'a [u8]; 2] {
+        [self.path(buf), self.query(buf)]
+    }
+
+    /// The target as it was received, but in origin-form, in two parts to be read as one.
+    pub fn received_target<'a>(&self, buf: &'a [u8]) -> [&'a [u8]; 2] {
         let prefix: &[u8] = match self.target_prefix {
             Prefix::None => b"",
             Prefix::Slash => b"/",
@@ -160,8 +183,23 @@ impl RequestHead {
         [prefix, self.target.bytes(buf)]
     }
 
-    /// Without the query, as received: not decoded, dots not resolved. `*` for an OPTIONS of the whole server.
-    pub fn path<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+    /// Without the query. `*` for an OPTIONS of the whole server.
+    pub fn path<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
+        match &*self.path.canonical {
+            [] => self.received_path(buf),
+            canonical => canonical,
+        }
+    }
+
+    /// What routes are compared with; see [`path`].
+    pub fn path_key<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
+        match &*self.path.key {
+            [] => self.path(buf),
+            key => key,
+        }
+    }
+
+    fn received_path<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         match self.target_prefix {
             Prefix::None => Span { end: self.path_end, ..self.target }.bytes(buf),
             Prefix::Slash => b"/",
@@ -200,6 +238,7 @@ impl RequestHead {
             target,
             target_prefix,
             path_end,
+            path,
             parser,
         } = self;
         fields.clear();
@@ -207,6 +246,8 @@ impl RequestHead {
         (*scheme, *host, *body, *keep_alive) = Default::default();
         (*expect_continue, *upgrade, *te_trailers, *max_forwards) = Default::default();
         (*host_name, *target, *target_prefix, *path_end) = Default::default();
+        // Of few requests, and not to be held by every connection from then on.
+        *path = path::Rewritten::default();
         *parser = Parser::default();
     }
 }

@@ -116,7 +116,7 @@ fn span(
     let mut name = method.to_owned();
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(text, &mut scratch);
-    if let Some(route) = snapshot.route(client.listener(), host, head.path(text)) {
+    if let Some(route) = snapshot.route(client.listener(), host, head.path_key(text)) {
         let route = template(route);
         name = format!("{method} {route}");
         attributes.push(("http.route", Value::Text(route)));

@@ -4,6 +4,7 @@ use super::*;
 
 mod answers;
 mod chunks;
+mod paths;
 mod random;
 mod requests;
 mod responses;
