@@ -151,6 +151,46 @@ fn a_source_has_its_share_of_connections_over_all_workers_and_no_more() {
 }
 
 #[test]
+fn a_source_gets_its_share_back_whatever_its_listener_has_become_meanwhile() {
+    let origin = Origin::always(HELLO);
+    let bare = config("workers = 1\nconnections_per_source = 3", origin.address());
+    let proxied = bare.replace("[listener.plain]\n", "[listener.plain]\naccept_proxy_protocol = true\n");
+    assert_ne!(bare, proxied);
+    let engine = Engine::start(&bare);
+    let source = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
+    let open = || Client::plain_from(source, engine.address("plain")).expect("the kernel's accept");
+    let all_served = || -> Vec<Client> {
+        let mut clients: Vec<Client> = (0..3).map(|_| open()).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "hello\n"));
+        clients
+    };
+    let turn = |config: &str| {
+        engine.rewrite(config);
+        assert!(engine.reload().contains("the configuration is in effect"), "{:?}", engine.stderr());
+    };
+    for _ in 0..2 {
+        let counted = all_served();
+        turn(&proxied);
+        drop(counted);
+        engine.metric_reaches("propylon_connections", &[], 0.0);
+        // Some that were announced, and some that never said a word.
+        let mut announced: Vec<Client> = (0..4).map(|_| open()).collect();
+        for client in &mut announced[..2] {
+            client.send("PROXY TCP4 127.0.0.9 127.0.0.1 7 8\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.read_response().text(), "hello\n");
+        }
+        engine.metric_reaches("propylon_connections", &[], 4.0);
+        turn(&bare);
+        drop(announced);
+        engine.metric_reaches("propylon_connections", &[], 0.0);
+    }
+    let _mine = all_served();
+    let mut fourth = open();
+    let _ = fourth.try_send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(fourth.ending(), Ending::Reset);
+}
+
+#[test]
 fn near_the_limit_of_memory_newcomers_are_refused_and_the_oldest_idle_clients_go() {
     let origin = Origin::always(HELLO);
     let limit = 64 * MIB;

@@ -76,7 +76,10 @@ struct Rare {
     proxied: Option<Ends>,
     /// By what server connections of its own are known.
     owner: Option<NonZeroU64>,
-    /// Announced, it counts among those of its source.
+    /// A proxy in front speaks first, and tells who the client is. Settled at the accept: the listener's configuration may
+    /// change before that is read.
+    announced: bool,
+    /// Announced, it counts among the connections of its source.
     counted: bool,
     /// By 64 backends after the first 64: those that its requests went to.
     more_backends: Vec<u64>,
@@ -106,9 +109,16 @@ enum Arrival {
     Refused(Reject),
 }
 
-/// Serves a client from accept to close. (Not an `async fn`: that would keep its arguments beside the connection.)
-pub fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) -> impl Future<Output = ()> {
-    let mut connection = Connection::new(core, listener, stream, peer);
+/// Serves a client from accept to close. `announced`: a header of the PROXY protocol comes first; otherwise the connection has been
+/// counted for its source, where these have a limit. (Not an `async fn`: that would keep its arguments beside the connection.)
+pub fn serve(
+    core: Rc<Core>,
+    listener: usize,
+    stream: TcpStream,
+    peer: SocketAddr,
+    announced: bool,
+) -> impl Future<Output = ()> {
+    let mut connection = Connection::new(core, listener, stream, peer, announced);
     async move {
         if connection.live().await {
             Box::pin(http2::serve(connection)).await;
@@ -117,19 +127,20 @@ pub fn serve(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAdd
 }
 
 impl Connection {
-    fn new(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) -> Connection {
+    fn new(core: Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr, announced: bool) -> Connection {
         let metrics = &core.telemetry.listeners[listener];
         core.metrics.increment(metrics.accepted);
         core.metrics.raise(metrics.open);
         core.connections.set(core.connections.get() + 1);
         let tls = core.snapshot().acceptors[listener].as_ref().map(|acceptor| Box::new(acceptor.accept()));
         // A client that a proxy will announce is not known yet.
-        let handshaking = tls.is_some() && !core.snapshot().listener(listener).accept_proxy_protocol;
+        let handshaking = tls.is_some() && !announced;
         if handshaking {
             core.begin_handshake(peer.ip());
         }
         let deadline = core.timers.deadline();
         let accepted = core.timers.at(Instant::now());
+        let rare = announced.then(|| Box::new(Rare { announced, ..Rare::default() }));
         Connection {
             core,
             listener,
@@ -142,7 +153,7 @@ impl Connection {
             facts: None,
             handshake_us: None,
             requests: 0,
-            rare: None,
+            rare,
             handshaking,
             backends: 0,
         }
@@ -273,9 +284,14 @@ impl Connection {
         }
     }
 
-    /// A proxy in front speaks first, and tells who the client is.
     fn is_announced(&self) -> bool {
-        self.core.snapshot().listener(self.listener).accept_proxy_protocol
+        self.rare.as_ref().is_some_and(|rare| rare.announced)
+    }
+
+    /// Whether it counts among the connections of the source that `peer` is of, where these have a limit: from its accept, or
+    /// once it was announced.
+    fn is_counted(&self) -> bool {
+        self.rare.as_ref().is_none_or(|rare| !rare.announced || rare.counted)
     }
 
     fn is_relayed(&self) -> bool {
@@ -715,10 +731,7 @@ impl Drop for Connection {
             self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
         }
         self.end_handshake();
-        // Where a proxy in front is to say who the client is, it may have ended before that was said.
-        if let Some(sources) = self.core.shortage.sources()
-            && (!self.is_announced() || self.rare.as_ref().is_some_and(|rare| rare.counted))
-        {
+        if let Some(sources) = self.core.shortage.sources().filter(|_| self.is_counted()) {
             sources.give_back(self.peer.ip());
         }
         self.core.metrics.lower(self.metrics().open);

@@ -307,8 +307,9 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
     }
     let snapshot = core.snapshot();
     // A proxy in front is not the client: see `Connection::admit_announced`.
+    let announced = snapshot.listener(listener).accept_proxy_protocol;
     if snapshot.acceptors[listener].is_some()
-        && !snapshot.listener(listener).accept_proxy_protocol
+        && !announced
         && let Err(refusal) = core.check_handshake(peer.ip())
     {
         core.metrics.increment(core.telemetry.gate.refused.of(refusal));
@@ -317,12 +318,10 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
         return;
     }
     // The last question: from here on it counts, and the end of the connection gives it back.
-    if !snapshot.listener(listener).accept_proxy_protocol
-        && core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip()))
-    {
+    if !announced && core.shortage.sources().is_some_and(|sources| !sources.take(peer.ip())) {
         return refuse(core, &stream, Reason::Source);
     }
-    spawn_local(serve(Rc::clone(core), listener, stream, peer));
+    spawn_local(serve(Rc::clone(core), listener, stream, peer, announced));
 }
 
 fn refuse(core: &Core, stream: &TcpStream, reason: Reason) {

@@ -70,7 +70,7 @@ impl House {
     /// Serves a client that is on its way.
     async fn admit(&self) {
         let (stream, peer) = self.listener.accept().await.unwrap();
-        spawn_local(serve(Rc::clone(&self.core), 0, stream.into_std().unwrap(), peer));
+        spawn_local(serve(Rc::clone(&self.core), 0, stream.into_std().unwrap(), peer, false));
     }
 
     fn client(&self, arguments: &str) -> Child {
