@@ -82,7 +82,8 @@ fn a_connection_field_cannot_take_away_what_the_server_must_see() {
     }
 }
 
-const CLAIMS: &str = "X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: gopher\r\n\
+const CLAIMS: &str = "X-Real-IP: 1.2.3.4\r\nTrue-Client-IP: 1.2.3.4\r\nX-Original-URL: /secret\r\n\
+    X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: gopher\r\n\
     X-Forwarded-Host: evil.test\r\nForwarded: for=1.2.3.4;proto=gopher\r\nX-Forwarded-Port: 1\r\n";
 
 fn claimed(policy: &str, path: &str) -> String {
@@ -98,14 +99,31 @@ fn what_a_stranger_claims_about_itself_is_replaced() {
     assert_eq!(values(&head, "X-Forwarded-For"), ["127.0.0.1"]);
     assert_eq!(values(&head, "X-Forwarded-Proto"), ["https"]);
     assert_eq!(values(&head, "X-Forwarded-Host"), ["shop.test"]);
-    assert_eq!(values(&head, "X-Forwarded-Port"), Vec::<&str>::new());
+    for gone in ["X-Forwarded-Port", "X-Real-IP", "True-Client-IP", "X-Original-URL"] {
+        assert_eq!(values(&head, gone), Vec::<&str>::new(), "{gone}");
+    }
     assert_eq!(values(&head, "Forwarded"), Vec::<&str>::new());
+}
+
+#[test]
+fn a_server_that_reads_x_real_ip_can_have_it_and_a_client_cannot_write_it() {
+    let origin = Origin::always(HELLO);
+    let lines = "request_headers = { \"X-Real-IP\" = \"{client.ip}\" }";
+    for policy in ["replace", "append", "remove"] {
+        let engine = Engine::start(&with(&[origin.address()], &format!("{lines}\nforwarded = \"{policy}\""), ""));
+        for listener in ["plain", "web"] {
+            let path = format!("/real-{policy}-{listener}");
+            engine.client(listener).ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{CLAIMS}\r\n"));
+            assert_eq!(values(&forwarded(&origin, &path), "X-Real-IP"), ["127.0.0.1"], "{path}");
+        }
+    }
 }
 
 #[test]
 fn what_a_trusted_proxy_says_is_continued() {
     let head = claimed("append", "/append");
     assert_eq!(values(&head, "X-Forwarded-For"), ["1.2.3.4, 5.6.7.8, 127.0.0.1"]);
+    assert_eq!((values(&head, "X-Real-IP"), values(&head, "X-Original-URL")), (vec!["1.2.3.4"], vec!["/secret"]));
     assert_eq!(values(&head, "X-Forwarded-Proto"), ["gopher"]);
     assert_eq!(values(&head, "X-Forwarded-Host"), ["evil.test"]);
     assert_eq!(

@@ -246,8 +246,9 @@ fn facts(report: &Report<'_>, config: &Config) {
             pieces.filter_map(|piece| if let Piece::Fact(f) = piece { Some(*f) } else { None }).collect();
         let name = shown(&listener.name);
         let never = |fact: &Fact, why: &str| format!("{{{}}} is never known on [listener.{name}]: {why}", fact.name());
+        let of_tls = || facts.iter().find(|fact| **fact != Fact::ClientIp);
         let Some(tls) = profile(config, listener) else {
-            if let (Some(fact), None) = (facts.first(), listener.tls) {
+            if let (Some(fact), None) = (of_tls(), listener.tls) {
                 report.error_at(listener.at, never(fact, "it speaks plaintext"), "add `tls`, or remove the field");
             }
             continue;

@@ -55,7 +55,8 @@ fn every_key_reaches_the_model() {
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
-    let [dn, version] = web.request_headers.as_slice() else { panic!("two fields") };
+    let [dn, version, ip] = web.request_headers.as_slice() else { panic!("three fields") };
+    assert_eq!(ip.value, [Piece::Fact(Fact::ClientIp)]);
     assert_eq!((dn.name.as_str(), &dn.value[..]), ("X-Client-DN", &[Piece::Fact(Fact::ClientSubject)][..]));
     let written =
         [Piece::Text("v=".into()), Piece::Fact(Fact::TlsVersion), Piece::Text(";".into()), Piece::Fact(Fact::TlsJa4)];

@@ -364,7 +364,7 @@ pub fn write_request_head(
         keep_alive: !last,
     };
     http1::write_request(head, &request.text, &context, out);
-    if let Some(told) = Told::of(client.facts(), client.introduction(), listener) {
+    if let Some(told) = Told::of(&address, client.facts(), client.introduction(), listener) {
         http1::add_lines(out, |out| told.write(out));
     }
     if request.trace.is_told() {

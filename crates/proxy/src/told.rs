@@ -1,13 +1,14 @@
-//! What servers are told of a client's TLS: its certificate (RFC 9440), and the fields of `request_headers`.
+//! What servers are told of a client's connection: its certificate (RFC 9440), and the fields of `request_headers`.
 
 use propylon_config::{Fact, Listener, Piece, RequestHeader};
 use propylon_tls::{Facts, Group, Introduction, Scheme};
 
-use crate::http1::write_line;
+use crate::http1::{ClientAddress, write_line};
 use crate::snapshot::alpn_name;
 
 #[derive(Clone, Copy)]
 pub struct Told<'a> {
+    address: &'a ClientAddress,
     headers: &'a [RequestHeader],
     facts: Option<&'a Facts>,
     introduction: Option<&'a Introduction>,
@@ -16,13 +17,14 @@ pub struct Told<'a> {
 impl<'a> Told<'a> {
     /// None where there is nothing to tell, as for most.
     pub fn of(
+        address: &'a ClientAddress,
         facts: Option<&'a Facts>,
         introduction: Option<&'a Introduction>,
         listener: &'a Listener,
     ) -> Option<Told<'a>> {
         let is_known = introduction.is_some_and(|introduction| introduction.identity.is_some());
         let headers = &listener.request_headers[..];
-        (is_known || !headers.is_empty()).then_some(Told { headers, facts, introduction })
+        (is_known || !headers.is_empty()).then_some(Told { address, headers, facts, introduction })
     }
 
     /// Appends whole lines.
@@ -47,14 +49,15 @@ impl<'a> Told<'a> {
         out.extend_from_slice(b": ");
         for piece in &header.value {
             let text = match piece {
-                Piece::Text(text) => Some(text.as_str()),
-                Piece::Fact(fact) => self.fact(*fact),
+                Piece::Text(text) => Some(text.as_bytes()),
+                Piece::Fact(Fact::ClientIp) => Some(self.address.as_bytes()),
+                Piece::Fact(fact) => self.fact(*fact).map(str::as_bytes),
             };
             let Some(text) = text else {
                 out.truncate(start);
                 return;
             };
-            out.extend_from_slice(text.as_bytes());
+            out.extend_from_slice(text);
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -63,6 +66,8 @@ impl<'a> Told<'a> {
     fn fact(&self, fact: Fact) -> Option<&'a str> {
         let identity = self.introduction.and_then(|introduction| introduction.identity.as_ref());
         match fact {
+            // Not of the TLS: see above.
+            Fact::ClientIp => None,
             Fact::TlsVersion => Some(self.facts?.version.name()),
             Fact::TlsSuite => Some(self.facts?.suite.name()),
             Fact::TlsGroup => self.facts?.group.map(Group::name),

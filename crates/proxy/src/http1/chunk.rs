@@ -221,7 +221,7 @@ impl Decoder {
 /// Fields that frame, route, authenticate or steer must be known before the body (RFC 9110 §6.5.1); a recipient that
 /// merged them into the head would be led by whoever wrote the body's end.
 fn may_trail(kind: Name, name: &[u8]) -> bool {
-    const REFUSED: [&str; 12] = [
+    const REFUSED: [&str; 11] = [
         "age",
         "accept-encoding",
         "expires",
@@ -233,7 +233,6 @@ fn may_trail(kind: Name, name: &[u8]) -> bool {
         "pragma",
         "range",
         "retry-after",
-        "x-real-ip",
     ];
     kind == Name::Other && !REFUSED.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }

@@ -61,6 +61,9 @@ pub enum Name {
     XForwardedProto,
     /// Any other name that begins with `X-Forwarded-`.
     XForwardedOther,
+    /// What other proxies and servers by their side say of the client, its address or its URL, by names that nobody has
+    /// registered: X-Real-IP, True-Client-IP, X-Original-URL and their like.
+    Claim,
     Date,
     Server,
     /// Of the trace that a request belongs to (W3C Trace Context).
@@ -115,6 +118,7 @@ impl Name {
             (18, b'p') if is("proxy-authenticate") => Name::ProxyAuthenticate,
             (19, b'p') if is("proxy-authorization") => Name::ProxyAuthorization,
             (25, b'p') if is("proxy-authentication-info") => Name::ProxyAuthenticationInfo,
+            _ if is_claim(name) => Name::Claim,
             _ => Name::Other,
         };
         if known == Name::Other && first | 0x20 == b'x' && is_x_forwarded(name) {
@@ -136,6 +140,36 @@ impl Name {
         }
         Name::of(plain) != Name::Other
     }
+}
+
+/// Names that some server takes for the truth about a client, and that a client can write as well as any proxy. Those who
+/// read X-Original-URL or its like look at no path: a route would guard nothing.
+fn is_claim(name: &[u8]) -> bool {
+    let known: &[&[u8]] = match (name.len(), name[0] | 0x20) {
+        (8, b'x') => &[b"x-scheme"],
+        (9, b'c') => &[b"client-ip"],
+        (9, b'x') => &[b"x-real-ip"],
+        (11, b'x') => &[b"x-client-ip", b"x-forwarded", b"x-remote-ip"],
+        (12, b'x') => &[b"x-url-scheme"],
+        (13, b'f') => &[b"fly-client-ip", b"forwarded-for"],
+        (13, b'x') => &[b"x-remote-addr", b"x-rewrite-url"],
+        (14, b't') => &[b"true-client-ip"],
+        (14, b'x') => &[b"x-original-uri", b"x-original-url", b"x-proxyuser-ip"],
+        (15, b'f') => &[b"front-end-https"],
+        (15, b'p') => &[b"proxy-client-ip"],
+        (15, b'x') => &[b"x-original-host"],
+        (16, b'c') => &[b"cf-connecting-ip"],
+        (16, b'd') => &[b"do-connecting-ip"],
+        (16, b'f') => &[b"fastly-client-ip"],
+        (16, b'x') => &[b"x-azure-clientip", b"x-azure-socketip", b"x-originating-ip"],
+        (18, b'c') => &[b"cf-connecting-ipv6"],
+        (18, b'w') => &[b"wl-proxy-client-ip"],
+        (19, b'x') => &[b"x-appengine-user-ip", b"x-cluster-client-ip"],
+        (24, b'x') => &[b"x-envoy-external-address", b"x-original-forwarded-for"],
+        (25, b'c') => &[b"cloudfront-viewer-address"],
+        _ => return false,
+    };
+    known.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 const X_FORWARDED: &[u8] = b"x-forwarded-";
@@ -260,8 +294,13 @@ impl Fields {
 
     /// Writes the lines that go on, as they came; runs of neighbours in one copy.
     pub(crate) fn write_forwarded(&self, buf: &[u8], out: &mut Vec<u8>) {
+        self.write_some(buf, |_| true, out);
+    }
+
+    /// The same of some kinds.
+    pub(crate) fn write_some(&self, buf: &[u8], is_written: impl Fn(Name) -> bool, out: &mut Vec<u8>) {
         let mut run = 0..0;
-        for field in self.iter().filter(|f| f.forward) {
+        for field in self.iter().filter(|f| f.forward && is_written(f.kind)) {
             if field.plain {
                 let (start, end) = (field.name.start as usize, field.value.end as usize + 2);
                 if run.end == start {

@@ -29,7 +29,7 @@
 //! | `Proxy-Authorization`, `Proxy-Authenticate`, `Proxy-Authentication-Info` | dropped: this is no proxy that a client chose |
 //! | all of `X-Forwarded-*` from clients that are not trusted | dropped, as are `X-Forwarded-Port` and its like |
 //! | `Client-Cert`, `Client-Cert-Chain` in requests | dropped: what a server reads there was verified here |
-//! | `X-Real-IP` | forwarded as received: it has no owner; a server behind Propylon should read X-Forwarded-For |
+//! | `X-Real-IP`, `True-Client-IP`, `X-Original-URL` and their like from clients that are not trusted | dropped |
 //! | `Upgrade` | only GET, HTTP/1.1, no body, named in Connection; never h2c, HTTP/x or TLS/x |
 //! | `Expect` other than `100-continue` | 417; dropped in HTTP/1.0 and where there is no body |
 //! | path | brought into its canonical form, in which it is matched and forwarded (`path.rs`); refused where servers read it differently |

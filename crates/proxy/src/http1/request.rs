@@ -456,6 +456,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut RequestHead) -> Result<()
         | Name::Server
         | Name::Via
         | Name::Trailer
+        | Name::Claim
         | Name::Traceparent
         | Name::Tracestate => {
             field.forward = true;

@@ -96,7 +96,9 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
     }
     out.extend_from_slice(context.host.unwrap_or_else(|| head.host.bytes(buf)));
     out.extend_from_slice(b"\r\n");
-    head.fields.write_forwarded(buf, out);
+    // Strangers tell nothing about themselves that a server could take for a proxy's word.
+    let trusted = context.forwarded == Forwarded::Append;
+    head.fields.write_some(buf, |kind| trusted || kind != Name::Claim, out);
     match context.body {
         RequestBody::None => {}
         RequestBody::Length(length) => write_content_length(length, out),

@@ -126,7 +126,7 @@ fn trailers_go_on_unless_they_would_belong_into_the_head() {
     let body = "1\r\nx\r\n0\r\nGrpc-Status:  0 \r\nHost: b\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\
         Connection: X\r\nAuthorization: x\r\nCookie: x\r\nSet-Cookie: x\r\nX-Forwarded-For: x\r\nContent_Length: 5\r\n\
         Cache-Control: x\r\nTE: x\r\nTrailer: x\r\nUpgrade: x\r\nVia: x\r\nDate: x\r\nContent-Type: x\r\nRange: x\r\n\
-        Client-Cert: x\r\nClient_Cert-Chain: x\r\nETag: \"1\"\r\n\r\nrest";
+        Client-Cert: x\r\nClient_Cert-Chain: x\r\nX-Real-IP: x\r\nTrue_Client-IP: x\r\nETag: \"1\"\r\n\r\nrest";
     let trailers = "Grpc-Status: 0\r\nETag: \"1\"\r\n";
     assert_eq!(decode(body.as_bytes()), Ok(("x".into(), trailers.into(), 4)));
 }

@@ -103,11 +103,26 @@ fn connection_does_not_take_away_what_servers_rely_on() {
 fn names_that_a_server_would_take_for_others_are_dropped() {
     becomes(
         "Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX_Forwarded_For: 1\r\nX.Forwarded-Host: 1\r\n\
-         x_forwarded_anything: 1\r\nMax_Forwards: 1\r\nX_Own_Field: kept\r\nX-Real-IP: kept\r\n",
-        "X_Own_Field: kept\r\nX-Real-IP: kept\r\n",
+         x_forwarded_anything: 1\r\nMax_Forwards: 1\r\nX_Own_Field: kept\r\nX_Real_IP: 1\r\n",
+        "X_Own_Field: kept\r\n",
     );
     let long = format!("X_Forwarded-{}: 1\r\n", "a".repeat(100));
     becomes(&long, "");
+}
+
+#[test]
+fn nobody_but_a_trusted_proxy_says_by_an_unregistered_name_who_asks_or_for_what() {
+    let lines = "X-Real-IP: 1\r\nTRUE-client-ip: 1\r\nForwarded-For: 1\r\nX-Client-IP: 1\r\nCF-Connecting-IP: 1\r\n\
+        X-Cluster-Client-IP: 1\r\nFastly-Client-IP: 1\r\nClient-IP: 1\r\nX-Original-Forwarded-For: 1\r\nX-Forwarded: 1\r\n\
+        X-Original-URL: /secret\r\nX-Rewrite-URL: /secret\r\nFront-End-Https: on\r\n";
+    let kept = "X-Really-IP: 1\r\nX-Schemes: 1\r\nClient-Ip-Address: 1\r\n";
+    let all = format!("{lines}{kept}");
+    becomes(&all, kept);
+    let replaced = forwarded(&get(&all), With { forwarded: Forwarded::Replace, ..PLAIN });
+    assert!(replaced.starts_with(&format!("GET / HTTP/1.1\r\nHost: a\r\n{kept}X-Forwarded-For: ")), "{replaced}");
+    let trusted = forwarded(&get(&all), With { forwarded: Forwarded::Append, ..PLAIN });
+    assert!(trusted.starts_with(&format!("GET / HTTP/1.1\r\nHost: a\r\n{all}X-Forwarded-For: ")), "{trusted}");
+    becomes("X-Real-IP: 1\r\nConnection: X-Real-IP\r\n", "");
 }
 
 #[test]
