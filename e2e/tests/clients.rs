@@ -61,7 +61,7 @@ fn curl_gets_a_page_over_http_and_over_https() {
 #[test]
 fn curl_speaks_http_1_0_and_gets_the_connection_closed() {
     let origin = hello();
-    let engine = Engine::start(&simple(&[origin.address()]));
+    let engine = Engine::start(&with(&[origin.address()], "", "via = true"));
     for listener in ["plain", "web"] {
         let said = curl(&["--http1.0", "--include", &engine.url(listener)]).ok().text();
         assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");

@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn curl_speaks_it_by_alpn_and_by_prior_knowledge() {
     let origin = Origin::mirror();
-    let engine = Engine::start(&simple(&[origin.address()]));
+    let engine = Engine::start(&with(&[origin.address()], "", "via = true"));
     for (listener, version) in [("web", "--http2"), ("plain", "--http2-prior-knowledge")] {
         let url = format!("{}/page?x=y", engine.url(listener));
         let said = curl(&[version, "-w", "\n%{http_version}", "-b", "a=1; b=2", &url]).ok().text();

@@ -115,7 +115,7 @@ fn every_key_reaches_the_model() {
     assert_eq!(sticky.key_file.as_deref(), Some(Path::new("/etc/propylon/sticky.key")));
     let said = (sticky.secure, sticky.http_only, sticky.same_site);
     assert_eq!(said, (CookieSecure::Always, false, SameSite::Strict));
-    assert_eq!((app.reuse, app.retries, app.max_idle), (Reuse::Aggressive, 0, 3));
+    assert_eq!((app.reuse, app.retries, app.max_idle, app.via), (Reuse::Aggressive, 0, 3, true));
     assert_eq!((app.min_idle, app.max_requests.map(Into::into), app.max_lifetime), (2, Some(1000), Some(seconds(600))));
     assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1) });
     let limits = app.servers.iter().map(|server| server.max_connections.map(u32::from));
@@ -194,7 +194,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
     assert!(backend.tls.is_none());
     assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
-    assert_eq!((backend.retries, backend.max_idle), (2, 128));
+    assert_eq!((backend.retries, backend.max_idle, backend.via), (2, 128, false));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
     assert_eq!((config.tls[0].policy.clone(), config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
@@ -239,7 +239,7 @@ fn problems_in_json_have_their_position() {
         lines(&problems),
         [
             "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:71:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:72:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

@@ -60,6 +60,7 @@ fn request(name: &str, text: &[u8]) {
         body: head.body,
         expect_continue: false,
         keep_alive: true,
+        via: false,
     };
     let mut out = Vec::new();
     let write = cost(|| {

@@ -362,6 +362,7 @@ pub fn write_request_head(
         body: head.body,
         expect_continue: true,
         keep_alive: !last,
+        via: request.note.backend.is_some_and(|backend| snapshot.shared.config.backends[backend].via),
     };
     http1::write_request(head, &request.text, &context, out);
     if let Some(told) = Told::of(&address, client.facts(), client.introduction(), listener) {

@@ -35,6 +35,8 @@ pub struct Backend {
     pub retries: u32,
     /// Idle connections that one core keeps per server. Default 128.
     pub max_idle: usize,
+    /// Requests say in Via who has handed them on. Default no: nginx does not compress answers to such requests.
+    pub via: bool,
     /// Idle connections that one core makes ahead per server while there are requests. Default 0.
     pub min_idle: usize,
     /// Requests that a server connection carries. Default: no limit.

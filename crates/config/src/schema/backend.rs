@@ -43,6 +43,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
     let min_healthy = section.integer("min_healthy", 0..=100).map_or(0, |found| found.value);
     let timeouts = timeouts(section.table("timeouts"));
     let retries = section.integer("retries", 0..=10).map_or(2, |found| found.value);
+    let via = section.boolean("via").is_some_and(|found| found.value);
     let max_idle = section.integer("max_idle", 0..=65_536).map_or(128, |found| found.value);
     let min_idle = min_idle(&mut section, max_idle, reuse, send_proxy_protocol.is_some());
     let max_requests = section.integer("max_requests", REQUESTS).and_then(|found| NonZeroU32::new(found.value));
@@ -61,6 +62,7 @@ pub(crate) fn backend(context: &Context<'_, '_>, named: Named<'_, '_>) -> Backen
         timeouts,
         retries,
         max_idle,
+        via,
         min_idle,
         max_requests,
         max_lifetime,

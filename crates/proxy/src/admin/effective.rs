@@ -436,6 +436,7 @@ pub fn backend(backend: &Backend) -> Value {
         },
         "retries": backend.retries,
         "max_idle": backend.max_idle,
+        "via": backend.via,
         "min_idle": backend.min_idle,
     });
     if let Some(version) = backend.send_proxy_protocol {
@@ -752,6 +753,7 @@ mod tests {
         timeouts = { connect = "250ms", first_byte = "1h" }
         retries = 0
         max_idle = 9
+        via = true
         health = { path = "/up", status = [204, "300-302"], body = "ok", host = "a.example", port = 81, rise = 1, start = "down" }
         outlier = { consecutive_failures = 7, ejection = "1m" }
         circuit = { requests = 100 }

@@ -84,6 +84,8 @@ pub struct ForwardContext<'a> {
     pub expect_continue: bool,
     /// False: the server is told that this connection carries no other request.
     pub keep_alive: bool,
+    /// Whether the server is told in Via that the request was handed on (RFC 9110 §7.6.3).
+    pub via: bool,
 }
 
 /// Writes the head for the server, in HTTP/1.1. Fields keep their order and their spelling; ours come last.
@@ -113,7 +115,9 @@ pub fn write_request(head: &RequestHead, buf: &[u8], context: &ForwardContext, o
     }
     write_connection(head, buf, context.keep_alive, out);
     write_forwarded(head, buf, context, out);
-    write_via(head.version, out);
+    if context.via {
+        write_via(head.version, out);
+    }
     out.extend_from_slice(b"\r\n");
 }
 

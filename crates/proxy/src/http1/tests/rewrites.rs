@@ -11,9 +11,10 @@ struct With {
     forwarded: Forwarded,
     host: Option<&'static str>,
     keep_alive: bool,
+    via: bool,
 }
 
-const PLAIN: With = With { client: "192.0.2.7", forwarded: Forwarded::Remove, host: None, keep_alive: true };
+const PLAIN: With = With { client: "192.0.2.7", forwarded: Forwarded::Remove, host: None, keep_alive: true, via: true };
 
 fn forwarded(text: &str, with: With) -> String {
     let head = request(text).unwrap();
@@ -26,6 +27,7 @@ fn forwarded(text: &str, with: With) -> String {
         body: head.body,
         expect_continue: true,
         keep_alive: with.keep_alive,
+        via: with.via,
     };
     let mut out = Vec::new();
     write_request(&head, text.as_bytes(), &context, &mut out);
@@ -88,6 +90,12 @@ fn what_is_meant_for_us_stays_with_us() {
         "Trailer: X-Sum\r\n",
     );
     becomes("TE: gzip, Trailers\r\nConnection: TE\r\n", "Connection: TE\r\nTE: trailers\r\n");
+}
+
+#[test]
+fn a_server_is_not_told_that_a_request_was_handed_on_unless_it_is_to_be() {
+    let with = With { via: false, ..PLAIN };
+    assert_eq!(forwarded(&get("X: y\r\n"), with), "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n");
 }
 
 #[test]
