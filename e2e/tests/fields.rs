@@ -1,9 +1,11 @@
 //! What becomes of a message's fields on its way through: hop-by-hop ones end here, ours are added.
 
+use std::net::Ipv4Addr;
+
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::external::External;
 use propylon_e2e::http::values;
-use propylon_e2e::{Engine, Origin, holds};
+use propylon_e2e::{Client, Engine, Origin, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 
@@ -131,6 +133,21 @@ fn what_a_trusted_proxy_says_is_continued() {
         ["for=1.2.3.4;proto=gopher, for=127.0.0.1;host=shop.test;proto=https"],
         "{head}"
     );
+}
+
+#[test]
+fn of_those_who_are_not_named_nothing_is_continued() {
+    let origin = Origin::always(HELLO);
+    let lines = "forwarded = \"append\"\ntrusted_proxies = [\"127.0.0.9\"]";
+    let engine = Engine::start(&with(&[origin.address()], lines, ""));
+    for (last, chain, named) in [(9, "1.2.3.4, 5.6.7.8, 127.0.0.9", 1), (10, "127.0.0.10", 0)] {
+        let mut client =
+            Client::tls_from(Ipv4Addr::new(127, 0, 0, last).into(), engine.address("web")).expect("a handshake");
+        client.ask(format!("GET /from-{last} HTTP/1.1\r\nHost: a\r\n{CLAIMS}\r\n"));
+        let head = forwarded(&origin, &format!("/from-{last}"));
+        assert_eq!(values(&head, "X-Forwarded-For"), [chain], "{head}");
+        assert_eq!((values(&head, "X-Real-IP").len(), values(&head, "Forwarded").len()), (named, named), "{head}");
+    }
 }
 
 #[test]

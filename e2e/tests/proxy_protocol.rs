@@ -61,6 +61,24 @@ fn whoever_connects_without_a_header_is_not_listened_to() {
 }
 
 #[test]
+fn only_the_proxies_that_are_named_speak_for_clients() {
+    let origin = Origin::always(OK);
+    let listener = "accept_proxy_protocol = true\ntrusted_proxies = [\"127.0.0.8/30\", \"::1\"]";
+    let engine = Engine::start(&with(&[origin.address()], listener, ""));
+    let from = |last: u8| Client::plain_from(std::net::Ipv4Addr::new(127, 0, 0, last).into(), engine.address("plain"));
+    let announced = "PROXY TCP4 192.0.2.7 192.0.2.8 7 8\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut stranger = from(12).expect("the kernel's accept");
+    let _ = stranger.try_send(announced.as_bytes());
+    assert_eq!(stranger.ending(), Ending::Reset);
+    engine.metric_reaches("propylon_proxy_protocol_refused_total", &[("reason", "untrusted-peer")], 1.0);
+    assert_eq!(origin.connections(), 0);
+    let mut proxy = from(11).expect("a proxy");
+    proxy.send(announced);
+    assert_eq!(proxy.read_response().text(), "ok");
+    assert!(origin.received_text().contains("X-Forwarded-For: 192.0.2.7\r\n"), "{}", origin.received_text());
+}
+
+#[test]
 fn a_header_may_come_in_pieces_and_a_request_right_behind_it() {
     let origin = Origin::always(OK);
     let engine = Engine::start(&with(&[origin.address()], "accept_proxy_protocol = true", ""));

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::model::{HostPattern, ServerAddress};
+use crate::model::{HostPattern, Network, ServerAddress};
 use crate::report::shown;
 
 /// What is wrong with a text, and what to write instead.
@@ -51,6 +51,43 @@ fn checked_bind(text: &str, address: SocketAddr) -> Result<SocketAddr, Complaint
         }
         _ => Ok(address),
     }
+}
+
+/// Addresses: `10.0.0.0/8`, `fd00::/8`, or a single one, `192.0.2.7`.
+pub(crate) fn network(text: &str) -> Result<Network, Complaint> {
+    const FIX: &str = "write it as in \"10.0.0.0/8\", \"fd00::/8\" or \"192.0.2.7\"";
+    let what = || format!("\"{}\" is not a network", shown(text));
+    let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
+    let address = address.parse::<IpAddr>().map_err(|_| (what(), FIX.into()))?;
+    if address != address.to_canonical() {
+        return Err((what(), format!("write it as IPv4, as in \"{}\"", address.to_canonical())));
+    }
+    let width: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let prefix = match prefix {
+        None => width,
+        Some(digits) if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            let prefix = digits.parse().ok().filter(|prefix| *prefix <= width);
+            prefix.ok_or_else(|| (what(), format!("use 0 to {width} behind the `/`")))?
+        }
+        Some(_) => return Err((what(), FIX.into())),
+    };
+    let network = Network { address, prefix };
+    let first: IpAddr = match address {
+        IpAddr::V4(own) => {
+            Ipv4Addr::from_bits(own.to_bits() & u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)).into()
+        }
+        IpAddr::V6(own) => {
+            Ipv6Addr::from_bits(own.to_bits() & u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)).into()
+        }
+    };
+    if first != address {
+        let what = format!("\"{}\" has bits set behind its first {prefix}", shown(text));
+        return Err((
+            what,
+            format!("write \"{}\", or \"{address}\" for that address alone", Network { address: first, prefix }),
+        ));
+    }
+    Ok(network)
 }
 
 /// A server: `10.0.1.1:8080`, `[fd00::1]:8080`, `app.internal:8080`.
@@ -332,6 +369,38 @@ mod tests {
             ("::1", "write \"[::1]\""),
         ] {
             let (_, fix) = host_pattern(text).expect_err(text);
+            assert!(fix.contains(part), "{text}: {fix}");
+        }
+    }
+
+    #[test]
+    fn a_network_holds_the_addresses_that_begin_like_it() {
+        let has = |network_text: &str, address: &str| {
+            network(network_text).expect(network_text).contains(address.parse().unwrap())
+        };
+        for (text, inside, outside) in [
+            ("10.0.0.0/8", "10.255.255.255", "11.0.0.0"),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", "::10.1.2.3"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("192.0.2.6/31", "192.0.2.7", "192.0.2.8"),
+            ("0.0.0.0/0", "255.1.2.3", "::1"),
+            ("::/0", "2001:db8::1", "10.0.0.1"),
+            ("2001:db8:1::/48", "2001:db8:1:ffff::1", "2001:db8:2::"),
+            ("::1", "::1", "::"),
+        ] {
+            assert!(has(text, inside) && !has(text, outside), "{text}");
+        }
+        for (text, part) in [
+            ("10.0.0.1/8", "write \"10.0.0.0/8\""),
+            ("10.0.0.0/33", "0 to 32"),
+            ("::/129", "0 to 128"),
+            ("10.0.0.0/", "10.0.0.0/8"),
+            ("10.0.0.0/+8", "10.0.0.0/8"),
+            ("10.0.0.0/255.0.0.0", "10.0.0.0/8"),
+            ("localhost", "192.0.2.7"),
+            ("::ffff:10.0.0.0/104", "write it as IPv4"),
+        ] {
+            let (_, fix) = network(text).expect_err(text);
             assert!(fix.contains(part), "{text}: {fix}");
         }
     }

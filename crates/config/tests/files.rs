@@ -55,6 +55,10 @@ fn every_key_reaches_the_model() {
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
+    let trusted = web.trusted_proxies.iter().flatten().map(ToString::to_string);
+    assert_eq!(trusted.collect::<Vec<_>>(), ["10.0.0.0/8", "2001:db8::1/128"]);
+    assert!(web.trusts("10.9.9.9".parse().unwrap()) && !web.trusts("11.0.0.1".parse().unwrap()));
+    assert!(plain.trusts("11.0.0.1".parse().unwrap()));
     let [dn, version, ip] = web.request_headers.as_slice() else { panic!("three fields") };
     assert_eq!(ip.value, [Piece::Fact(Fact::ClientIp)]);
     assert_eq!((dn.name.as_str(), &dn.value[..]), ("X-Client-DN", &[Piece::Fact(Fact::ClientSubject)][..]));
@@ -238,8 +242,8 @@ fn problems_in_json_have_their_position() {
     assert_eq!(
         lines(&problems),
         [
-            "full.json:14:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
-            "full.json:72:19: no listener named \"wep\"; did you mean \"web\"?",
+            "full.json:15:84: `idle`: \"4x\" is not a duration; write a whole number and ms, s, m or h, such as \"250ms\" or \"30s\"",
+            "full.json:73:19: no listener named \"wep\"; did you mean \"web\"?",
         ]
     );
 }

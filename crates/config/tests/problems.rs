@@ -372,7 +372,7 @@ fn relays_are_checked() {
     let backend = |text: &str| format!("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['a:1']\n{text}");
     let secure = "tls='t'\n[tls.t]\ncertificates=['a']";
     for fine in [
-        relay("tcp", "accept_proxy_protocol=true", "backend='app'"),
+        relay("tcp", "accept_proxy_protocol=true\ntrusted_proxies=['10.0.0.0/8']", "backend='app'"),
         relay("tcp", secure, "host='*.a.example'\nbackend='app'"),
         relay("tcp", &format!("alpn=['imap','h2']\n{secure}"), "backend='app'"),
         relay("passthrough", "", "host='a.example'\nbackend='app'"),
@@ -390,6 +390,10 @@ fn relays_are_checked() {
         (&relay("passthrough", secure, "backend='app'"), 4, 5, "TLS ends at the servers"),
         (&relay("tcp", "alpn=['imap']", "backend='app'"), 4, 1, "`alpn` is for listeners with protocol = \"tcp\" and `tls`"),
         (&relay("tcp", &format!("alpn=['']\n{secure}"), "backend='app'"), 4, 7, "not the name of a protocol"),
+        ("[listener.b]\nbind='[::]:1'\naccept_proxy_protocol=true", 3, 1, "warning: `accept_proxy_protocol` believes whoever"),
+        ("[listener.b]\nbind='[::]:1'\nforwarded='append'", 3, 1, "warning: `forwarded` believes whoever connects"),
+        ("[listener.b]\nbind='[::]:1'\ntrusted_proxies=['::1']", 3, 1, "warning: `trusted_proxies` has no effect"),
+        ("[listener.b]\nbind='[::]:1'\nforwarded='append'\ntrusted_proxies=['10.0.0.1/8']", 4, 18, "write \"10.0.0.0/8\""),
         (&backend("send_proxy_protocol='v3'"), 6, 21, "did you mean \"v1\"?"),
         (&backend("send_proxy_protocol='v1'\nmin_idle=2"), 7, 10, "`min_idle` has no use with `send_proxy_protocol`"),
     ]);
@@ -649,7 +653,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `forwarded`, `request_headers`, `paths`, `timeouts`, `limits` or another
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `trusted_proxies`, `forwarded`, `request_headers`, `paths`, `timeouts` or another
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
 
-use propylon_config::BackendId;
+use propylon_config::{BackendId, Forwarded};
 
 use crate::balance::Wish;
 use crate::bridge::Bridge;
@@ -357,7 +357,10 @@ pub fn write_request_head(
     let context = ForwardContext {
         client: &address,
         scheme: if client.is_tls() { Scheme::Https } else { Scheme::Http },
-        forwarded: listener.forwarded,
+        forwarded: match listener.forwarded {
+            Forwarded::Append if !listener.trusts(client.peer().ip()) => Forwarded::Replace,
+            forwarded => forwarded,
+        },
         host: head.host.is_empty().then(label),
         body: head.body,
         expect_continue: true,

@@ -809,9 +809,12 @@ fn gate_metrics(r: &mut Registry) -> GateMetrics {
     }
 }
 
+/// A peer that is not one of the proxies that a listener believes; it is reset before it has said anything.
+pub const UNTRUSTED_PEER: &str = "untrusted-peer";
+
 fn proxy_refused(r: &mut Registry, name: &str) -> ByReason {
     let help = "Connections closed for want of a good header of the PROXY protocol.";
-    let reasons = [Malformed::REASONS, &["closed", "timeout"]].concat();
+    let reasons = [Malformed::REASONS, &["closed", "timeout", UNTRUSTED_PEER]].concat();
     ByReason::new(r, "propylon_proxy_protocol_refused_total", help, ("listener", name), &reasons)
 }
 

@@ -25,7 +25,7 @@ use crate::deadline::TICK;
 use crate::shortage::{Reason, Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::sockets::Bound;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Telemetry, UNTRUSTED_PEER};
 use crate::trace::Outbox;
 use crate::warm::warm;
 
@@ -308,6 +308,13 @@ fn admit(core: &Rc<Core>, listener: usize, stream: TcpStream, peer: SocketAddr) 
     let snapshot = core.snapshot();
     // A proxy in front is not the client: see `Connection::admit_announced`.
     let announced = snapshot.listener(listener).accept_proxy_protocol;
+    if announced && !snapshot.listener(listener).trusts(peer.ip()) {
+        if let Some(refused) = core.telemetry.listeners[listener].proxy_refused.get() {
+            core.metrics.increment(refused.of(UNTRUSTED_PEER));
+        }
+        let _ = propylon_sys::reset_on_close(&stream);
+        return;
+    }
     if snapshot.acceptors[listener].is_some()
         && !announced
         && let Err(refusal) = core.check_handshake(peer.ip())

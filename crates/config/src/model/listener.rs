@@ -1,6 +1,6 @@
 //! `[listener.NAME]`, as meant.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{At, KeyType, TlsId};
@@ -21,6 +21,9 @@ pub struct Listener {
     pub alpn: Vec<String>,
     /// Every connection begins with a header of the PROXY protocol, before TLS, and it is believed. Default no.
     pub accept_proxy_protocol: bool,
+    /// Who is believed: whose headers of the PROXY protocol, and whose forwarded fields with `Forwarded::Append`. Absent:
+    /// whoever connects.
+    pub trusted_proxies: Option<Vec<Network>>,
     /// Key types in this listener's own order. Absent: its TLS profile's.
     pub prefer: Option<Vec<KeyType>>,
     /// Path that Propylon answers itself, with 200. Without escapes, and in canonical form.
@@ -41,6 +44,45 @@ pub struct Listener {
     pub retired: Option<u64>,
     /// Where the name is written.
     pub at: At,
+}
+
+impl Listener {
+    /// Whether a peer is believed when it speaks for others.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        self.trusted_proxies.as_ref().is_none_or(|networks| networks.iter().any(|network| network.contains(peer)))
+    }
+}
+
+/// Addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The first of them; IPv4 as itself, not as IPv6.
+    pub address: IpAddr,
+    /// How many bits are the same.
+    pub prefix: u8,
+}
+
+impl Network {
+    /// Whether an address is one of them. IPv4 mapped into IPv6 is IPv4.
+    pub fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                let rest = 32 - u32::from(self.prefix);
+                (own.to_bits() ^ other.to_bits()).checked_shr(rest).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let rest = 128 - u32::from(self.prefix);
+                (own.to_bits() ^ other.to_bits()).checked_shr(rest).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
 }
 
 /// HTTP/2 with clients: agreed on by ALPN, or begun without a word before (prior knowledge) where there is no ALPN.

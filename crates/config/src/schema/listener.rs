@@ -1,7 +1,7 @@
 //! `[listener.NAME]`
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
-use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, PathRules, Protocol, TlsId};
+use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Network, PathRules, Protocol, TlsId};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch, string};
@@ -11,6 +11,8 @@ const HEAD_BYTES: std::ops::RangeInclusive<u64> = 1024..=64 * 1024;
 const RATE_MAX: u64 = 1 << 30;
 /// Protocols that may be offered by ALPN.
 const ALPN_MAX: usize = 16;
+/// A list is gone through for connections, or for requests.
+const TRUSTED_PROXIES_MAX: usize = 256;
 
 pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Listener {
     let Named { name, span, mut section } = named;
@@ -35,11 +37,13 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     }
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
     let accept_proxy_protocol = section.boolean("accept_proxy_protocol").is_some_and(|found| found.value);
+    let trusted_proxies = trusted_proxies(&mut section);
     if protocol.is_relay() {
         http_only(&mut section, protocol);
     }
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
+    believes(&mut section, &bind, accept_proxy_protocol, forwarded, trusted_proxies.is_some());
     let request_headers = super::headers::request_headers(&mut section);
     let paths = path_rules(section.table("paths"));
     let timeouts = timeouts(section.table("timeouts"));
@@ -54,6 +58,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         tls,
         alpn,
         accept_proxy_protocol,
+        trusted_proxies,
         prefer,
         monitor_path,
         forwarded,
@@ -106,6 +111,42 @@ fn bind(report: &Report<'_>, node: &Node<'_>) -> Option<Bind> {
 fn protocol(section: &mut Section<'_, '_>) -> Protocol {
     let choices = [Protocol::Http, Protocol::Tcp, Protocol::Passthrough].map(|protocol| (protocol.name(), protocol));
     section.choice("protocol", &choices).map_or(Protocol::Http, |found| found.value)
+}
+
+fn trusted_proxies(section: &mut Section<'_, '_>) -> Option<Vec<Network>> {
+    let report = section.report;
+    let list = section.list("trusted_proxies")?;
+    if list.value.len() > TRUSTED_PROXIES_MAX {
+        let what = format!("`trusted_proxies` has more than {TRUSTED_PROXIES_MAX} entries");
+        report.error(list.span, what, "write larger networks, as in \"10.0.0.0/8\"");
+    }
+    let networks = list.value.iter().filter_map(|node| string(report, "trusted_proxies", node));
+    let checked = networks.filter_map(|found| {
+        address::network(found.value).map_err(|(what, fix)| report.error(found.span, what, fix)).ok()
+    });
+    Some(checked.collect())
+}
+
+/// Whoever reaches the listener may say that it is anybody, or nobody is asked to.
+fn believes(section: &mut Section<'_, '_>, bind: &[Bind], announced: bool, forwarded: Forwarded, has_list: bool) {
+    let report = section.report;
+    let key = match (announced, forwarded) {
+        (true, _) => "accept_proxy_protocol",
+        (_, Forwarded::Append) => "forwarded",
+        _ => {
+            if let Some(entry) = section.entry("trusted_proxies").filter(|_| report.is_whole()) {
+                let what = "`trusted_proxies` has no effect without `accept_proxy_protocol` or forwarded = \"append\"";
+                report.warning(entry.key_span, what, "remove it, or say what is believed");
+            }
+            return;
+        }
+    };
+    let is_reached = bind.iter().any(|bind| !bind.address.ip().is_loopback());
+    if let Some(entry) = section.entry(key).filter(|_| is_reached && !has_list && report.is_whole()) {
+        let what = format!("`{key}` believes whoever connects, and any client can pretend to be another");
+        let fix = "name the proxies in front, as in trusted_proxies = [\"10.0.0.0/8\"]";
+        report.warning(entry.key_span, what, fix);
+    }
 }
 
 /// Keys that are about requests, on a listener that knows none.

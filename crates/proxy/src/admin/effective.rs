@@ -188,6 +188,9 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
     }
+    if let Some(networks) = &listener.trusted_proxies {
+        value["trusted_proxies"] = json!(networks.iter().map(ToString::to_string).collect::<Vec<String>>());
+    }
     if !listener.alpn.is_empty() {
         value["alpn"] = json!(listener.alpn);
     }
@@ -692,6 +695,7 @@ mod tests {
         bind = "127.0.0.1:8080"
         forwarded = "remove"
         accept_proxy_protocol = true
+        trusted_proxies = ["10.0.0.0/8", "::1"]
         [listener.relay]
         bind = "127.0.0.1:8444"
         protocol = "tcp"
