@@ -87,6 +87,16 @@ fn what_the_client_names_in_its_greeting_may_differ_from_what_it_asks_for() {
 }
 
 #[test]
+fn where_all_are_sent_to_https_no_route_is_followed() {
+    let scratch = Scratch::new();
+    let text = format!("{ROUTES}{}", Certificates::shared().profile());
+    let text = text.replace("bind = \"127.0.0.1:8080\"", "bind = \"127.0.0.1:8080\"\nredirect_to_https = true");
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let said = propylon(&["explain", "-c", &path, "http://shop.test:8080/api"]).text();
+    assert!(said.contains("308 to https: redirect_to_https goes before all routes"), "{said}");
+}
+
+#[test]
 fn a_path_is_followed_in_its_canonical_form() {
     let scratch = Scratch::new();
     let path = config(&scratch);

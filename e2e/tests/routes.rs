@@ -115,6 +115,40 @@ fn redirects_send_the_client_elsewhere() {
 }
 
 #[test]
+fn nothing_is_served_in_plaintext_where_all_are_sent_to_https() {
+    let origin = named("secret");
+    let config = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\nmonitor_path = \"/up\"\nredirect_to_https = true\n\
+         [listener.other]\nbind = \"127.0.0.1:0\"\nredirect_to_https = {{ port = 8443, status = 301 }}\n\
+         [listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n[backend.app]\nservers = [\"{}\"]\n\
+         [[route]]\nhost = \"shop.test\"\nbackend = \"app\"\n[[route]]\npath = {{ exact = \"/x\" }}\nbackend = \"app\"\n",
+        origin.address()
+    );
+    let engine = Engine::start(&config);
+    for (target, host, location) in [
+        ("/", "shop.test", "shop.test/"),
+        ("/x?y", "shop.test:8080", "shop.test/x?y"),
+        ("/a/..//x", "any.test", "any.test/x"),
+        ("http://shop.test/x", "shop.test", "shop.test/x"),
+    ] {
+        let ask =
+            |listener: &str| engine.client(listener).ask(format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let response = ask("plain");
+        assert_eq!((response.status, response.field("Location")), (308, Some(format!("https://{location}").as_str())));
+        let response = ask("other");
+        let location = format!("https://{}", location.replacen(".test/", ".test:8443/", 1));
+        assert_eq!((response.status, response.field("Location")), (301, Some(location.as_str())));
+    }
+    let url = engine.url("plain");
+    let said = curl(&["--http2-prior-knowledge", "-H", "Host: shop.test", "--write-out", "%{http_code}", &url]).ok();
+    assert_eq!(said.text(), "308");
+    assert_eq!(engine.client("plain").get("/up").text(), "ok\n", "whoever watches us is answered");
+    let response = engine.client("web").ask("GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    assert_eq!(response.text(), "secret");
+    assert_eq!(origin.connections(), 1);
+}
+
+#[test]
 fn curl_follows_from_http_to_https() {
     let engine = Engine::start(ACTIONS);
     let (plain, web) = (engine.address("plain").port(), engine.address("web").port());

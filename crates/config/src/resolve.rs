@@ -18,6 +18,8 @@ pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteD
     let patterns = ambiguous_routes(report, routes);
     redirect_loops(report, config, routes, &patterns);
     monitor_paths(report, config, routes);
+    unreached(report, config, routes);
+    plaintext_before_redirects(report, config, routes, &patterns);
     identities(report, config, routes);
     facts(report, config);
     relays(report, config, routes);
@@ -189,7 +191,9 @@ fn reached<'c>(config: &'c Config, route: &Route) -> impl Iterator<Item = (Liste
         None => 0..config.listeners.len(),
     };
     // A route for any listener is for http listeners.
-    let is_reached = move |listener: &Listener| only.is_some() || !listener.protocol.is_relay();
+    let is_reached = move |listener: &Listener| {
+        (only.is_some() || !listener.protocol.is_relay()) && listener.redirect_to_https.is_none()
+    };
     range.map(|id| (ListenerId(id), &config.listeners[id])).filter(move |(_, listener)| is_reached(listener))
 }
 
@@ -213,6 +217,63 @@ fn monitor_paths(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
             let name = shown(&config.listeners[*id].name);
             let what = format!("requests for this path are answered by `monitor_path` of [listener.{name}]");
             report.warning(draft.span, what, "choose another path for one of the two");
+        }
+    }
+}
+
+/// Where all is redirected no route is looked at.
+fn unreached(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
+    for draft in routes.iter().filter(|draft| draft.complete) {
+        let listener = draft.route.listener.and_then(|id| config.listeners.get(id.0));
+        if let Some(listener) = listener.filter(|listener| listener.redirect_to_https.is_some()) {
+            let name = shown(&listener.name);
+            let what = format!("[listener.{name}] has `redirect_to_https`: no request gets to this route");
+            report.warning(draft.span, what, "remove the route, or name another `listener`");
+        }
+    }
+}
+
+/// A redirect of all to https looks as if it held for all, and a route that is for any listener and says more of the host
+/// or the path goes before it: its requests are served in plaintext.
+fn plaintext_before_redirects(
+    report: &Report<'_>,
+    config: &Config,
+    routes: &[RouteDraft],
+    patterns: &HashSet<Pattern<'_>>,
+) {
+    let everything = PathPattern::Prefix("/".to_string());
+    let is_for_all = |route: &Route| route.host == HostPattern::Any && route.path == everything;
+    let is_to_https = |route: &Route| match &route.action {
+        Action::Redirect(redirect) => redirect.scheme.as_deref() == Some("https"),
+        _ => false,
+    };
+    let redirects =
+        routes.iter().filter(|draft| draft.complete && is_for_all(&draft.route) && is_to_https(&draft.route));
+    let mut redirected: Vec<(ListenerId, u32)> = Vec::new();
+    for draft in redirects {
+        let plain = reached(config, &draft.route).filter(|(_, listener)| listener.tls.is_none());
+        redirected.extend(plain.map(|(id, _)| (id, report.line(draft.span))));
+    }
+    let is_served = |draft: &&RouteDraft| {
+        let route = &draft.route;
+        draft.complete && route.listener.is_none() && !is_for_all(route) && matches!(route.action, Action::Backend(_))
+    };
+    let mut steps = 0;
+    for draft in routes.iter().filter(is_served) {
+        let shadow = |id: ListenerId| patterns.contains(&(Some(id), &draft.route.host, &draft.route.path));
+        steps += redirected.len();
+        if steps > LOOP_STEPS_MAX {
+            return;
+        }
+        if let Some((id, line)) = redirected.iter().find(|(id, _)| !shadow(*id)) {
+            let name = shown(&config.listeners[id.0].name);
+            let what = format!(
+                "on [listener.{name}] this route goes before the redirect to https in line {line}: its requests are served in plaintext"
+            );
+            let fix = format!(
+                "name the `listener` that the route is for, or give [listener.{name}] redirect_to_https = true"
+            );
+            report.warning(draft.span, what, fix);
         }
     }
 }
@@ -317,7 +378,8 @@ fn reach(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
     }
     let reached: HashSet<ListenerId> = routes.iter().filter_map(|draft| draft.route.listener).collect();
     for (id, listener) in config.listeners.iter().enumerate() {
-        if !reached.contains(&ListenerId(id)) && !listener.protocol.is_relay() {
+        let answers = listener.protocol.is_relay() || listener.redirect_to_https.is_some();
+        if !reached.contains(&ListenerId(id)) && !answers {
             let name = shown(&listener.name);
             let what = format!("no route is for [listener.{name}]: it answers every request with 404");
             report.warning_at(listener.at, what, "add a [[route]], or remove the listener");

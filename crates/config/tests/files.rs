@@ -20,7 +20,7 @@ fn the_example_has_nothing_wrong_with_it() {
     let source = Source::read(&path).expect("the example is there");
     let (config, warnings) = parse(&source).unwrap_or_else(|problems| panic!("{}", render(&problems, &source.text)));
     assert_eq!(lines(&warnings), [""; 0]);
-    assert_eq!(config.routes.len(), 5);
+    assert_eq!(config.routes.len(), 4);
     assert_eq!(config.tls[0].certificates.len(), 2);
 }
 
@@ -55,6 +55,9 @@ fn every_key_reaches_the_model() {
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));
+    let https = plain.redirect_to_https.as_ref().expect("all are sent on");
+    assert_eq!((https.port, https.status, https.scheme.as_deref()), (Some(8443), 307, Some("https")));
+    assert!(web.redirect_to_https.is_none());
     let trusted = web.trusted_proxies.iter().flatten().map(ToString::to_string);
     assert_eq!(trusted.collect::<Vec<_>>(), ["10.0.0.0/8", "2001:db8::1/128"]);
     assert!(web.trusts("10.9.9.9".parse().unwrap()) && !web.trusts("11.0.0.1".parse().unwrap()));

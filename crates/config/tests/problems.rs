@@ -542,6 +542,20 @@ fn routes_are_checked() {
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        ("[listener.b]\nbind='[::]:1'\nredirect_to_https='yes'", 3, 19, "expected a boolean or {"),
+        ("[listener.b]\nbind='[::]:1'\nredirect_to_https={status=200}", 3, 27, "200 is not the status of a redirect"),
+        (
+            "[listener.b]\nbind='[::]:1'\nredirect_to_https=true\n[[route]]\nlistener='b'\nrespond={}",
+            4,
+            1,
+            "warning: [listener.b] has `redirect_to_https`: no request gets to this route",
+        ),
+        (
+            "[listener.b]\nbind='[::]:1'\n[[route]]\nlistener='b'\nredirect={scheme='https'}\n[[route]]\nhost='a'\nbackend='app'",
+            6,
+            1,
+            "warning: on [listener.b] this route goes before the redirect to https in line 9: its requests are served in plaintext",
+        ),
         ("[[route]]\npath='/a//b'\nbackend='app'", 2, 6, "warning: the path \"/a//b\" has `//` in it"),
         ("[listener.b]\nbind='[::]:1'\nmonitor_path='up'", 3, 14, "does not begin with `/`"),
         ("[listener.b]\nbind='[::]:1'\nmonitor_path='/a/./up'", 3, 14, "resolved before paths are compared"),
@@ -561,6 +575,8 @@ fn routes_are_checked() {
         "[[route]]\npath='/api'\nbackend='app'\n[[route]]\npath='/api/'\nbackend='app'",
         "[[route]]\nhost='a'\nredirect={scheme='https'}",
         "[[route]]\nhost='a'\nredirect={port=443}",
+        "[listener.b]\nbind='[::]:1'\nredirect_to_https=true\n[[route]]\nhost='a'\nbackend='app'",
+        "[listener.b]\nbind='[::]:1'\n[[route]]\nlistener='b'\nredirect={scheme='https'}\n[[route]]\nlistener='b'\nhost='a'\nbackend='app'",
     ] {
         assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
     }
@@ -653,7 +669,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `trusted_proxies`, `forwarded`, `request_headers`, `paths`, `timeouts` or another
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `trusted_proxies`, `redirect_to_https`, `forwarded`, `request_headers`, `paths` or another
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

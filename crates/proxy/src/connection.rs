@@ -853,7 +853,7 @@ mod parked_tests;
 mod tests {
     use super::*;
 
-    fn bytes_of_future<A, B, C, D, F>(_: fn(A, B, C, D) -> F) -> usize {
+    fn bytes_of_future<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
     }
 

@@ -176,6 +176,9 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
         let answer = Answer { content_type: "application/octet-stream", body: &body, ..Answer::plain(200) };
         return Decision::Answered(answer_here(client, request, &answer));
     }
+    if let Some(redirect) = &listener.redirect_to_https {
+        return Decision::Answered(answer_redirect(client, request, redirect));
+    }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
     if is_misdirected(client, host, snapshot) {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{At, KeyType, TlsId};
+use super::{At, KeyType, Redirect, TlsId};
 
 /// A set of addresses that clients connect to, and how they are spoken to.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Listener {
     pub prefer: Option<Vec<KeyType>>,
     /// Path that Propylon answers itself, with 200. Without escapes, and in canonical form.
     pub monitor_path: Option<String>,
+    /// What all other requests are answered with: a redirect to the same URL with https. Only on plaintext listeners.
+    pub redirect_to_https: Option<Redirect>,
     /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
     /// Fields that servers get with every request, in place of any that the client sent by these names.

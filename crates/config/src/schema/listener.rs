@@ -1,7 +1,9 @@
 //! `[listener.NAME]`
 
 use super::{Context, DAY, HOUR, close, seconds, timeout, tls};
-use crate::model::{Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Network, PathRules, Protocol, TlsId};
+use crate::model::{
+    Bind, ClientLimits, ClientTimeouts, Forwarded, Listener, Network, PathRules, Protocol, Redirect, TlsId,
+};
 use crate::report::Report;
 use crate::tree::{Node, Value};
 use crate::walk::{Found, Named, Section, mismatch, string};
@@ -38,6 +40,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     let monitor_path = section.string("monitor_path").and_then(|found| monitor_path(report, found));
     let accept_proxy_protocol = section.boolean("accept_proxy_protocol").is_some_and(|found| found.value);
     let trusted_proxies = trusted_proxies(&mut section);
+    let redirect_to_https = redirect_to_https(&mut section, tls_key.is_some());
     if protocol.is_relay() {
         http_only(&mut section, protocol);
     }
@@ -61,6 +64,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         trusted_proxies,
         prefer,
         monitor_path,
+        redirect_to_https,
         forwarded,
         request_headers,
         paths,
@@ -113,6 +117,30 @@ fn protocol(section: &mut Section<'_, '_>) -> Protocol {
     section.choice("protocol", &choices).map_or(Protocol::Http, |found| found.value)
 }
 
+/// `true`, or a table for another port or status.
+fn redirect_to_https(section: &mut Section<'_, '_>, has_tls: bool) -> Option<Redirect> {
+    let report = section.report;
+    let entry = section.entry("redirect_to_https")?;
+    let mut redirect = Redirect { status: 308, scheme: Some("https".to_string()), host: None, port: None, path: None };
+    match &entry.node.value {
+        Value::Boolean(false) => return None,
+        Value::Boolean(true) => {}
+        Value::Table(_) => {
+            let mut table = Section::of(report, &entry.node, "`redirect_to_https`", entry.node.span)?;
+            redirect.port = table.integer("port", 1..=65_535).map(|found| found.value);
+            let status = table.node("status").and_then(|node| super::route::redirect_status(report, node));
+            redirect.status = status.unwrap_or(redirect.status);
+            table.close();
+        }
+        _ => return mismatch(report, "redirect_to_https", "a boolean or { port = 8443, status = 301 }", &entry.node),
+    }
+    if has_tls {
+        let what = "`redirect_to_https` on a listener with `tls` would lead to where the request came from";
+        report.error(entry.key_span, what, "remove it, or put it on the listener without `tls`");
+    }
+    Some(redirect)
+}
+
 fn trusted_proxies(section: &mut Section<'_, '_>) -> Option<Vec<Network>> {
     let report = section.report;
     let list = section.list("trusted_proxies")?;
@@ -151,7 +179,7 @@ fn believes(section: &mut Section<'_, '_>, bind: &[Bind], announced: bool, forwa
 
 /// Keys that are about requests, on a listener that knows none.
 fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
-    for key in ["monitor_path", "forwarded", "request_headers", "paths", "limits"] {
+    for key in ["monitor_path", "redirect_to_https", "forwarded", "request_headers", "paths", "limits"] {
         if let Some(entry) = section.entry(key) {
             let what = format!("`{key}` is about HTTP, which protocol = \"{}\" does not look into", protocol.name());
             section.report.error(entry.key_span, what, "remove it, or use protocol = \"http\"");

@@ -148,7 +148,7 @@ fn redirect(mut section: Section<'_, '_>) -> Option<Redirect> {
     Some(Redirect { status, scheme, host, port, path })
 }
 
-fn redirect_status(report: &Report<'_>, node: &Node<'_>) -> Option<u16> {
+pub(crate) fn redirect_status(report: &Report<'_>, node: &Node<'_>) -> Option<u16> {
     let Value::Integer(value) = node.value else {
         return mismatch(report, "status", "an integer", node);
     };

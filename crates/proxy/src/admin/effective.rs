@@ -209,6 +209,12 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         let fields = listener.request_headers.iter().map(|each| (each.name.clone(), json!(template(&each.value))));
         value["request_headers"] = fields.collect::<Map<String, Value>>().into();
     }
+    if let Some(redirect) = &listener.redirect_to_https {
+        value["redirect_to_https"] = json!({ "status": redirect.status });
+        if let Some(port) = redirect.port {
+            value["redirect_to_https"]["port"] = json!(port);
+        }
+    }
     if let Some(path) = &listener.monitor_path {
         value["monitor_path"] = json!(path);
     }
@@ -696,6 +702,7 @@ mod tests {
         forwarded = "remove"
         accept_proxy_protocol = true
         trusted_proxies = ["10.0.0.0/8", "::1"]
+        redirect_to_https = { port = 8443, status = 301 }
         [listener.relay]
         bind = "127.0.0.1:8444"
         protocol = "tcp"

@@ -113,7 +113,11 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
             listener,
             certificates: certificates(listener, profiles.as_deref(), name.clone()),
             received: asked.path().into_owned(),
-            routes: if path.is_ok() { routes(&config, index, &asked.host, &key) } else { Vec::new() },
+            routes: if path.is_ok() && listener.redirect_to_https.is_none() {
+                routes(&config, index, &asked.host, &key)
+            } else {
+                Vec::new()
+            },
             path: path.map(|()| String::from_utf8_lossy(head.path(asked.text.as_bytes())).into_owned()),
         }
     });
@@ -275,6 +279,9 @@ impl Explanation<'_> {
         }
         match self.routes.first() {
             None if let Err(reject) = self.path => line("answer", &format!("{} ({})", reject.status, reject.reason)),
+            None if let Some(redirect) = &listener.redirect_to_https => {
+                line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
+            }
             None if listener.protocol.is_relay() => line("route", "none matches: the connection is closed (no-route)"),
             None => line("route", "none matches: 404 (no-route)"),
             Some(&taken) => {
@@ -352,7 +359,8 @@ impl Explanation<'_> {
             "also_match": self.routes.iter().skip(1).map(route_json).collect::<Vec<Value>>(),
         });
         let Some(&taken) = self.routes.first() else {
-            value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| 404));
+            let unmatched = self.listener.redirect_to_https.as_ref().map_or(404, |redirect| redirect.status);
+            value["status"] = json!(self.path.as_ref().map_or_else(|reject| reject.status, |_| unmatched));
             if let Err(reject) = &self.path {
                 value["reason"] = json!(reject.reason);
             }
@@ -471,9 +479,9 @@ mod tests {
     fn a_url_is_read_as_a_request_would_be() {
         let asked = Asked::read("https://Shop.Example.:8443/a/b?c#d").unwrap();
         assert_eq!((asked.tls, asked.port), (true, Some(8443)));
-        assert_eq!((asked.host.as_str(), asked.path.as_str()), ("shop.example", "/a/b"));
+        assert_eq!((asked.host.as_str(), &*asked.path()), ("shop.example", "/a/b"));
         let asked = Asked::read("http://[::1]?x").unwrap();
-        assert_eq!((asked.host.as_str(), asked.path.as_str(), asked.port), ("[::1]", "/", None));
+        assert_eq!((asked.host.as_str(), &*asked.path(), asked.port), ("[::1]", "/", None));
     }
 
     #[test]
@@ -492,8 +500,8 @@ mod tests {
                     [[route]]\nlistener='mail'\nbackend='app'\n";
         let (config, _) =
             propylon_config::parse(&Source { name: "f".into(), base: ".".into(), text: text.into() }).unwrap();
-        let asked = Asked::read("http://a.example/").unwrap();
-        assert_eq!((routes(&config, 0, &asked), routes(&config, 1, &asked)), (vec![0], vec![1]));
+        let of = |listener| routes(&config, listener, "a.example", "/");
+        assert_eq!((of(0), of(1)), (vec![0], vec![1]));
         assert!(addresses(&config.listeners[1]).starts_with("tcp://"));
     }
 }
