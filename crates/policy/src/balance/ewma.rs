@@ -7,7 +7,8 @@
 //! * A server that owes an answer for longer than its average is as slow as that wait shows, before any answer comes.
 //! * A failure is no measurement of speed. Its share of the answers, squared, times a penalty of many times what others cost
 //!   is added: a server that fails fast is dear, one that fails once in a hundred times is not.
-//! * Without traffic a server is forgiven: average and failures fade with time, until it is tried with one request.
+//! * Without traffic a server is forgiven: average and failures fade with time, until it is tried with one request. If that fails
+//!   as well they count as they did before, so that it is tried ever less often.
 
 use super::loads::CoreLoads;
 use super::random::Random;
@@ -111,7 +112,8 @@ impl PeakEwma {
                 let server = &mut self.servers[server];
                 // That it failed fast says nothing; that it took its time does.
                 server.latency = server.latency.max(latency);
-                server.failures = server.failures * fade * (1.0 - FAILURE_WEIGHT) + FAILURE_WEIGHT;
+                // Without `fade`: it was left alone for having failed, and has not become better by that.
+                server.failures = server.failures * (1.0 - FAILURE_WEIGHT) + FAILURE_WEIGHT;
                 server.penalty = penalty;
                 server.at = now;
             }
@@ -220,6 +222,41 @@ mod tests {
                 loads.began(0);
                 ewma.sent(0, 0);
             }
+        }
+    }
+
+    /// One client that asks again when it has its answer: nothing is ever in flight but its request, and the averages of the
+    /// server that it does not ask get old. The share of the requests that the first of two servers has, which fails at once.
+    fn share_at_one_request_at_a_time(latency_ms: u64, requests: u64) -> f64 {
+        let loads = idle(2);
+        let mut ewma = PeakEwma::new(&[1, 1], 10_000);
+        let (mut now, mut failed) = (0, 0);
+        for request in 0..requests {
+            let picked = ewma.pick(|_| true, &loads, mix(request), now).unwrap();
+            loads.began(picked);
+            ewma.sent(picked, now);
+            let (latency_us, verdict) = match picked {
+                0 => (100, Verdict::Failure),
+                _ => (latency_ms * 1_000, Verdict::Success),
+            };
+            now += latency_us / 1_000;
+            ewma.settled(picked, now);
+            ewma.answered(picked, latency_us, verdict, &loads, now);
+            loads.ended(picked);
+            failed += u64::from(picked == 0);
+        }
+        failed as f64 / requests as f64
+    }
+
+    #[test]
+    fn a_server_that_fails_each_time_it_is_tried_is_tried_ever_less_often() {
+        for latency_ms in [1, 5, 20, 100, 200, 500] {
+            // Ten minutes.
+            let share = share_at_one_request_at_a_time(latency_ms, 600_000 / latency_ms);
+            println!("{latency_ms} ms: {:.3} %", share * 100.0);
+            // One in 30 s, and some at the beginning.
+            let most = (20.0 + 600.0 / 28.0) * latency_ms as f64 / 600_000.0;
+            assert!(share < most, "at {latency_ms} ms it has {share}");
         }
     }
 
