@@ -56,4 +56,11 @@ mod tests {
             .count();
         assert_eq!(later, 200);
     }
+
+    #[test]
+    fn hours_without_a_failure_save_up_no_more_than_a_burst() {
+        let mut budget = Budget::new();
+        (0..100_000).for_each(|_| budget.earn());
+        assert_eq!((0..1_000).filter(|_| budget.spend()).count(), 256);
+    }
 }

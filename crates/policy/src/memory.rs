@@ -122,6 +122,16 @@ mod tests {
     }
 
     #[test]
+    fn half_way_to_the_limit_three_quarters_are_refused() {
+        let limit = 1_000_000;
+        for (percent, refused) in [(0, 0), (10, 19), (25, 44), (50, 75), (75, 94), (90, 99), (100, 100)] {
+            let used = 850_000 + 1_500 * percent;
+            let share = f64::from(refused_share(limit, used)) * 100.0 / f64::from(SHARE_ALL);
+            assert!((share - f64::from(refused)).abs() < 0.51, "{percent} % of the way: {share} %");
+        }
+    }
+
+    #[test]
     fn newcomers_are_refused_before_clients_are_closed_and_those_before_pools() {
         assert!(at(92).refuse > 0 && at(92).close == 0);
         assert!(at(94).close > 0 && !at(94).close_pools);

@@ -89,3 +89,23 @@ fn share(window: u64, since: u64, now: u64) -> f64 {
     let passed = now.saturating_sub(since) as f64 / window as f64;
     SHARE_MIN + (1.0 - SHARE_MIN) * passed
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_that_nobody_took_do_not_come_back_as_a_flood() {
+        let mut slow_start = SlowStart::new(2, 60_000);
+        slow_start.begin(0, 0);
+        // Others are picked all the time, for a reason: it is down again, or full.
+        (0..10_000).for_each(|_| slow_start.advance(30_000, |_| 0.5));
+        let taken = (0..100).take_while(|_| {
+            let admits = slow_start.admits(0);
+            slow_start.picked(0);
+            admits
+        });
+        assert_eq!(taken.count(), 2);
+        assert!(slow_start.admits(1), "who is warm is asked nothing");
+    }
+}

@@ -105,6 +105,38 @@ fn a_server_that_flaps_does_not_flap_the_verdict() {
     assert_eq!((changes, state(&servers, 0)), (0, "down"), "one success in a row is not two");
 }
 
+/// Any row of probes, against the words of the manual: `fall` failures in a row take a server out, `rise` successes in a row
+/// bring it back, and the first probe of all is believed.
+#[test]
+fn only_what_is_found_in_a_row_changes_a_verdict() {
+    let (mut falls, mut rises) = (0, 0);
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let probes = Probes { rise: random.u32(1..5), fall: random.u32(1..5), starts_up: true };
+        let mut servers = Servers::new(Rules { probes: Some(probes), ..Rules::default() }, 1, 0);
+        let (mut is_up, mut row, mut last) = (true, 0, true);
+        for now in 0..500 {
+            let found = random.bool();
+            row = if found == last { row + 1 } else { 1 };
+            last = found;
+            let needed = if now == 0 {
+                1
+            } else if is_up {
+                probes.fall
+            } else {
+                probes.rise
+            };
+            if found != is_up && row >= needed {
+                is_up = found;
+                *(if found { &mut rises } else { &mut falls }) += 1;
+            }
+            servers.probed(0, if found { Ok(()) } else { bad() }, now);
+            assert_eq!(state(&servers, 0), if is_up { "up" } else { "down" }, "seed {seed}, probe {now}: {probes:?}");
+        }
+    }
+    assert!(falls > 1_000 && rises > 1_000, "{falls} {rises}");
+}
+
 #[test]
 fn all_may_be_down_and_each_comes_back_by_its_probes() {
     let mut servers = probing(3);
@@ -231,6 +263,44 @@ fn a_place_whose_server_is_gone_counts_for_nothing() {
     assert_eq!(changes.iter().map(|change| change.server).collect::<Vec<_>>(), [0]);
     servers.counted(1, 0, 50);
     assert!(servers.tick(2).is_empty(), "the last server there is");
+}
+
+#[test]
+fn the_share_that_may_be_ejected_is_one_of_the_servers_that_are_there() {
+    let mut servers = ejecting(10, Outliers { ejected_percent_max: 40, ..OUTLIERS });
+    (3..10).for_each(|place| servers.retire(place));
+    (0..2).for_each(|server| servers.counted(server, 0, 50));
+    assert_eq!(servers.tick(1).len(), 1, "40 % of three is one");
+    let mut servers = ejecting(10, Outliers { ejected_percent_max: 40, ..OUTLIERS });
+    (0..9).for_each(|server| servers.counted(server, 0, 50));
+    assert_eq!(servers.tick(1).len(), 4, "and of ten four");
+}
+
+#[test]
+fn the_last_server_that_is_open_is_not_ejected_and_brings_nobody_back() {
+    let mut servers = ejecting(2, Outliers { ejected_percent_max: 100, ..OUTLIERS });
+    servers.counted(0, 0, 50);
+    assert_eq!(servers.tick(1).len(), 1);
+    servers.counted(1, 0, 50);
+    assert!(servers.tick(2).is_empty());
+    assert_eq!(
+        [state(&servers, 0), state(&servers, 1)],
+        ["ejected", "unknown"],
+        "the first one's failures still count"
+    );
+}
+
+#[test]
+fn where_not_all_that_lag_behind_may_be_ejected_the_worst_are() {
+    let success_rate = Some(SuccessRate { servers_min: 3, requests_min: 100, deviation_percent: 100 });
+    for (one, other, worst) in [(60, 40, 1), (40, 60, 0)] {
+        let rules = Outliers { consecutive_failures: 0, ejected_percent_max: 10, success_rate, ..OUTLIERS };
+        let mut servers = ejecting(10, rules);
+        let rates = [one, other].into_iter().chain([100; 8]);
+        rates.enumerate().for_each(|(server, rate)| servers.counted(server, rate, 100 - rate));
+        let ejected: Vec<usize> = servers.tick(10_000).iter().map(|change| change.server).collect();
+        assert_eq!(ejected, [worst], "both lag behind, and one of ten may be ejected");
+    }
 }
 
 #[test]
