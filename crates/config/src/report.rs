@@ -102,6 +102,7 @@ impl<'t> Report<'t> {
         }
         // Case and the marks between words are what people get wrong first.
         let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+        let written = name;
         let name = plain(name);
         let mut best: Option<(usize, &str)> = None;
         for candidate in candidates.into_iter().filter(|candidate| candidate.len() <= NAME_BYTES_MAX) {
@@ -111,13 +112,16 @@ impl<'t> Report<'t> {
             }
             self.comparisons.set(made + 1);
             let other = plain(candidate);
-            let begins = other.starts_with(&name) || name.starts_with(&other);
+            let as_many_words = words(written).count() == words(candidate).count();
+            // `host` begins `hostname`, and is not what is meant by `host_header`.
+            let begins = other.starts_with(&name) || as_many_words && name.starts_with(&other);
             let distance = match begins && name.len().min(other.len()) >= PREFIX_BYTES_MIN {
                 true => 1,
                 false => strsim::osa_distance(&name, &other),
             };
-            let limit = (name.len().max(other.len()) / 3).max(1);
-            let is_near = distance <= limit && distance < other.len();
+            // Who writes `response_headers` has not mistyped `request_headers`.
+            let has_other_words = as_many_words && !words(written).zip(words(candidate)).all(is_typo_of);
+            let is_near = distance <= typos_max(&name, &other) && distance < other.len() && !has_other_words;
             if is_near && best.is_none_or(|(least, _)| distance < least) {
                 best = Some((distance, candidate));
             }
@@ -210,4 +214,17 @@ pub(crate) fn one_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
         Some(last) if shown.is_empty() => last,
         Some(last) => format!("{} or {last}", shown.join(", ")),
     }
+}
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(['-', '_'])
+}
+
+/// Letters that may be wrong in one name for the other.
+fn typos_max(one: &str, other: &str) -> usize {
+    (one.len().max(other.len()) / 3).max(1)
+}
+
+fn is_typo_of((one, other): (&str, &str)) -> bool {
+    let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
+    one.starts_with(&other) || other.starts_with(&one) || strsim::osa_distance(&one, &other) <= typos_max(&one, &other)
 }

@@ -542,6 +542,10 @@ fn routes_are_checked() {
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        ("[listener.b]\nbind='[::]:1'\nresponse_headers={}", 3, 1, "unknown key `response_headers` in [listener.b]; use `bind`"),
+        ("[listener.b]\nbind='[::]:1'\ntls_min_version='1.2'", 3, 1, "in [listener.b]; use `bind`"),
+        ("[listener.b]\nbind='[::]:1'\nreqest_header={}", 3, 1, "did you mean `request_headers`?"),
+        ("[listener.b]\nbind='[::]:1'\nrequestheaders={}", 3, 1, "did you mean `request_headers`?"),
         ("[listener.b]\nbind='[::]:1'\nredirect_to_https='yes'", 3, 19, "expected a boolean or {"),
         ("[listener.b]\nbind='[::]:1'\nredirect_to_https={status=200}", 3, 27, "200 is not the status of a redirect"),
         (
