@@ -300,6 +300,8 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
         assert!(said.contains("the configuration was refused; the one from before stays in effect"), "{said}");
         assert!(engine.stderr().iter().any(|line| line.contains(why)), "{why}");
     }
+    let is_blamed = |line: &String| line.contains("certificates could not be read again");
+    assert!(!engine.stderr().iter().any(is_blamed), "no certificate is at fault: {:?}", engine.stderr());
     let line = 1 + file_of(&engine).lines().position(|line| line == "per_source = 7").expect("the key");
     let place = format!("propylon.toml:{line}:1: `process.handshakes` cannot change while the process runs");
     assert!(engine.stderr().iter().any(|line| line.contains(&place)), "{:?}", engine.stderr());
@@ -512,6 +514,9 @@ fn what_the_admin_api_has_changed_is_there_after_a_restart() {
     assert_eq!(Client::plain(engine.address("plain")).ask(GET).status, 404, "it is there after a restart");
     engine.reload();
     assert_eq!(Client::plain(engine.address("plain")).ask(GET).status, 404, "and after a look at the same file");
+    let stands =
+        |line: &String| line.contains("what the admin API has changed stands over") && line.contains("propylon.toml");
+    holds("it is said why the file has no effect", || engine.stderr().iter().any(stands));
     engine.rewrite(&(setup() + "# touched\n"));
     engine.reload();
     assert_eq!(answered(engine.address("plain")), "a", "but the file has the last word");

@@ -109,7 +109,9 @@ fn redirects_send_the_client_elsewhere() {
     assert_eq!(location("plain", &get("/", "shop.test:8080"), 308), "https://shop.test/");
     assert_eq!(location("plain", &get("/", "[::1]:80"), 308), "https://[::1]/");
     assert_eq!(location("web", &get("/old?y", "shop.test"), 301), "https://new.test:8443/new?x=1");
-    assert_eq!(location("web", &get("/moved/x?y", "shop.test:8443"), 308), "https://new.test/moved/x?y");
+    assert_eq!(location("web", &get("/moved/x?y", "shop.test"), 308), "https://new.test/moved/x?y");
+    assert_eq!(location("web", &get("/moved/x?y", "shop.test:443"), 308), "https://new.test/moved/x?y");
+    assert_eq!(location("web", &get("/moved/x?y", "shop.test:8443"), 308), "https://new.test:8443/moved/x?y");
     let response = engine.client("plain").ask("GET / HTTP/1.0\r\n\r\n");
     assert_eq!((response.status, response.text().as_str()), (400, "400 Bad Request: no-host\n"));
 }

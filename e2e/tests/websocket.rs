@@ -76,6 +76,16 @@ fn a_client_that_vanishes_is_gone_for_the_server_too() {
     chat.tells("vanishes");
     holds("the server notices", || chat.closed("/vanished 1006") == 2);
     chat.nothing_is_left();
+    for line in [
+        chat.engine.logged("plain", |line| line["listener"] == "plain"),
+        chat.engine.logged("web", |line| line["listener"] == "web"),
+    ] {
+        assert_eq!(
+            (&line["status"], &line["fault"]),
+            (&101.into(), &serde_json::Value::Null),
+            "a closed tab is no fault: {line}"
+        );
+    }
 }
 
 #[test]

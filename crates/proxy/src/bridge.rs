@@ -523,8 +523,11 @@ impl<'a> Bridge<'a> {
 
     /// A client that sent a body we cannot take, or took too long, is told so if nothing else was said to it.
     fn fail_client(&mut self, reason: &'static str, begun: bool) -> Ended {
-        self.request.note.fault = Some(reason);
-        self.core.metrics.increment(self.client.client.metrics().faults.of(reason));
+        // Who closes a tab leaves a tunnel without a word: that is how most of these end, and nobody's fault.
+        if !(self.tunnel && reason == "client-reset") {
+            self.request.note.fault = Some(reason);
+            self.core.metrics.increment(self.client.client.metrics().faults.of(reason));
+        }
         let status = match reason {
             "client-body-timeout" => 408,
             // A stream is reset for it already.

@@ -368,8 +368,7 @@ fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redi
         .and_then(|host| host.rsplit_once(':'))
         .and_then(|(_, port)| port.parse::<u16>().ok());
     // A port given for one scheme says nothing about another's.
-    let keeps_port = scheme == received && redirect.host.is_none();
-    let port = redirect.port.or(received_port.filter(|_| keeps_port));
+    let port = redirect.port.or(received_port.filter(|_| scheme == received));
     let port = port.filter(|port| *port != if scheme == "https" { 443 } else { 80 });
     let mut location = format!("{scheme}://{host}");
     if let Some(port) = port {

@@ -90,10 +90,14 @@ fn words(dated: &Dated, step: Nearness, now: i64) -> String {
     if step == Nearness::Over {
         let effect = match kind {
             DatedKind::ServerCertificate => {
-                "clients refuse it, unless one of another type takes its place; renew it, and send SIGHUP or set `watch`"
+                "clients refuse it, unless one of another type takes its place; renew it: it is read again at SIGHUP, or with `watch` by itself"
             }
-            DatedKind::ClientCertificate => "servers will refuse it; renew it, and send SIGHUP",
-            DatedKind::SignerIdentity => "key servers will refuse it; renew it, and send SIGHUP or set `watch`",
+            DatedKind::ClientCertificate => {
+                "servers will refuse it; renew it: it is read again at SIGHUP, or with `watch` by itself"
+            }
+            DatedKind::SignerIdentity => {
+                "key servers will refuse it; renew it: it is read again at SIGHUP, or with `watch` by itself"
+            }
             DatedKind::RevocationList => "`crl_expired` says whether clients are refused for it; get the present list",
             DatedKind::OcspResponse => "it is not stapled any more; fetch it again",
         };

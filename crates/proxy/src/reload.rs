@@ -584,11 +584,14 @@ impl Keeper {
                     true => {}
                     false => self.tell_certificates(),
                 }
-                tell(&done);
+                self.tell(&done);
             }
             Err(refused) => {
                 self.column().increment(counters.failure);
-                log::error!("certificates could not be read again; those from before stay in use");
+                // The one stands in the way of the other: what certificates there are the configuration says.
+                log::error!(
+                    "certificates were not read again, for the configuration has errors; those from before stay in use"
+                );
                 tell_refused(&refused);
             }
         }
@@ -612,8 +615,17 @@ impl Keeper {
         self.seen.0.clone_from(&file.text);
         log::info!("{} has changed", self.path.display());
         match self.change(Change::FileChanged(file), false).await {
-            Ok(done) => tell(&done),
+            Ok(done) => self.tell(&done),
             Err(refused) => tell_refused(&refused),
+        }
+    }
+
+    /// What came of reading the file again.
+    fn tell(&self, done: &Done) {
+        tell(done);
+        if self.meant.state != State::default() {
+            let name = &self.meant.file.name;
+            log::info!("what the admin API has changed stands over {name}; /snapshot says what that is");
         }
     }
 

@@ -15,6 +15,9 @@ use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{PIECE_BYTES, Switched};
 
+/// The client has closed or reset its connection while the server had not ended.
+const CLIENT_LEFT: &str = "client-reset";
+
 /// One way of a tunnel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -70,7 +73,8 @@ pub async fn run(
     if let Some(server) = request.note.server {
         core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
     }
-    request.note.fault = fault;
+    // Who closes a tab leaves without a word: that is how most of these end, and nobody's fault.
+    request.note.fault = fault.filter(|fault| *fault != CLIENT_LEFT);
     match fault {
         None => After::Close,
         Some(_) => After::Abort,
@@ -116,7 +120,7 @@ impl Tunnel<'_> {
             match ready!(connection.stream.poll_fill(context, stock, &mut connection.inbox, &mut connection.wire)) {
                 Ok(Fill::Bytes) => {}
                 Ok(Fill::End) => self.to_server = Way::Ending,
-                Err(_) => return Poll::Ready(Err("client-reset")),
+                Err(_) => return Poll::Ready(Err(CLIENT_LEFT)),
             }
         }
     }
@@ -125,7 +129,7 @@ impl Tunnel<'_> {
         let connection = &mut *self.connection;
         let stock = &connection.core.stock;
         loop {
-            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire)).map_err(|_| "client-reset")?;
+            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire)).map_err(|_| CLIENT_LEFT)?;
             let answer: &mut Buffer = &mut self.switched.answer;
             if !answer.is_empty() {
                 let count = answer.len().min(PIECE_BYTES);
@@ -135,7 +139,7 @@ impl Tunnel<'_> {
                 continue;
             }
             if self.to_client == Way::Ending {
-                return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| "client-reset"));
+                return Poll::Ready(connection.stream.socket.shutdown_write().map_err(|_| CLIENT_LEFT));
             }
             match ready!(self.switched.server.stream.poll_fill(context, stock, answer)) {
                 Ok(0) => {

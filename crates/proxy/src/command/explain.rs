@@ -435,7 +435,11 @@ impl Certificates {
                 NameMatch::Wildcard => "by its wildcard",
                 NameMatch::Default => "the default, since none is for it",
             };
-            format!("{} of {}, until {}; {why}", served.key_type.name(), served.path.display(), date(served.not_after))
+            let until = match served.not_after < time::OffsetDateTime::now_utc().unix_timestamp() {
+                true => format!("expired since {}", date(served.not_after)),
+                false => format!("until {}", date(served.not_after)),
+            };
+            format!("{} of {}, {until}; {why}", served.key_type.name(), served.path.display())
         };
         let mut lines =
             vec![("certificate", format!("[tls.{}], {asked}; the first that the client can verify:", self.profile))];
@@ -491,6 +495,24 @@ mod tests {
         assert!(Asked::read("https:///x").is_err());
         let error = Asked::read("https://shop..example/").err().unwrap();
         assert!(error.contains("400") && error.contains("bad-host"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_is_called_so() {
+        let lines = |not_after| {
+            let served = Served {
+                name: "a.example".into(),
+                key_type: propylon_config::KeyType::Rsa,
+                not_after,
+                path: "a.pem".into(),
+                stapled: false,
+            };
+            Certificates { profile: "t".into(), name: None, shown: vec![(served, NameMatch::Exact)] }.lines()[1]
+                .1
+                .clone()
+        };
+        assert_eq!(lines(SECONDS_PER_DAY), "rsa of a.pem, expired since 1970-01-02; for that very name");
+        assert_eq!(lines(253_370_764_800), "rsa of a.pem, until 9999-01-01; for that very name");
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(super) fn aging(validity: Validity, now: SystemTime, path: &Path) -> Option<
     }
     let left = ends_soon(validity, now)?;
     let what = format!("the certificate expires on {}, in {}", date(validity.not_after), days(left));
-    Some(Trouble::warning(path, what, "renew it, and send SIGHUP or set `watch`"))
+    Some(Trouble::warning(path, what, "renew it: it is read again at SIGHUP, or with `watch` by itself"))
 }
 
 /// Whether it is the certificate of an authority, which is not meant to be served by itself.
