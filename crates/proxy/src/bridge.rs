@@ -22,6 +22,7 @@ use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
 use crate::attempt::{Attempt, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
+use crate::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
@@ -72,6 +73,8 @@ pub struct Bridge<'a> {
     download_patience: Patience,
     /// Bytes that the client had still to take when that was last looked at.
     outstanding: usize,
+    /// The upload has spent the last poll's budget: in this one the download comes first.
+    download_first: bool,
     first_byte: u64,
     body: u64,
     tunnel_idle: u64,
@@ -155,6 +158,7 @@ impl<'a> Bridge<'a> {
             upload_patience: patience,
             download_patience: patience,
             outstanding: 0,
+            download_first: false,
             first_byte: timeouts.first_byte.as_millis() as u64,
             body: timeouts.body.as_millis() as u64,
             tunnel_idle: listener.timeouts.tunnel_idle.as_millis() as u64,
@@ -172,9 +176,16 @@ impl<'a> Bridge<'a> {
         if !was_sent {
             self.poll_gone(context)?;
         }
-        self.poll_upload(context)?;
+        let upload_first = !std::mem::take(&mut self.download_first);
+        if upload_first {
+            self.poll_upload(context)?;
+            self.download_first = budget::is_spent();
+        }
         if let Poll::Ready(result) = self.poll_response_head(context) {
             return Poll::Ready(result);
+        }
+        if !upload_first {
+            self.poll_upload(context)?;
         }
         if was_sent {
             self.poll_gone(context)?;
@@ -224,7 +235,7 @@ impl<'a> Bridge<'a> {
     }
 
     fn poll_request(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        loop {
+        for _ in 0..PIECES_PER_POLL_MAX {
             let Poll::Ready(sent) = self.poll_server_send(context) else {
                 if self.sending == Sending::Body {
                     self.client.read_ahead(context);
@@ -251,6 +262,8 @@ impl<'a> Bridge<'a> {
                 }
             }
         }
+        budget::spend(Budget::Pieces, context);
+        Poll::Pending
     }
 
     fn stage(&mut self, piece: Bytes) {
@@ -373,12 +386,19 @@ impl<'a> Bridge<'a> {
         if self.done && !self.is_tunnel_open() {
             return Poll::Ready(Ok(()));
         }
-        self.poll_upload(context)?;
+        let upload_first = !std::mem::take(&mut self.download_first);
+        if upload_first {
+            self.poll_upload(context)?;
+            self.download_first = budget::is_spent();
+        }
         if let Poll::Ready(result) = self.poll_download(context) {
             result?;
             if !self.is_tunnel_open() {
                 return Poll::Ready(Ok(()));
             }
+        }
+        if !upload_first {
+            self.poll_upload(context)?;
         }
         self.poll_gone(context)?;
         self.poll_limits(context)

@@ -14,6 +14,7 @@ use propylon_config::{BackendId, Listener};
 use propylon_crypto::Outcome;
 use propylon_tls::{Facts, Failure, Introduction, Session, Step, Version};
 
+use crate::budget::{self, Budget, REQUESTS_PER_POLL_MAX};
 use crate::buffer::{Buffer, SMALL_BYTES};
 use crate::client::{ClientStream, Fill, ReadError};
 use crate::client_side::ClientSide;
@@ -357,8 +358,14 @@ impl Connection {
     }
 
     async fn work_with(&mut self, request: &mut Request) -> After {
+        let mut served = 0;
         loop {
-            self.core.stock.equip(&mut self.inbox);
+            if served == REQUESTS_PER_POLL_MAX {
+                served = 0;
+                budget::wait_for_others(Budget::Requests).await;
+            }
+            served += 1;
+            self.core.stock.equip_small(&mut self.inbox);
             match self.read_head(request).await {
                 Arrival::Quiet => return After::Next,
                 Arrival::Closed => return After::Close,

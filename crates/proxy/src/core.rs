@@ -402,6 +402,7 @@ impl Core {
     pub fn tick(&self, sweep: bool) {
         self.timers.advance();
         self.metrics.increment(self.telemetry.process.ticks);
+        self.telemetry.process.budgets.report(&self.metrics);
         let mut log = self.log.borrow_mut();
         log.hand_over();
         let dropped = log.take_dropped();

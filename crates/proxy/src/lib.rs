@@ -10,6 +10,7 @@ pub mod attempt;
 pub mod balance;
 pub mod batches;
 mod bridge;
+mod budget;
 pub mod buffer;
 pub mod certificates;
 pub mod client;

@@ -3,6 +3,8 @@
 //! A connection that is served at once (accept, read, write, close) never meets epoll at all: it is registered at its
 //! first wait. A read that fills less than it was given tells that the kernel has no more, so the next wait costs no
 //! read that fails (edge-triggered epoll reports whatever comes later; tokio's streams know this too).
+//!
+//! Whatever a socket does is paid for out of its task's budget (`budget.rs`), whether the event loop knows it or not.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,6 +14,8 @@ use std::task::{Context, Poll, Waker, ready};
 
 use propylon_sys::Pipe;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+use crate::budget;
 
 pub struct Socket(State);
 
@@ -30,14 +34,19 @@ impl Socket {
 
     pub fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let State::Fresh(stream) = &mut self.0 {
+            let unit = ready!(budget::poll_unit(context));
             match stream.read(into) {
                 Err(error) if must_wait(&error) => {}
-                done => return Poll::Ready(done),
+                done => {
+                    unit.made_progress();
+                    return budget::charged(context, Poll::Ready(done));
+                }
             }
         }
         let mut into = ReadBuf::new(into);
-        ready!(Pin::new(self.registered()?).poll_read(context, &mut into))?;
-        Poll::Ready(Ok(into.filled().len()))
+        let read = Pin::new(self.registered()?).poll_read(context, &mut into);
+        let read = read.map_ok(|()| into.filled().len());
+        budget::charged(context, read)
     }
 
     /// As [`Socket::poll_read`], for when nothing can have come yet: the event loop says when to try.
@@ -48,12 +57,17 @@ impl Socket {
 
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if let State::Fresh(stream) = &mut self.0 {
+            let unit = ready!(budget::poll_unit(context));
             match stream.write(bytes) {
                 Err(error) if must_wait(&error) => {}
-                done => return Poll::Ready(done),
+                done => {
+                    unit.made_progress();
+                    return budget::charged(context, Poll::Ready(done));
+                }
             }
         }
-        Pin::new(self.registered()?).poll_write(context, bytes)
+        let written = Pin::new(self.registered()?).poll_write(context, bytes);
+        budget::charged(context, written)
     }
 
     pub fn poll_write_vectored(
@@ -65,12 +79,17 @@ impl Socket {
             return self.poll_write(context, one);
         }
         if let State::Fresh(stream) = &mut self.0 {
+            let unit = ready!(budget::poll_unit(context));
             match stream.write_vectored(slices) {
                 Err(error) if must_wait(&error) => {}
-                done => return Poll::Ready(done),
+                done => {
+                    unit.made_progress();
+                    return budget::charged(context, Poll::Ready(done));
+                }
             }
         }
-        Pin::new(self.registered()?).poll_write_vectored(context, slices)
+        let written = Pin::new(self.registered()?).poll_write_vectored(context, slices);
+        budget::charged(context, written)
     }
 
     /// Moves up to `most` of what has come into an empty pipe, without a copy. 0 is the end.
@@ -85,7 +104,7 @@ impl Socket {
             ready!(stream.poll_read_ready(context))?;
             match stream.try_io(Interest::READABLE, || pipe.fill(stream.as_fd(), most)) {
                 Err(error) if must_wait(&error) => {}
-                done => return Poll::Ready(done),
+                done => return budget::charged(context, Poll::Ready(done)),
             }
         }
     }
@@ -97,7 +116,7 @@ impl Socket {
             ready!(stream.poll_write_ready(context))?;
             match stream.try_io(Interest::WRITABLE, || pipe.drain(stream.as_fd())) {
                 Err(error) if must_wait(&error) => {}
-                done => return Poll::Ready(done),
+                done => return budget::charged(context, Poll::Ready(done)),
             }
         }
     }
@@ -128,6 +147,8 @@ impl Socket {
     /// and lets go of the waker of whoever waited last.
     pub fn is_quiet(&mut self) -> bool {
         match &self.0 {
+            // Where the budget is spent the runtime answers nothing but that.
+            State::Registered(_) if budget::is_spent() => self.is_still_quiet(),
             State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
             State::Gone => false,
@@ -213,4 +234,86 @@ fn must_wait(error: &io::Error) -> bool {
 
 fn gone() -> io::Error {
     io::Error::other("the socket could not be registered with the event loop")
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use std::future::{Future, poll_fn};
+    use std::net::TcpListener;
+
+    use tokio::runtime::{Builder, LocalOptions};
+
+    /// Runs a task as a core does, with the budget that each of its polls has.
+    pub fn on_a_core<T: 'static>(task: impl Future<Output = T> + 'static) -> T {
+        let runtime =
+            Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).expect("a runtime");
+        runtime.block_on(async { tokio::task::spawn_local(task).await.expect("no panic") })
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let one = TcpStream::connect(listener.local_addr().expect("its address")).expect("a connection");
+        let (other, _) = listener.accept().expect("its other end");
+        one.set_nonblocking(true).expect("a flag");
+        other.set_nonblocking(true).expect("a flag");
+        (one, other)
+    }
+
+    /// Operations and bytes of one poll of a task that goes on as long as its socket does.
+    fn greed(
+        mut socket: Socket,
+        mut act: impl FnMut(&mut Socket, &mut Context<'_>) -> Poll<io::Result<usize>> + 'static,
+    ) -> (u32, usize) {
+        on_a_core(poll_fn(move |context| {
+            let (mut times, mut moved) = (0, 0);
+            while let Poll::Ready(count) = act(&mut socket, context) {
+                times += 1;
+                moved += count.expect("a socket that works");
+            }
+            Poll::Ready((times, moved))
+        }))
+    }
+
+    #[test]
+    fn a_socket_that_never_waits_leaves_its_task_to_others_all_the_same() {
+        // Answers of a hundred bytes to a client that takes them all.
+        let (one, other) = pair();
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(move || {
+                let (mut other, mut taken) = (other, 0);
+                other.set_nonblocking(false).expect("a flag");
+                while let Ok(count @ 1..) = other.read(&mut [0; 65536]) {
+                    taken += count;
+                }
+                taken
+            });
+            let (times, moved) = greed(Socket::new(one), |socket, context| socket.poll_write(context, &[0; 100]));
+            assert!(times <= 128, "{times} writes");
+            assert_eq!(taker.join().expect("no panic"), moved);
+        });
+        // Reads of a byte, of which there are more than enough.
+        let (one, mut other) = pair();
+        other.write_all(&[0; 4096]).expect("room");
+        let (times, _) = greed(Socket::new(one), |socket, context| socket.poll_read(context, &mut [0]));
+        assert!((100..=128).contains(&times), "{times} reads");
+    }
+
+    #[test]
+    fn large_pieces_spend_the_budget_sooner() {
+        for is_known in [false, true] {
+            let (one, mut other) = pair();
+            let filled = std::iter::repeat_with(|| other.write(&[0; 65536])).map_while(Result::ok).sum::<usize>();
+            let mut socket = Socket::new(one);
+            let (times, moved) = greed(socket.take(), move |socket, context| {
+                if is_known {
+                    socket.registered()?;
+                }
+                socket.poll_read(context, &mut [0; 65536])
+            });
+            // The event loop does not know yet of a socket that it has only just met.
+            assert!(is_known || times > 0);
+            assert!(moved <= 1 << 20, "{moved} of {filled} bytes in {times} reads");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use propylon_tls::{IdUse, Resumption, Unopened};
 
 use crate::acme::AcmeMetrics;
 use crate::batches::BatchMetrics;
+use crate::budget::BudgetMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
@@ -167,6 +168,8 @@ pub struct ProcessMetrics {
     pub reloads: ReloadMetrics,
     /// Of the workers' clocks.
     pub ticks: Counter,
+    pub budgets: BudgetMetrics,
+    pub unread: Gauge,
 }
 
 /// Configurations and what became of them.
@@ -739,6 +742,8 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         draining: r.gauge("propylon_draining", "1 while the engine finishes its last requests.", &[]),
         reloads: ReloadMetrics::new(r),
         ticks: r.counter("propylon_worker_ticks_total", "Ticks of the workers' clocks, ten a second each.", &[]),
+        budgets: BudgetMetrics::new(r),
+        unread: r.gauge("propylon_http2_unread_bytes", "Memory of bodies that peers of HTTP/2 have not read.", &[]),
     }
 }
 

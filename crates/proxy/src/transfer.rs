@@ -15,6 +15,7 @@ use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Repeatable, cookie_line, whole_chunked, write_request_head};
 use crate::balance::Turn;
+use crate::budget;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
 use crate::client_side::ClientSide;
@@ -162,6 +163,8 @@ pub struct Transfer<'a> {
     upload_patience: Patience,
     download_patience: Patience,
     limits: ServerLimits,
+    /// The upload has spent the last poll's budget: in this one the download comes first.
+    download_first: bool,
     turn: Option<&'a Turn>,
     /// When the last of the request went out, if that was later than the rest.
     sent_at: Option<Instant>,
@@ -245,6 +248,7 @@ impl<'a> Transfer<'a> {
             download_wait: None,
             upload_patience: patience,
             download_patience: patience,
+            download_first: false,
             turn,
             sent_at: None,
             cookie,
@@ -275,9 +279,16 @@ impl<'a> Transfer<'a> {
 
     /// Both directions until the response's head is complete.
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        self.poll_upload(context)?;
+        let upload_first = !std::mem::take(&mut self.download_first);
+        if upload_first {
+            self.poll_upload(context)?;
+            self.download_first = budget::is_spent();
+        }
         if let Poll::Ready(result) = self.poll_response_head(context) {
             return Poll::Ready(result);
+        }
+        if !upload_first {
+            self.poll_upload(context)?;
         }
         self.poll_limits(context)
     }
@@ -623,9 +634,16 @@ impl<'a> Transfer<'a> {
 
     /// Both directions until the response is with the client.
     fn poll_body(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        self.poll_upload(context)?;
+        let upload_first = !std::mem::take(&mut self.download_first);
+        if upload_first {
+            self.poll_upload(context)?;
+            self.download_first = budget::is_spent();
+        }
         if let Poll::Ready(result) = self.poll_download(context) {
             return Poll::Ready(result);
+        }
+        if !upload_first {
+            self.poll_upload(context)?;
         }
         self.poll_limits(context)
     }

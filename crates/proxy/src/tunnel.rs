@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use propylon_config::BackendId;
 
+use crate::budget;
 use crate::buffer::Buffer;
 use crate::client::Fill;
 use crate::connection::{After, Connection};
@@ -32,6 +33,8 @@ struct Tunnel<'a> {
     switched: &'a mut Switched,
     to_server: Way,
     to_client: Way,
+    /// The way to the server has spent the last poll's budget: in this one the other comes first.
+    client_first: bool,
     up: u64,
     down: u64,
 }
@@ -48,8 +51,15 @@ pub async fn run(
     let metrics = &core.telemetry.listeners[connection.listener];
     core.metrics.increment(metrics.tunnels);
     let idle_limit = snapshot.listener(connection.listener).timeouts.tunnel_idle.as_millis() as u64;
-    let mut tunnel =
-        Tunnel { connection, switched: &mut switched, to_server: Way::Open, to_client: Way::Open, up: 0, down: 0 };
+    let mut tunnel = Tunnel {
+        connection,
+        switched: &mut switched,
+        to_server: Way::Open,
+        to_client: Way::Open,
+        client_first: false,
+        up: 0,
+        down: 0,
+    };
     let (mut moved, mut since) = (0, core.timers.now());
     let fault = poll_fn(|context| {
         if let Poll::Ready(ended) = tunnel.poll(context) {
@@ -83,22 +93,38 @@ pub async fn run(
 
 impl Tunnel<'_> {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
+        if std::mem::take(&mut self.client_first) {
+            self.move_to_client(context)?;
+            self.move_to_server(context)?;
+        } else {
+            self.move_to_server(context)?;
+            self.client_first = budget::is_spent();
+            self.move_to_client(context)?;
+        }
+        match (self.to_server, self.to_client) {
+            (Way::Ended, Way::Ended) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn move_to_server(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
         if self.to_server != Way::Ended
             && let Poll::Ready(result) = self.poll_to_server(context)
         {
             result?;
             self.to_server = Way::Ended;
         }
+        Ok(())
+    }
+
+    fn move_to_client(&mut self, context: &mut Context<'_>) -> Result<(), &'static str> {
         if self.to_client != Way::Ended
             && let Poll::Ready(result) = self.poll_to_client(context)
         {
             result?;
             self.to_client = Way::Ended;
         }
-        match (self.to_server, self.to_client) {
-            (Way::Ended, Way::Ended) => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
-        }
+        Ok(())
     }
 
     fn poll_to_server(&mut self, context: &mut Context<'_>) -> Poll<Result<(), &'static str>> {

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::access_log::Sheet;
 use crate::batches;
+use crate::budget::{self, Budget};
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
@@ -29,7 +30,7 @@ use crate::telemetry::{Telemetry, UNTRUSTED_PEER};
 use crate::trace::Outbox;
 use crate::warm::warm;
 
-/// Connections accepted in a row before the others get their turn.
+/// Connections accepted in a row before others have their turn.
 const ACCEPTS_MAX: usize = 32;
 /// How long accepting rests when the process is out of files or memory, or the socket fails.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -287,7 +288,7 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phas
                 let room = connections_max.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
                 match accept_some(&core, door.listener.get(), door.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
-                    Accepted::More => {}
+                    Accepted::More => budget::wait_for_others(Budget::Accepts).await,
                     // Those who were asked to end have their turn first.
                     Accepted::RoomMade => yield_now().await,
                     Accepted::Exhausted => {

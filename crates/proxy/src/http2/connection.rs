@@ -17,6 +17,7 @@ use tokio::task::spawn_local;
 use super::intake::{Fault, Intake, Moment};
 use super::stream::{self, Piece};
 use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
+use crate::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use crate::buffer::Buffer;
 use crate::connection::Connection;
 use crate::core::Core;
@@ -308,7 +309,7 @@ impl Driver {
 
     /// Begins the streams that have come. True when the connection is over.
     fn poll_library(&mut self, context: &mut Context<'_>) -> bool {
-        loop {
+        for _ in 0..STREAMS_PER_POLL_MAX {
             match self.library.poll_accept(context) {
                 Poll::Pending => return false,
                 Poll::Ready(None) => return true,
@@ -324,6 +325,8 @@ impl Driver {
                 }
             }
         }
+        budget::spend(Budget::Streams, context);
+        false
     }
 
     fn begin_stream(&mut self, head: http::Request<h2::RecvStream>, mut respond: SendResponse<Piece>) {

@@ -21,8 +21,9 @@ use tokio::time::sleep;
 
 use super::intake::{Intake, Moment};
 use super::stream::Piece;
-use super::wire::{TURN_BYTES, give_ready, stage, stage_words};
+use super::wire::{give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
+use crate::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use crate::buffer::Buffer;
 use crate::client::SEAL_BYTES_MAX;
 use crate::core::Core;
@@ -643,8 +644,8 @@ impl AsyncRead for ServerWire {
         let (mut inbox, mut intake) = (wired.inbox.borrow_mut(), wired.intake.borrow_mut());
         let mut passed = 0;
         while passed == 0 && !give_ready(&mut intake, into) {
-            if wired.turn.get() >= TURN_BYTES {
-                context.waker().wake_by_ref();
+            if wired.turn.get() >= FRAMES_BYTES_PER_POLL_MAX {
+                budget::spend(Budget::Frames, context);
                 return Poll::Pending;
             }
             if inbox.is_empty() {

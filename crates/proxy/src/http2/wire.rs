@@ -13,20 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Link;
 use super::intake::Intake;
+use crate::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
 use crate::buffer::{Buffer, LARGE_BYTES, Stock};
 use crate::client::{Fill, ReadError, SEAL_BYTES_MAX};
 use crate::connection::Connection;
 
-/// What is read at one go, before the streams have their turn: the library piles frames up as long as there are any, and those
-/// of a few bytes are many.
-pub(super) const TURN_BYTES: usize = 64 * 1024;
 /// What the library charges for a frame of DATA that lies unread, at most.
 const DATA_FRAME_CHARGE: usize = 256;
 /// A frame with a byte of data.
 const DATA_FRAME_BYTES_MIN: usize = 10;
-/// What may lie unread of a client's at least, by that charge: two turns' worth of the smallest frames. It is about what they take in
+/// What may lie unread of a client's at least, by that charge: two polls' worth of the smallest frames. It is about what they take in
 /// memory. More where the windows are wide, by the library's own measure: half of what they come to.
-pub(super) const DATA_FRAME_BUDGET: usize = 2 * TURN_BYTES / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
+pub(super) const DATA_FRAME_BUDGET: usize = 2 * FRAMES_BYTES_PER_POLL_MAX / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE;
 
 /// The library's end.
 pub struct Wire(pub Rc<Link>);
@@ -45,8 +43,8 @@ impl AsyncRead for Wire {
             if give_ready(&mut intake, into) {
                 return Poll::Ready(Ok(()));
             }
-            if link.turn.get() >= TURN_BYTES {
-                context.waker().wake_by_ref();
+            if link.turn.get() >= FRAMES_BYTES_PER_POLL_MAX {
+                budget::spend(Budget::Frames, context);
                 return Poll::Pending;
             }
             while inbox.is_empty() {

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
 use super::pipes::Lent;
+use crate::budget::{self, Budget};
 use crate::buffer::{Buffer, Stock};
 use crate::core::Core;
 use crate::server::ServerStream;
@@ -16,8 +17,9 @@ use crate::socket::Socket;
 const FULL_READS_MIN: u8 = 3;
 /// A splice that brings less than this has met the end of the bulk: a copy of so little costs less than a pipe's detour.
 const SPLICE_BYTES_MIN: usize = 8 * 1024;
-/// What one direction may move before others get their turn.
-const TURN_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes that one direction may take in one poll: in and out it costs half of what the sockets may do, and leaves the other half
+/// to the other direction.
+const TURN_BYTES_MAX: usize = 256 * 1024;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
@@ -101,13 +103,13 @@ impl Way {
         self.turn = self.turn.saturating_add(count as u32);
     }
 
-    /// True when others should get their turn first; the task is woken again.
+    /// True when others should have their turn first; the task is woken again.
     pub fn turn_is_over(&mut self, context: &mut Context<'_>) -> bool {
         if (self.turn as usize) < TURN_BYTES_MAX {
             return false;
         }
         self.turn = 0;
-        context.waker().wake_by_ref();
+        budget::spend(Budget::Relay, context);
         true
     }
 
@@ -228,7 +230,7 @@ impl Way {
 
     fn poll_splice(&mut self, context: &mut Context<'_>, from: &mut Socket) -> Poll<io::Result<()>> {
         let Some(pipe) = &mut self.pipe else { return Poll::Ready(Ok(())) };
-        let most = pipe.capacity();
+        let most = pipe.capacity().min(TURN_BYTES_MAX);
         let Poll::Ready(count) = from.poll_fill_pipe(context, pipe, most) else {
             self.pipe = None;
             return Poll::Pending;
