@@ -1,6 +1,11 @@
 //! HTTP/2 from clients: the programs that people use, and frames said one by one.
 
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
@@ -12,6 +17,7 @@ use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run};
 use propylon_e2e::{Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 const INITIAL_WINDOW_SIZE: u16 = 4;
@@ -259,6 +265,241 @@ fn a_slow_server_holds_back_its_own_upload_and_nothing_else() {
     client.get(3, "/fast");
     assert_eq!(client.response(3).1, b"hello\n");
     client.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+}
+
+/// What the engine lets a client send.
+struct Windows {
+    connection: i64,
+    initial: i64,
+    streams: HashMap<u32, i64>,
+}
+
+impl Windows {
+    fn new() -> Windows {
+        Windows { connection: 65_535, initial: 65_535, streams: HashMap::new() }
+    }
+
+    /// The next frame that is about something else.
+    fn next_frame(&mut self, client: &mut Http2) -> Frame {
+        loop {
+            let frame = client.next_frame();
+            if !self.heed(&frame) {
+                return frame;
+            }
+            if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+                client.send(SETTINGS, ACK, 0, &[]);
+            }
+        }
+    }
+
+    fn heed(&mut self, frame: &Frame) -> bool {
+        match frame.kind {
+            WINDOW_UPDATE => {
+                let more = i64::from(u32::from_be_bytes(frame.payload[..4].try_into().expect("four bytes")));
+                match frame.stream {
+                    0 => self.connection += more,
+                    stream => *self.streams.entry(stream).or_insert(self.initial) += more,
+                }
+            }
+            SETTINGS => {
+                for setting in frame.payload.chunks_exact(6).filter(|setting| setting[1] == INITIAL_WINDOW_SIZE as u8) {
+                    let initial = i64::from(u32::from_be_bytes(setting[2..].try_into().expect("four bytes")));
+                    self.streams.values_mut().for_each(|window| *window += initial - self.initial);
+                    self.initial = initial;
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sends as much as there is room for, of so many bytes; returns how much.
+    fn send(&mut self, client: &mut Http2, stream: u32, count: usize) -> usize {
+        let window = self.streams.entry(stream).or_insert(self.initial);
+        let room = (*window).min(self.connection).clamp(0, count.min(16_384) as i64) as usize;
+        if room > 0 {
+            *window -= room as i64;
+            self.connection -= room as i64;
+            client.send(DATA, 0, stream, &vec![b'x'; room]);
+        }
+        room
+    }
+
+    /// Uploads so many bytes.
+    fn upload(&mut self, client: &mut Http2, stream: u32, mut count: usize) {
+        client.headers(stream, 0, &request("POST", "/take"));
+        while count > 0 {
+            match self.send(client, stream, count) {
+                0 => self.wait(client),
+                sent => count -= sent,
+            }
+        }
+        client.send(DATA, END_STREAM, stream, &[]);
+        loop {
+            let frame = self.next_frame(client);
+            assert!(!matches!(frame.kind, RST_STREAM | GOAWAY), "{frame:?}");
+            if frame.stream == stream && frame.ends() {
+                return;
+            }
+        }
+    }
+
+    /// Heeds one frame, which has to be about windows.
+    fn wait(&mut self, client: &mut Http2) {
+        let frame = client.next_frame();
+        assert!(self.heed(&frame), "{frame:?}");
+        if frame.kind == SETTINGS && frame.flags & ACK == 0 {
+            client.send(SETTINGS, ACK, 0, &[]);
+        }
+    }
+}
+
+/// Takes what is sent to /take, and of anything else the head. Its kernel's buffers are small.
+fn reluctant() -> SocketAddr {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("a small buffer");
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("a port");
+    socket.listen(128).expect("a listener");
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut piece, mut seen) = ([0; 16_384], Vec::new());
+                while !text(&seen).contains("\r\n\r\n") {
+                    let Ok(count @ 1..) = socket.read(&mut piece[..1]) else { return };
+                    seen.extend_from_slice(&piece[..count]);
+                }
+                if !text(&seen).starts_with("POST /take ") {
+                    return std::thread::park();
+                }
+                // The last chunk.
+                while !seen.ends_with(b"\r\n0\r\n\r\n") {
+                    let Ok(count @ 1..) = socket.read(&mut piece) else { return };
+                    seen.drain(..seen.len().saturating_sub(10));
+                    seen.extend_from_slice(&piece[..count]);
+                }
+                let _ = socket.write_all(HELLO.replace("200 OK", "200 OK\r\nConnection: close").as_bytes());
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn stalled_uploads_hold_up_no_other_however_wide_their_windows() {
+    let engine = Engine::start(&simple(&[reluctant()]));
+    let (mut client, mut windows) = (Http2::start(&engine), Windows::new());
+    let mut stream = 1;
+    while windows.initial < 1 << 20 {
+        windows.upload(&mut client, stream, 1 << 20);
+        stream += 2;
+        assert!(stream < 201, "windows of {} bytes", windows.initial);
+    }
+    let stalled: Vec<u32> = (0..20).map(|index| stream + index * 2).collect();
+    for stream in &stalled {
+        client.headers(*stream, 0, &request("POST", "/stall"));
+    }
+    // Until nobody takes anything: the engine has answered twice since it last gave room.
+    let mut quiet = 0;
+    while quiet < 2 {
+        let sent: usize = stalled.iter().map(|stream| windows.send(&mut client, *stream, 1 << 20)).sum();
+        if sent > 0 {
+            quiet = 0;
+            continue;
+        }
+        client.send(PING, 0, 0, b"are you?");
+        let heard = windows.next_frame(&mut client);
+        assert_eq!(heard.kind, PING, "{heard:?}");
+        quiet += 1;
+    }
+    println!("{} bytes of the connection's window are left", windows.connection);
+    windows.upload(&mut client, stream + 40, 100_000);
+}
+
+#[test]
+fn an_upload_goes_on_beside_hundreds_that_were_answered_early() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(head) = peer.read_head() {
+            if text(&head).starts_with("POST /live ") {
+                while !peer.read_some().is_none_or(|bytes| bytes.ends_with(b"0\r\n\r\n")) {}
+            }
+            peer.send(HELLO);
+        }
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = Http2::start(&engine);
+    client.headers(1, 0, &request("POST", "/live"));
+    client.send(DATA, 0, 1, b"begun");
+    for stream in (1..800).map(|index| index * 2 + 1) {
+        client.headers(stream, 0, &request("POST", "/early"));
+        assert_eq!(client.response(stream).1, b"hello\n");
+        // It was on its way, and half of the clients say so when they give up.
+        client.send(DATA, 0, stream, b"late");
+        if stream % 4 == 3 {
+            client.send(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
+        }
+    }
+    client.send(DATA, END_STREAM, 1, b" and ended");
+    assert_eq!(client.response(1).1, b"hello\n");
+    assert_eq!(engine.metric("propylon_http2_floods_total", &[]), 0.0);
+}
+
+/// As Go's net/http does: when somebody reads, each 4 KiB are given back, on the stream and on the connection.
+#[test]
+fn a_client_that_pauses_in_a_download_gives_its_windows_back_at_once() {
+    const BYTES: usize = 10_000_000;
+    let origin = Origin::answering(|_| {
+        [format!("HTTP/1.1 200 OK\r\nContent-Length: {BYTES}\r\n\r\n").as_bytes(), &vec![b'x'; BYTES]].concat()
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = Http2::start_with(&engine, &[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]);
+    client.send(WINDOW_UPDATE, 0, 0, &0x7000_0000_u32.to_be_bytes());
+    client.get(1, "/");
+    assert_eq!(client.response(1).1.len(), BYTES);
+    // The second in which it was sent is over: ten ticks are one.
+    let ticks = || engine.metric("propylon_worker_ticks_total", &[]);
+    let began = ticks();
+    holds("a second passes", || ticks() > began + 15.0);
+    client.get(3, "/");
+    let updates: Vec<u8> = (0..2_000).flat_map(|_| frame(WINDOW_UPDATE, 0, 0, &4_096_u32.to_be_bytes())).collect();
+    client.client.send(updates);
+    assert_eq!(client.response(3).1.len(), BYTES);
+    client.get(5, "/");
+    assert_eq!(client.next_of(5).status(), Some(200));
+    assert_eq!(engine.metric("propylon_http2_floods_total", &[]), 0.0);
+}
+
+#[test]
+fn a_hundred_requests_that_are_taken_back_at_once_cost_the_others_nothing() {
+    let (go, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Origin::scripted(move |peer| {
+        let Some(head) = peer.read_head() else { return };
+        if text(&head).starts_with("GET /held ") {
+            let _ = wait.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(20));
+        }
+        peer.send(HELLO);
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let mut client = Http2::start(&engine);
+    [1, 3, 5].into_iter().for_each(|stream| client.get(stream, "/held"));
+    holds("they are held", || engine.metric("propylon_server_requests_total", &[]) >= 3.0);
+    let pair = |stream: u32| {
+        let begin = frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&request("GET", "/")));
+        [begin, frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes())].concat()
+    };
+    client.client.send((0..100).flat_map(|index| pair(7 + index * 2)).collect::<Vec<u8>>());
+    client.send(PING, 0, 0, b"are you?");
+    let heard = std::iter::repeat_with(|| client.next_of(0).kind).find(|kind| matches!(*kind, PING | GOAWAY));
+    assert_eq!(heard, Some(PING));
+    (0..3).for_each(|_| go.send(()).expect("the origin waits"));
+    let mut ended = 0;
+    while ended < 3 {
+        let frame = client.next_frame();
+        assert_ne!(frame.kind, GOAWAY);
+        ended += usize::from(frame.stream <= 5 && frame.kind == DATA && frame.ends());
+    }
 }
 
 /// Sends one request by frames and says how it was refused: by a status or by a reset.

@@ -116,13 +116,13 @@ pub struct Http2Flood {
     pub pings: u32,
     /// PRIORITY and PRIORITY_UPDATE. Default 1000.
     pub priorities: u32,
-    /// RST_STREAM. Default 300.
+    /// RST_STREAM for streams that were not answered, where more than half of the last streams were reset so. Default 300.
     pub resets: u32,
     /// CONTINUATION. Default 100.
     pub continuations: u32,
     /// DATA without data that does not end its stream. Default 100.
     pub empty_data: u32,
-    /// WINDOW_UPDATE, besides one for each KiB that was sent. Default 1000.
+    /// WINDOW_UPDATE, besides one for each KiB that was sent, whenever that was. Default 1000.
     pub window_updates: u32,
     /// Frames of types that nobody knows, and GOAWAY. Default 1000.
     pub unknown: u32,

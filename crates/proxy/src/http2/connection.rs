@@ -36,8 +36,6 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 const REST_AFTER_MILLIS: u64 = 1_000;
 /// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
 const TASKS_PER_STREAM: usize = 2;
-/// Streams reset before they were begun (rapid reset, CVE-2023-44487); more, and the connection ends.
-const PENDING_RESETS_MAX: usize = 32;
 /// Streams that we have reset and the client may not have heard of; frames for them are let pass.
 const RESET_STREAMS_MAX: usize = 64;
 /// Body bytes that the library may hold of one response before it says that there is no room.
@@ -135,7 +133,8 @@ impl Link {
         self.uploaded.set(self.uploaded.get() + count as u64);
     }
 
-    pub(super) fn stream_ended(&self) {
+    pub(super) fn stream_ended(&self, stream: u32) {
+        self.intake.borrow_mut().leaves(stream);
         self.streams.set(self.streams.get() - 1);
         self.active.set(self.core.timers.now());
         self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.streams);
@@ -211,7 +210,8 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
         .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
         .data_frame_budget(DATA_FRAME_BUDGET.max(connection_window(limits) as usize / 2))
-        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        // Rapid reset (CVE-2023-44487) in one piece: `flood.rs` has the rest of it, and the same limit.
+        .max_pending_accept_reset_streams(limits.flood.resets as usize)
         .max_concurrent_reset_streams(RESET_STREAMS_MAX)
         .max_local_error_reset_streams(Some(limits.flood.errors as usize));
     if limits.extended_connect {
@@ -334,8 +334,13 @@ impl Driver {
         let open = link.streams.get();
         if open >= link.limits.max_concurrent_streams as usize * TASKS_PER_STREAM {
             link.count_flood("streams");
+            link.intake.borrow_mut().leaves(respond.stream_id().as_u32());
             respond.send_reset(Reason::REFUSED_STREAM);
             return;
+        }
+        link.intake.borrow_mut().serves(respond.stream_id().as_u32());
+        if open == 0 {
+            link.connection.borrow().deadline.work();
         }
         link.streams.set(open + 1);
         link.active.set(link.core.timers.now());

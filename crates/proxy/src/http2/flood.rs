@@ -14,6 +14,11 @@ pub const PREFACE_BYTES: usize = 24;
 const WINDOW_MILLIS: u64 = 1_000;
 /// Bytes sent that pay for one WINDOW_UPDATE.
 const BYTES_PER_UPDATE: u64 = 1024;
+/// Bytes sent that have paid for nothing yet, at most. A client that pauses gives all the window back when it reads on, which may be
+/// much later than the bytes were sent: more than this no client's window holds.
+const UPDATE_CREDIT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Streams after which the past counts half when resets are compared with what was begun.
+const STREAMS_REMEMBERED: u32 = 2_048;
 
 /// What a connection can be ended for: `reason` of `propylon_http2_floods_total`. The first ones are in the order of `Kind`.
 pub const FLOODS: &[&str] = &[
@@ -71,26 +76,48 @@ impl FrameHeader {
     }
 }
 
-/// Frames of one connection by kind, in the second that it is.
+/// Frames of one connection by kind, in the second that it is; what pays for them, in the connection's life.
 #[derive(Debug, Default)]
 pub struct Counts {
     counts: [u32; KINDS],
     /// Milliseconds on the core's clock: when the counts began.
     since: u64,
-    /// Bytes sent by then.
+    /// Bytes sent by the last WINDOW_UPDATE, and how many of them have paid for none.
     sent: u64,
+    credit: u64,
+    /// Streams begun lately, and resets of streams that were not answered.
+    begun: u32,
+    reset: u32,
 }
 
 impl Counts {
-    /// Counts a frame that has come. `empty`: it is DATA without data that ends nothing.
+    /// A stream was begun.
+    pub fn note_begun(&mut self) {
+        self.begun += 1;
+        if self.begun >= STREAMS_REMEMBERED {
+            (self.begun, self.reset) = (self.begun / 2, self.reset / 2);
+        }
+    }
+
+    /// Counts a frame that has come. `empty`: it is DATA without data that ends nothing. `late`: it is RST_STREAM for a stream that
+    /// was answered, whose client has no use for the rest.
     ///
     /// # Errors
     /// There was too much of something, by its name in `FLOODS`.
-    pub fn note(&mut self, header: &FrameHeader, empty: bool, moment: Moment<'_>) -> Result<(), &'static str> {
+    pub fn note(
+        &mut self,
+        header: &FrameHeader,
+        empty: bool,
+        late: bool,
+        moment: Moment<'_>,
+    ) -> Result<(), &'static str> {
         let Some(kind) = kind(header.kind, empty) else { return Ok(()) };
         let Moment { now, sent, limits } = moment;
+        if late || kind == Kind::WindowUpdate && self.is_paid(sent) {
+            return Ok(());
+        }
         if now >= self.since + WINDOW_MILLIS {
-            (self.since, self.sent, self.counts) = (now, sent, [0; KINDS]);
+            (self.since, self.counts) = (now, [0; KINDS]);
         }
         let limit = match kind {
             Kind::Settings => limits.settings,
@@ -99,15 +126,30 @@ impl Counts {
             Kind::Reset => limits.resets,
             Kind::Continuation => limits.continuations,
             Kind::EmptyData => limits.empty_data,
-            Kind::WindowUpdate => {
-                let paid = (sent - self.sent) / BYTES_PER_UPDATE;
-                limits.window_updates.saturating_add(u32::try_from(paid).unwrap_or(u32::MAX))
-            }
+            Kind::WindowUpdate => limits.window_updates,
             Kind::Unknown => limits.unknown,
         };
+        if kind == Kind::Reset {
+            self.reset = self.reset.saturating_add(1);
+        }
         let count = &mut self.counts[kind as usize];
         *count += 1;
-        if *count > limit { Err(FLOODS[kind as usize]) } else { Ok(()) }
+        let too_many = *count > limit && (kind != Kind::Reset || self.is_half_reset());
+        if too_many { Err(FLOODS[kind as usize]) } else { Ok(()) }
+    }
+
+    /// Whether bytes that were sent pay for a WINDOW_UPDATE, whenever that was.
+    fn is_paid(&mut self, sent: u64) -> bool {
+        self.credit = (self.credit + (sent - self.sent)).min(UPDATE_CREDIT_BYTES_MAX);
+        self.sent = sent;
+        let rest = self.credit.checked_sub(BYTES_PER_UPDATE);
+        self.credit = rest.unwrap_or(self.credit);
+        rest.is_some()
+    }
+
+    /// Clients whose deadlines pass reset many streams at once, and attackers all of theirs.
+    fn is_half_reset(&self) -> bool {
+        self.reset > self.begun / 2
     }
 }
 

@@ -37,9 +37,11 @@ const FRAME_BYTES_MAX: usize = 16_384;
 const PADDING_BYTES_MAX: usize = 256;
 /// A header block's bytes, in proportion to what a header list may have: as many as the library reads before it gives up.
 const BLOCK_PER_LIST: usize = 4;
-/// Streams that clients may have open for uploads, in proportion to all that may be open: those that we have reset may send for
-/// a while.
+/// Uploads that nobody serves any more or not yet, in proportion to the streams that may be open: clients go on sending for a
+/// while after we have answered.
 const UPLOADS_PER_STREAM: usize = 2;
+/// What a client may send on a stream that is over, in bytes of frames: a wide window's worth.
+const LATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// What to do with bytes that have come: the first `pass` of them are the library's as they are, up to `used` they are done with.
 /// What `Intake::ready` has then comes after them.
@@ -90,8 +92,29 @@ struct Client {
     /// The newest of its streams.
     last: u32,
     /// Streams that it has not ended, the oldest first, and so by number.
-    uploads: Vec<u32>,
-    uploads_max: usize,
+    uploads: Vec<Upload>,
+    /// How many of them may be such that nobody serves.
+    unserved_max: usize,
+}
+
+/// A stream that its client has not ended.
+#[derive(Clone, Copy, Debug)]
+struct Upload {
+    stream: u32,
+    standing: Standing,
+    /// Bytes of frames that have come since it was over.
+    late: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The library has it, and may have refused it.
+    New,
+    Served,
+    /// The response has begun.
+    Answered,
+    /// We have ended it. What its client has still on its way is thrown away (RFC 9113 §5.1, closed).
+    Over,
 }
 
 /// One direction of a connection: from a client, or from a server.
@@ -119,8 +142,8 @@ pub struct Intake {
 impl Intake {
     /// Of a client, who may have `streams_max` streams at once, each with a header list of `list_bytes_max`.
     pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
-        let uploads_max = streams_max as usize * UPLOADS_PER_STREAM;
-        let client = Client { counts: Counts::default(), last: 0, uploads: Vec::new(), uploads_max };
+        let unserved_max = streams_max as usize * UPLOADS_PER_STREAM;
+        let client = Client { counts: Counts::default(), last: 0, uploads: Vec::new(), unserved_max };
         Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max) }
     }
 
@@ -223,7 +246,9 @@ impl Intake {
         let payload = &frame[FRAME_HEADER_BYTES..];
         if let Some(client) = &mut self.client {
             let empty = header.kind == DATA && !header.has(END_STREAM) && is_empty_data(&header, payload);
-            client.counts.note(&header, empty, moment).map_err(Fault::Flood)?;
+            let late = header.kind == RST_STREAM
+                && matches!(client.standing(header.stream), Some(Standing::Answered | Standing::Over));
+            client.counts.note(&header, empty, late, moment).map_err(Fault::Flood)?;
         }
         // RFC 9113 §6.10: nothing comes between the frames of a block.
         if self.block.as_ref().is_some_and(|block| header.kind != CONTINUATION || header.stream != block.stream) {
@@ -297,12 +322,13 @@ impl Intake {
         if let Some(client) = &mut self.client {
             if stream > client.last {
                 client.last = stream;
+                client.counts.note_begun();
                 if !ends {
                     client.begin_upload(stream);
                 }
             } else {
                 // Trailers have no pseudo-header fields (RFC 9113 §8.1), and the library leaves them out.
-                flawed |= seen.pseudo && client.is_open(stream);
+                flawed |= seen.pseudo && client.standing(stream).is_some();
                 if ends {
                     self.end_upload(stream);
                 }
@@ -313,16 +339,16 @@ impl Intake {
 
     fn judge_data(&mut self, header: &FrameHeader, payload: &[u8], limits: &Http2Flood) -> Result<Verdict, Fault> {
         let stream = header.stream;
-        let (known, open) = match &self.client {
-            None => (true, true),
-            Some(client) => (stream <= client.last, client.is_open(stream)),
+        let (known, standing) = match &self.client {
+            None => (true, Some(Standing::Served)),
+            Some(client) => (stream <= client.last, client.standing(stream)),
         };
         // Of a stream that never was the library knows what to say, and of frames that are too long.
         if stream == 0 || !known || header.length > FRAME_BYTES_MAX {
             return Ok(Verdict::Pass);
         }
         let length = header.length as u32;
-        if !open {
+        if standing.is_none() {
             // RFC 9113 §5.1, half-closed (remote) and closed.
             self.give_window_back(0, length);
             self.reset(stream, Reason::STREAM_CLOSED, limits)?;
@@ -330,7 +356,18 @@ impl Intake {
         }
         if header.has(END_STREAM) {
             self.end_upload(stream);
-        } else if is_empty_data(header, payload) {
+        }
+        if standing == Some(Standing::Over) {
+            self.give_window_back(0, length);
+            if self.is_too_late(stream, header.length) {
+                self.reset(stream, Reason::STREAM_CLOSED, limits)?;
+            }
+            return Ok(Verdict::Keep);
+        }
+        if header.has(END_STREAM) {
+            return Ok(Verdict::Pass);
+        }
+        if is_empty_data(header, payload) {
             self.give_window_back(0, length);
             self.give_window_back(stream, length);
             return Ok(Verdict::Keep);
@@ -354,11 +391,43 @@ impl Intake {
         Ok(Verdict::Keep)
     }
 
+    /// Whether more has come of a stream that is over than was on its way when its client heard of that.
+    fn is_too_late(&mut self, stream: u32, length: usize) -> bool {
+        let Some(client) = &mut self.client else { return false };
+        let Some(place) = client.place(stream) else { return false };
+        let late = &mut client.uploads[place].late;
+        *late += FRAME_HEADER_BYTES + length;
+        *late > LATE_BYTES_MAX
+    }
+
     fn end_upload(&mut self, stream: u32) {
         if let Some(client) = &mut self.client
-            && let Ok(place) = client.uploads.binary_search(&stream)
+            && let Some(place) = client.place(stream)
         {
             client.uploads.remove(place);
+        }
+    }
+
+    /// Somebody serves the stream.
+    pub fn serves(&mut self, stream: u32) {
+        self.stands(stream, Standing::Served);
+    }
+
+    /// The stream's response has begun.
+    pub fn answers(&mut self, stream: u32) {
+        self.stands(stream, Standing::Answered);
+    }
+
+    /// Nobody serves the stream any more.
+    pub fn leaves(&mut self, stream: u32) {
+        self.stands(stream, Standing::Over);
+    }
+
+    fn stands(&mut self, stream: u32, standing: Standing) {
+        if let Some(client) = &mut self.client
+            && let Some(place) = client.place(stream)
+        {
+            client.uploads[place].standing = standing;
         }
     }
 
@@ -385,16 +454,26 @@ impl Intake {
 }
 
 impl Client {
-    fn is_open(&self, stream: u32) -> bool {
-        self.uploads.binary_search(&stream).is_ok()
+    fn place(&self, stream: u32) -> Option<usize> {
+        self.uploads.binary_search_by_key(&stream, |upload| upload.stream).ok()
+    }
+
+    /// None where the client has ended it.
+    fn standing(&self, stream: u32) -> Option<Standing> {
+        self.place(stream).map(|place| self.uploads[place].standing)
     }
 
     fn begin_upload(&mut self, stream: u32) {
-        if self.uploads.len() >= self.uploads_max {
-            // Refused or reset long ago.
-            self.uploads.remove(0);
+        // Those that are served are as few as their tasks.
+        if self.uploads.len() >= self.unserved_max {
+            let is_unserved = |upload: &Upload| matches!(upload.standing, Standing::New | Standing::Over);
+            if self.uploads.iter().filter(|upload| is_unserved(upload)).count() >= self.unserved_max
+                && let Some(oldest) = self.uploads.iter().position(is_unserved)
+            {
+                self.uploads.remove(oldest);
+            }
         }
-        self.uploads.push(stream);
+        self.uploads.push(Upload { stream, standing: Standing::New, late: 0 });
     }
 }
 

@@ -117,6 +117,10 @@ impl Stream {
         Ok(())
     }
 
+    fn id(&self) -> u32 {
+        self.respond.stream_id().as_u32()
+    }
+
     /// Ready when the client has reset the stream, or its connection is lost.
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.send {
@@ -154,6 +158,7 @@ impl Stream {
 
     /// False where the client is gone.
     pub fn send_head(&mut self, response: http::Response<()>, end: bool) -> bool {
+        self.link.intake.borrow_mut().answers(self.id());
         self.send = self.respond.send_response(response, end).ok();
         self.send.is_some()
     }
@@ -249,7 +254,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.link.stream_ended();
+        self.link.stream_ended(self.id());
     }
 }
 

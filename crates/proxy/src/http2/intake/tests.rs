@@ -92,6 +92,105 @@ fn what_was_sent_pays_for_window_updates() {
 }
 
 #[test]
+fn what_was_sent_in_an_earlier_second_pays_as_well() {
+    let (mut intake, limits) = begun();
+    let update = frame(0x8, 0, 0, &[0, 0, 0, 1]);
+    let mut at = |now: u64, sent: u64| intake.take(&update, Moment { now, sent, limits: &limits }).is_ok();
+    assert!(at(1_000, 30 << 20));
+    // A client that reads on after a pause gives 30 MiB back, 4 KiB at a time, on the stream and on the connection.
+    assert!((0..15_000).all(|_| at(9_000, 30 << 20)));
+    let more = (0..100_000).take_while(|_| at(9_001, 1 << 40)).count() as u32;
+    assert_eq!(more, limits.window_updates + 64 * 1024, "there is a limit to what may be outstanding");
+}
+
+fn open_post(stream: u32) -> Vec<u8> {
+    get(stream, END_HEADERS, &[])
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(RST_STREAM, 0, stream, &[0, 0, 0, 8])
+}
+
+#[test]
+fn resets_are_a_flood_where_they_are_most_of_what_was_begun() {
+    let survived = |resets_of_ten: u32| {
+        let (mut intake, limits) = begun();
+        let streams = (0..5_000).map(|index| index * 2 + 1);
+        let fits = |stream: &u32| {
+            let bytes = if stream / 2 % 10 < resets_of_ten {
+                [get(*stream, WHOLE, &[]), reset(*stream)].concat()
+            } else {
+                get(*stream, WHOLE, &[])
+            };
+            given(&mut intake, &limits, &bytes, 1000).is_ok()
+        };
+        streams.take_while(fits).count()
+    };
+    let limits = Http2Flood::default();
+    assert_eq!(survived(10), limits.resets as usize);
+    assert!(survived(6) < 1_000);
+    assert_eq!(survived(4), 5_000, "deadlines that pass");
+}
+
+#[test]
+fn a_long_honest_life_buys_no_flood() {
+    let (mut intake, limits) = begun();
+    let streams: Vec<u32> = (0..40_000).map(|index| index * 2 + 1).collect();
+    let (honest, more) = streams.split_at(20_000);
+    honest.iter().for_each(|stream| drop(given(&mut intake, &limits, &get(*stream, WHOLE, &[]), 1000).unwrap()));
+    let pair = |stream: &&u32| {
+        given(&mut intake, &limits, &[get(**stream, WHOLE, &[]), reset(**stream)].concat(), 1000).is_ok()
+    };
+    let resets = more.iter().take_while(pair).count();
+    assert!(resets < 4_096, "{resets}");
+}
+
+#[test]
+fn a_stream_that_was_answered_may_be_reset_at_will() {
+    let (mut intake, limits) = begun();
+    for stream in (0..5_000).map(|index| index * 2 + 1) {
+        given(&mut intake, &limits, &open_post(stream), 1000).unwrap();
+        intake.serves(stream);
+        match stream % 4 {
+            1 => intake.answers(stream),
+            _ => intake.leaves(stream),
+        }
+        given(&mut intake, &limits, &reset(stream), 1000).unwrap();
+    }
+}
+
+#[test]
+fn an_upload_goes_on_beside_any_number_that_were_answered_early() {
+    let (mut intake, limits) = begun();
+    given(&mut intake, &limits, &open_post(1), 1000).unwrap();
+    intake.serves(1);
+    let data = |stream: u32| frame(DATA, 0, stream, b"more");
+    for stream in (1..2_000).map(|index| index * 2 + 1) {
+        given(&mut intake, &limits, &open_post(stream), 1000).unwrap();
+        intake.serves(stream);
+        assert_eq!(given(&mut intake, &limits, &data(stream), 1000).unwrap(), data(stream));
+        intake.leaves(stream);
+        // What its client has still on its way is nobody's, and its room on the connection is the client's again.
+        assert_eq!(given(&mut intake, &limits, &data(stream), 1000).unwrap(), b"");
+        assert_eq!(intake.say(), frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
+        intake.said();
+        assert_eq!(given(&mut intake, &limits, &data(1), 1000).unwrap(), data(1));
+    }
+    let kept = intake.client.as_ref().map_or(0, |client| client.uploads.len());
+    assert!(kept <= 21, "{kept}");
+}
+
+#[test]
+fn who_goes_on_with_an_upload_that_is_over_is_ended() {
+    let (mut intake, limits) = begun();
+    given(&mut intake, &limits, &open_post(1), 1000).unwrap();
+    intake.leaves(1);
+    let data = frame(DATA, 0, 1, &[b'x'; 1000]);
+    let borne = (0..10_000).take_while(|_| given(&mut intake, &limits, &data, 2000).is_ok()).count();
+    assert!((2_000..4_000).contains(&borne), "{borne} frames");
+}
+
+#[test]
 fn what_is_well_passes_as_it_was_however_it_is_divided() {
     let mut bytes = Vec::new();
     for index in 0..40_u32 {
