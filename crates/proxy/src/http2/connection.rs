@@ -222,8 +222,13 @@ fn builder(limits: &Http2, head_bytes: usize) -> Builder {
 
 /// Room for all streams: uploads that their servers do not take hold up no other.
 fn connection_window(limits: &Http2) -> u32 {
+    together(limits.initial_window, limits)
+}
+
+/// The connection's window where each of its streams has this one.
+fn together(window: u32, limits: &Http2) -> u32 {
     const MAX: u32 = i32::MAX as u32;
-    limits.initial_window.saturating_mul(limits.max_concurrent_streams).clamp(limits.initial_window, MAX)
+    window.saturating_mul(limits.max_concurrent_streams).clamp(window, MAX)
 }
 
 type Library = h2::server::Connection<Wire, Piece>;
@@ -475,8 +480,7 @@ impl Driver {
             return false;
         }
         self.window = wider;
-        let together = wider.saturating_mul(WINDOWS_PER_WIDENING).max(connection_window(&self.link.limits));
-        self.library.set_target_window_size(together);
+        self.library.set_target_window_size(together(wider, &self.link.limits));
         true
     }
 }
