@@ -136,6 +136,9 @@ impl Link {
     pub(super) fn stream_ended(&self, stream: u32) {
         self.intake.borrow_mut().leaves(stream);
         self.streams.set(self.streams.get() - 1);
+        if self.streams.get() == 0 {
+            self.connection.borrow().deadline.rest();
+        }
         self.active.set(self.core.timers.now());
         self.core.metrics.lower(self.core.telemetry.listeners[self.listener].http2.streams);
     }
@@ -277,6 +280,7 @@ struct Driver {
 impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
         let window = link.limits.initial_window;
+        link.connection.borrow().deadline.rest();
         Driver { link, library, window, stalled: None, closing: None, draining: None, leaves_at: None, rested: false }
     }
 
@@ -423,6 +427,11 @@ impl Driver {
                 if self.draining.is_none() {
                     link.count_timeout(if link.requests.get() == 0 { Wait::RequestHead } else { Wait::Idle });
                 }
+                self.say_goodbye(Reason::NO_ERROR, now);
+                return Limit::SaysGoodbye;
+            }
+            // Memory or files are needed elsewhere.
+            if link.connection.borrow().deadline.is_called() {
                 self.say_goodbye(Reason::NO_ERROR, now);
                 return Limit::SaysGoodbye;
             }
