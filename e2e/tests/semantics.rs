@@ -485,3 +485,28 @@ fn a_stale_pooled_connection_costs_the_client_nothing() {
         assert!(engine.metric("propylon_retries_total", &[]) > 0.0);
     });
 }
+
+/// Many clients send all of a body before they read: a close with bytes unread would be a reset, which destroys the answer.
+#[test]
+fn an_answer_that_overtakes_a_large_upload_is_read_by_a_client_that_sends_all_of_it_first() {
+    const BYTES: usize = 20_000_000;
+    let origin = Origin::scripted(|peer| {
+        let _ = peer.read_head();
+        peer.send("HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 9\r\n\r\ntoo much\n");
+        peer.close();
+    });
+    let upload = |framing: &str, body: &[u8]| {
+        [format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").as_bytes(), body].concat()
+    };
+    let plain = upload(&format!("Content-Length: {BYTES}"), &vec![b'x'; BYTES]);
+    let chunked = upload("Transfer-Encoding: chunked", &in_chunks(&[&[b'x'; 50_000][..]; BYTES / 50_000], ""));
+    for bytes in [&plain, &chunked] {
+        on_both(&origin, |engine, client| {
+            client.try_send(bytes).expect("all of it is taken");
+            let response = client.read_response();
+            assert_eq!((response.status, response.text().as_str()), (413, "too much\n"));
+            assert_eq!(client.ending(), Ending::Clean);
+            engine.metric_reaches("propylon_connections", &[], 1.0);
+        });
+    }
+}

@@ -34,10 +34,11 @@ use crate::socket::Socket;
 use crate::telemetry::{ListenerMetrics, Wait};
 use crate::told::is_told_again;
 
-/// How long, and for how many bytes, a client that was refused is listened to before the socket is closed, so that our
-/// answer is not destroyed by a reset (RFC 9112 §9.6).
-const LINGER_MILLIS: u64 = 2_000;
-const LINGER_BYTES_MAX: usize = 256 * 1024;
+/// How long a client is listened to after our last word: as long as it sends, and for how long without a byte.
+const LINGER_MILLIS_MAX: u64 = 30_000;
+const LINGER_QUIET_MILLIS: u64 = 2_000;
+/// Bytes that it has to send in each second of that.
+const LINGER_RATE_MIN: u64 = 4 * 1024;
 /// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
 /// every request.
 const REST_AFTER_MILLIS: u64 = 1_000;
@@ -684,24 +685,13 @@ impl Connection {
 
     async fn linger(&mut self) {
         let core = Rc::clone(&self.core);
-        let due = core.timers.now() + LINGER_MILLIS;
-        let mut heard = 0;
-        self.inbox = core.stock.small();
+        let mut linger = Linger::begin(core.timers.now());
+        self.give_buffers_back();
         poll_fn(|context| {
-            loop {
-                match self.stream.socket.poll_read(context, self.inbox.spare(1024)) {
-                    Poll::Pending => break,
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                    Poll::Ready(Ok(count)) => heard += count,
-                }
-                if heard > LINGER_BYTES_MAX {
-                    return Poll::Ready(());
-                }
-            }
-            if core.timers.now() >= due || core.hurries() {
+            if linger.poll_end(context, &core, &mut self.stream.socket).is_ready() {
                 return Poll::Ready(());
             }
-            self.deadline.set(due, context.waker());
+            self.deadline.set(linger.due(), context.waker());
             Poll::Pending
         })
         .await;
@@ -745,6 +735,50 @@ impl Drop for Connection {
         self.core.connections.set(self.core.connections.get() - 1);
         // All of them: each listener's accept loop may wait, and the one woken alone may be one that has no client.
         self.core.ended.notify_waiters();
+    }
+}
+
+/// A client that may still be sending when all is said to it: what it sends is thrown away until it has ended, since a close with
+/// bytes unread is a reset, and a reset destroys our answer where the client has not read it yet (RFC 9112 §9.6). Clients that
+/// send all of an upload before they read are common. It is over when the client is quiet, slow, or at it for too long.
+pub struct Linger {
+    /// Milliseconds on the core's clock: when it began, and when something came last.
+    began: u64,
+    heard_at: u64,
+    /// In bytes.
+    heard: u64,
+}
+
+impl Linger {
+    pub fn begin(now: u64) -> Linger {
+        Linger { began: now, heard_at: now, heard: 0 }
+    }
+
+    /// Ready when the client has ended, or was listened to for long enough. Holds no memory while it waits.
+    pub fn poll_end(&mut self, context: &mut Context<'_>, core: &Core, socket: &mut Socket) -> Poll<()> {
+        let mut buffer = core.stock.small();
+        let ended = loop {
+            match socket.poll_read(context, buffer.spare(SMALL_BYTES)) {
+                Poll::Pending => break false,
+                Poll::Ready(Ok(0) | Err(_)) => break true,
+                Poll::Ready(Ok(count)) => (self.heard, self.heard_at) = (self.heard + count as u64, core.timers.now()),
+            }
+        };
+        core.stock.give_back(&mut buffer);
+        match ended || self.is_over(core.timers.now()) || core.hurries() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// When to look again.
+    pub fn due(&self) -> u64 {
+        (self.heard_at + LINGER_QUIET_MILLIS).min(self.began + LINGER_MILLIS_MAX)
+    }
+
+    fn is_over(&self, now: u64) -> bool {
+        let lasts = now - self.began;
+        now >= self.due() || lasts >= LINGER_QUIET_MILLIS && self.heard < lasts / 1000 * LINGER_RATE_MIN
     }
 }
 
@@ -862,6 +896,26 @@ mod tests {
 
     fn bytes_of_future<A, B, C, D, E, F>(_: fn(A, B, C, D, E) -> F) -> usize {
         size_of::<F>()
+    }
+
+    #[test]
+    fn a_client_is_listened_to_as_long_as_it_sends_and_within_bounds() {
+        let lasts = |bytes_per_step: u64, steps: std::ops::Range<u64>| {
+            let mut linger = Linger::begin(0);
+            for now in (0..60_000).step_by(100) {
+                if steps.contains(&now) {
+                    (linger.heard, linger.heard_at) = (linger.heard + bytes_per_step, now);
+                }
+                if linger.is_over(now) {
+                    return now;
+                }
+            }
+            60_000
+        };
+        assert_eq!(lasts(0, 0..0), LINGER_QUIET_MILLIS);
+        assert_eq!(lasts(1, 0..60_000), LINGER_QUIET_MILLIS, "a byte at a time");
+        assert_eq!(lasts(1 << 20, 0..5_000), 4_900 + LINGER_QUIET_MILLIS);
+        assert_eq!(lasts(1 << 20, 0..60_000), LINGER_MILLIS_MAX);
     }
 
     #[test]

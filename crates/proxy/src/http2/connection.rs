@@ -19,7 +19,7 @@ use super::stream::{self, Piece};
 use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
 use crate::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use crate::buffer::Buffer;
-use crate::connection::Connection;
+use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;
 use crate::telemetry::Wait;
@@ -29,9 +29,6 @@ pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// How long a connection that is to end may take for its last words.
 const FAREWELL_MILLIS: u64 = 5_000;
-/// How long, and for how many bytes, a client is listened to after our last word, so that a reset does not destroy it.
-const LINGER_MILLIS: u64 = 2_000;
-const LINGER_BYTES_MAX: usize = 256 * 1024;
 /// A TLS session that was quiet for so long gives up what can be remade from its keys.
 const REST_AFTER_MILLIS: u64 = 1_000;
 /// Tasks of streams, in proportion to the streams that may be open: those that were reset take a moment to end.
@@ -559,28 +556,13 @@ async fn farewell(link: &Link) {
 
 async fn linger(link: &Link) {
     let core = &link.core;
-    let due = core.timers.now() + LINGER_MILLIS;
-    let mut heard = 0;
+    let mut linger = Linger::begin(core.timers.now());
     poll_fn(|context| {
         let mut connection = link.connection.borrow_mut();
-        if connection.stream.ended {
+        if connection.stream.ended || linger.poll_end(context, core, &mut connection.stream.socket).is_ready() {
             return Poll::Ready(());
         }
-        loop {
-            let mut scratch = [0; 4096];
-            match connection.stream.socket.poll_read(context, &mut scratch) {
-                Poll::Pending => break,
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(()),
-                Poll::Ready(Ok(count)) => heard += count,
-            }
-            if heard > LINGER_BYTES_MAX {
-                return Poll::Ready(());
-            }
-        }
-        if core.timers.now() >= due || core.hurries() {
-            return Poll::Ready(());
-        }
-        connection.deadline.set(due, context.waker());
+        connection.deadline.set(linger.due(), context.waker());
         Poll::Pending
     })
     .await;
