@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::simple;
-use propylon_e2e::{Client, Ending, Engine, Origin, holds};
+use propylon_e2e::frames::{Http2, NO_ERROR};
+use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, holds};
 use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -54,6 +55,93 @@ fn when_files_run_out_the_oldest_idle_connections_make_room() {
     let last = clients.last_mut().expect("clients");
     assert_eq!(last.get("/").text(), "hello\n", "the youngest stay");
     assert_eq!(engine.metric("propylon_server_faults_total", &[]), 0.0, "files were left for the servers");
+}
+
+#[test]
+fn idle_connections_of_http2_make_room_as_well() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("workers = 1", origin.address()));
+    limit_files(&engine, 200);
+    let mut clients = Vec::new();
+    for n in 0..400 {
+        let mut client = if n % 8 == 0 { Http2::start_tls(&engine) } else { Http2::start(&engine) };
+        client.get(1, "/");
+        assert_eq!(client.response(1).1, b"hello\n", "client {n}");
+        clients.push(client);
+    }
+    assert!(engine.metric("propylon_idle_closed_total", &[("reason", "files")]) >= 200.0);
+    assert_eq!(engine.metric("propylon_connections_refused_total", &[]), 0.0);
+    for oldest in &mut clients[..2] {
+        assert_eq!(oldest.goaway().code(), NO_ERROR);
+        assert_eq!(oldest.client.ending(), Ending::Clean);
+    }
+    let youngest = clients.last_mut().expect("clients");
+    youngest.get(3, "/");
+    assert_eq!(youngest.response(3).1, b"hello\n");
+}
+
+#[test]
+fn a_head_that_has_begun_holds_little_and_may_not_grow_beyond_the_limit() {
+    const CLIENTS: usize = 6_000;
+    let origin = Origin::always(HELLO);
+    let limit = 64 * MIB;
+    let engine = Engine::start(&config("workers = 1\nmemory_limit = \"64MiB\"", origin.address()));
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    let before = engine.rss();
+    let mut slow: Vec<Client> = (0..CLIENTS).map(|_| engine.client("plain")).collect();
+    slow.iter_mut().for_each(|client| client.send("G"));
+    engine.metric_reaches("propylon_connections", &[], CLIENTS as f64);
+    // Whoever is answered now comes behind all of them.
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    let each = engine.rss().saturating_sub(before) as usize / CLIENTS;
+    println!("{each} bytes for a head of a byte");
+    assert!(each < 6_000, "{each} bytes for a head of a byte");
+    let head = format!("ET / HTTP/1.1\r\nX-Slow: {}", "x".repeat(15_000));
+    let mut most = 0;
+    for client in &mut slow {
+        let _ = client.try_send(head.as_bytes());
+        most = most.max(engine.rss());
+    }
+    let refused = || engine.metric("propylon_connections_refused_total", &[("reason", "memory")]);
+    holds("some are refused", || {
+        most = most.max(engine.rss());
+        refused() > 0.0
+    });
+    println!("{} MiB at the most, {} refused", most / MIB, refused());
+    assert!(most <= limit, "{most} bytes");
+    drop(slow);
+    let source = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    holds("clients are taken again", || {
+        let client = Client::tls_from(source, engine.address("web"));
+        client.is_ok_and(|mut client| client.get("/").text() == "hello\n")
+    });
+}
+
+#[test]
+fn a_head_and_a_handshake_that_come_byte_by_byte_are_read() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config("workers = 1", origin.address()));
+    let mut client = engine.client("plain");
+    let mut tls = engine.client("web");
+    for round in 0..2 {
+        for byte in format!("GET /{round} HTTP/1.1\r\nHost: a\r\n\r\n").bytes() {
+            client.send([byte]);
+            tls.send([byte]);
+        }
+        assert_eq!(client.read_response().text(), "hello\n");
+        assert_eq!(tls.read_response().text(), "hello\n");
+    }
+    let config = Certificates::shared().client();
+    let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
+    let mut hello = Vec::new();
+    let mut session = rustls::ClientConnection::new(config, name).expect("a session");
+    session.write_tls(&mut hello).expect("a hello");
+    let mut socket = TcpStream::connect(engine.address("web")).expect("a connection");
+    socket.set_nodelay(true).expect("a flag");
+    hello.iter().for_each(|byte| std::io::Write::write_all(&mut socket, &[*byte]).expect("room"));
+    while session.is_handshaking() {
+        session.complete_io(&mut socket).expect("a handshake");
+    }
 }
 
 #[test]

@@ -139,6 +139,16 @@ impl Buffer {
         }
     }
 
+    /// Holds what `other` holds, and had nothing before.
+    fn take_over(&mut self, other: &Buffer) {
+        self.extend(other.readable());
+        let sealed = &other.bytes[other.sealed_start as usize..other.sealed_end as usize];
+        if !sealed.is_empty() {
+            self.sealed_spare(sealed.len())[..sealed.len()].copy_from_slice(sealed);
+            self.sealed_filled(sealed.len());
+        }
+    }
+
     fn grow(&mut self, wanted: usize) {
         if self.bytes.len() < wanted {
             let mut bytes = std::mem::take(&mut self.bytes).into_vec();
@@ -231,9 +241,20 @@ impl Stock {
     pub fn equip_small(&self, buffer: &mut Buffer) {
         if buffer.bytes.len() < SMALL_BYTES {
             let mut small = self.small();
-            small.extend(buffer.readable());
+            small.take_over(buffer);
             *buffer = small;
         }
+    }
+
+    /// Leaves `buffer` no more memory than what it holds takes, for as long as it waits for more: none if it holds nothing.
+    pub fn fold(&self, buffer: &mut Buffer) {
+        if buffer.is_idle() {
+            return self.give_back(buffer);
+        }
+        let mut exact = Buffer::over(vec![0; buffer.len() + buffer.sealed_len()].into_boxed_slice());
+        exact.take_over(buffer);
+        self.give_back(buffer);
+        *buffer = exact;
     }
 
     /// Makes sure that `buffer` has memory, and that it is a large one if it had none.
@@ -249,12 +270,7 @@ impl Stock {
             return;
         }
         let mut large = self.large();
-        large.extend(buffer.readable());
-        let sealed = &buffer.bytes[buffer.sealed_start as usize..buffer.sealed_end as usize];
-        if !sealed.is_empty() {
-            large.sealed_spare(sealed.len())[..sealed.len()].copy_from_slice(sealed);
-            large.sealed_filled(sealed.len());
-        }
+        large.take_over(buffer);
         self.give_back(buffer);
         *buffer = large;
     }
@@ -312,6 +328,26 @@ mod tests {
         let (window, sealed) = buffer.sealed_window();
         assert_eq!(&window[sealed], b"LED");
         assert_eq!(buffer.readable(), b"s");
+    }
+
+    #[test]
+    fn what_waits_takes_no_more_than_its_bytes_and_goes_on_as_before() {
+        let stock = Stock::default();
+        let mut buffer = stock.small();
+        buffer.extend(b"xxplain");
+        buffer.consume(2);
+        buffer.sealed_spare(8)[..6].copy_from_slice(b"SEALED");
+        buffer.sealed_filled(6);
+        stock.fold(&mut buffer);
+        assert_eq!((buffer.capacity(), buffer.readable()), (11, &b"plain"[..]));
+        assert_eq!(stock.small.idle.borrow().len(), 1);
+        stock.equip_small(&mut buffer);
+        assert_eq!((buffer.capacity(), buffer.readable()), (SMALL_BYTES, &b"plain"[..]));
+        let (window, sealed) = buffer.sealed_window();
+        assert_eq!(&window[sealed], b"SEALED");
+        let mut nothing = stock.small();
+        stock.fold(&mut nothing);
+        assert_eq!(nothing.capacity(), 0);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use propylon_config::{BackendId, Listener};
 use propylon_crypto::Outcome;
@@ -42,6 +42,8 @@ const LINGER_RATE_MIN: u64 = 4 * 1024;
 /// A TLS session that was quiet for so long gives up what can be remade from its keys: a busy one would pay for it at
 /// every request.
 const REST_AFTER_MILLIS: u64 = 1_000;
+/// Bytes of a head that is not whole which are let come whether memory is short or not.
+const HEAD_BYTES_FREE: usize = 1024;
 /// How long an answer that ends a connection may take to be accepted by the client's kernel.
 const FAREWELL_MILLIS: u64 = 5_000;
 
@@ -83,6 +85,8 @@ struct Rare {
     announced: bool,
     /// Announced, it counts among the connections of its source.
     counted: bool,
+    /// A head has begun to come at that time, and the rest of it is waited for.
+    head_began: Option<Instant>,
     /// By 64 backends after the first 64: those that its requests went to.
     more_backends: Vec<u64>,
 }
@@ -90,7 +94,7 @@ struct Rare {
 /// What becomes of a connection when a request is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Another request may come.
+    /// Another request may come, or the rest of one that has begun.
     Next,
     /// Close in order: what is staged is sent first.
     Close,
@@ -106,6 +110,7 @@ pub enum After {
 enum Arrival {
     Head,
     Http2,
+    /// There is nothing more, of a head that has begun or at all.
     Quiet,
     Closed,
     Refused(Reject),
@@ -300,19 +305,26 @@ impl Connection {
         self.core.snapshot().listener(self.listener).protocol.is_relay()
     }
 
-    /// Waits for the next request with no buffer in hand. False when it will not come.
+    /// Waits for the next request, or for the rest of its head, with no buffer in hand. False when it will not come.
     async fn quiet(&mut self) -> bool {
         let core = Rc::clone(&self.core);
-        // The limit that counts; none once it is the connection's time to leave.
+        // The limit that counts; none once it is the connection's time to leave, and where a head has begun, which is not ended
+        // here.
         let (mut due, mut wait) = {
             let snapshot = core.snapshot();
             let timeouts = &snapshot.listener(self.listener).timeouts;
-            match self.requests {
-                0 => (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead)),
-                _ => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
+            match self.head_began() {
+                Some(began) => (self.head_due(began, timeouts.request_head), None),
+                None if self.requests == 0 => {
+                    (self.accepted + timeouts.request_head.as_millis() as u64, Some(Wait::RequestHead))
+                }
+                None => (core.timers.now() + timeouts.idle.as_millis() as u64, Some(Wait::Idle)),
             }
         };
-        self.deadline.rest();
+        match self.head_began() {
+            Some(_) => self.deadline.rest_begun(),
+            None => self.deadline.rest(),
+        }
         let mut rest_at = if self.stream.tls.is_some() { core.timers.now() + REST_AFTER_MILLIS } else { u64::MAX };
         poll_fn(|context| {
             // A request that came before the drain began is answered: a close would destroy it, and its client could
@@ -321,10 +333,16 @@ impl Connection {
                 self.deadline.work();
                 return Poll::Ready(readable.is_ok());
             }
-            if core.hurries() || self.deadline.is_called() {
+            let is_begun = self.head_began().is_some();
+            if core.hurries() && !is_begun || self.deadline.is_called() {
                 return Poll::Ready(false);
             }
             let now = core.timers.now();
+            if is_begun && now >= due {
+                // Whoever reads the head says so.
+                self.deadline.work();
+                return Poll::Ready(true);
+            }
             if core.draining.get() && wait.is_some() && self.requests > 0 {
                 // Who has not asked for anything yet is about to, and stays.
                 wait = None;
@@ -344,6 +362,17 @@ impl Connection {
             Poll::Pending
         })
         .await
+    }
+
+    /// When the head was begun whose rest is waited for.
+    fn head_began(&self) -> Option<Instant> {
+        self.rare.as_ref().and_then(|rare| rare.head_began)
+    }
+
+    /// When a head that began at that time is to be there: the first one counts from the connection's begin.
+    fn head_due(&self, began: Instant, patience: Duration) -> u64 {
+        let since = if self.requests == 0 { self.accepted } else { self.core.timers.at(began) };
+        since + patience.as_millis() as u64
     }
 
     pub fn count_timeout(&self, wait: Wait) {
@@ -398,29 +427,38 @@ impl Connection {
         // Where ALPN could have said so a client that did not has another protocol in mind (RFC 9113 §3.3).
         let may_be_http2 =
             self.requests == 0 && listener.http2.enabled && self.facts.is_none_or(|facts| facts.alpn.is_none());
-        let patience = listener.timeouts.request_head.as_millis() as u64;
-        request.begin(Instant::now());
-        let began = core.timers.at(request.started);
-        let due = if self.requests == 0 { self.accepted + patience } else { began + patience };
-        let arrival = poll_fn(|context| {
-            if let Poll::Ready(arrival) = self.poll_head(context, request, &limits, may_be_http2) {
-                return Poll::Ready(arrival);
-            }
-            if self.inbox.is_idle() {
-                return Poll::Ready(Arrival::Quiet);
-            }
-            if core.timers.now() >= due {
-                self.count_timeout(Wait::RequestHead);
-                return Poll::Ready(Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" }));
-            }
-            self.deadline.set(due, context.waker());
-            Poll::Pending
+        let began = self.rare.as_mut().and_then(|rare| rare.head_began.take());
+        request.begin(began.unwrap_or_else(Instant::now));
+        let due = self.head_due(request.started, listener.timeouts.request_head);
+        // Never waits: a head that does not come whole is not worth a buffer and a request's memory meanwhile.
+        let arrival = poll_fn(|context| match self.poll_head(context, request, &limits, may_be_http2) {
+            Poll::Pending => Poll::Ready(Arrival::Quiet),
+            ready => ready,
         })
         .await;
-        if let Arrival::Head = arrival {
-            request.take_head(&mut self.inbox);
+        match arrival {
+            Arrival::Head => request.take_head(&mut self.inbox),
+            Arrival::Quiet if !self.inbox.is_idle() => return self.await_rest(request, due),
+            _ => {}
         }
         arrival
+    }
+
+    /// A head has begun and is not whole.
+    fn await_rest(&mut self, request: &Request, due: u64) -> Arrival {
+        let core = &self.core;
+        if core.timers.now() >= due {
+            self.count_timeout(Wait::RequestHead);
+            return Arrival::Refused(Reject { status: 408, reason: "request-head-timeout" });
+        }
+        // What was let in with a byte is refused as newcomers are when it grows.
+        if self.inbox.len() >= HEAD_BYTES_FREE && core.shortage.refuses(|| core.random.borrow_mut().u16(..)) {
+            core.metrics.increment(core.telemetry.shortage.refused(Reason::Memory));
+            let _ = self.stream.socket.reset_on_close();
+            return Arrival::Closed;
+        }
+        self.rare.get_or_insert_default().head_began = Some(request.started);
+        Arrival::Quiet
     }
 
     fn poll_head(
@@ -478,11 +516,14 @@ impl Connection {
         let started = Instant::now();
         let patience = core.snapshot().listener(self.listener).timeouts.handshake.as_millis() as u64;
         let due = self.accepted + patience;
-        core.stock.equip(&mut self.inbox);
         let mut errand = Errand::Read { at_once: true };
         let result = poll_fn(|context| {
+            core.stock.equip_small(&mut self.inbox);
             if let Poll::Ready(result) = self.poll_handshake(context, &mut errand) {
                 return Poll::Ready(result);
+            }
+            if let Errand::Read { .. } = errand {
+                core.stock.fold(&mut self.inbox);
             }
             if core.timers.now() >= due {
                 return Poll::Ready(Err(Unfinished::TimedOut));
@@ -698,11 +739,9 @@ impl Connection {
     }
 
     /// Gives up what a quiet connection does not need. The end of a handshake may wait for the first response, to go
-    /// out with it, but not in a whole buffer.
+    /// out with it, but not in a whole buffer; nor may the begin of a head.
     fn rest(&mut self) {
-        if self.inbox.is_idle() {
-            self.core.stock.give_back(&mut self.inbox);
-        }
+        self.core.stock.fold(&mut self.inbox);
         let mut waiting = Buffer::exactly(self.wire.readable());
         std::mem::swap(&mut waiting, &mut self.wire);
         self.core.stock.give_back(&mut waiting);

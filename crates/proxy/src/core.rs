@@ -442,7 +442,7 @@ impl Core {
     fn relieve(&self) {
         let duty = self.shortage.duty(self.connections.get());
         if duty.close > 0 {
-            self.close_idle(part_of(self.timers.resting(), duty.close), Reason::Memory);
+            self.close_idle(part_of(self.timers.resting_or_begun(), duty.close), Reason::Memory);
         }
         if duty.make_room > 0 {
             self.close_idle(duty.make_room, Reason::Files);
@@ -460,9 +460,9 @@ impl Core {
         }
     }
 
-    /// Closes idle client connections, the oldest first; returns how many.
+    /// Closes idle client connections, the oldest first; returns how many. For their memory also those with a head that is not whole.
     fn close_idle(&self, count: usize, reason: Reason) -> usize {
-        let closed = self.timers.call_oldest(count);
+        let closed = self.timers.call_oldest(count, reason == Reason::Memory);
         self.metrics.add(self.telemetry.shortage.closed(reason), closed as u64);
         closed
     }

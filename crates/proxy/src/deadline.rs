@@ -23,6 +23,8 @@ const NO_TICK: u32 = u32::MAX;
 /// In place of the tick since which a connection rests: it works, and it is asked to end its rest.
 const WORKING: u32 = 0;
 const CALLED: u32 = u32::MAX;
+/// Of an entry's rest: its owner has begun something, and may be called for its memory alone.
+const BEGUN: u32 = 1 << 31;
 
 /// The wheel of one core and its clock.
 pub struct Timers {
@@ -35,8 +37,9 @@ pub struct Timers {
 struct Wheel {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Entries whose owners rest.
+    /// Entries whose owners rest, and have begun something or not.
     resting: usize,
+    begun: usize,
     buckets: Vec<Vec<u32>>,
     /// The last tick whose bucket was emptied.
     tick: u64,
@@ -47,7 +50,7 @@ struct Entry {
     due: u64,
     /// The tick of the bucket that will look at this entry next, or `NO_TICK` when none will.
     queued: u32,
-    /// The tick since which its owner rests, counted from 1; or `WORKING`, or `CALLED`.
+    /// The tick since which its owner rests, counted from 1, and whether it has `BEGUN`; or `WORKING`, or `CALLED`.
     resting: u32,
     waker: Option<Waker>,
 }
@@ -60,8 +63,14 @@ impl Default for Timers {
 
 impl Timers {
     pub fn new() -> Timers {
-        let wheel =
-            Wheel { entries: Vec::new(), free: Vec::new(), resting: 0, buckets: vec![Vec::new(); BUCKETS], tick: 0 };
+        let wheel = Wheel {
+            entries: Vec::new(),
+            free: Vec::new(),
+            resting: 0,
+            begun: 0,
+            buckets: vec![Vec::new(); BUCKETS],
+            tick: 0,
+        };
         Timers { started: Instant::now(), started_millis: coarse_millis(), wheel: RefCell::new(wheel) }
     }
 
@@ -105,23 +114,29 @@ impl Timers {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Owners that rest.
+    /// Owners that rest and have begun nothing.
     pub fn resting(&self) -> usize {
         self.wheel.borrow().resting
     }
 
-    /// Calls those who have rested for the longest, `count` of them or as many as there are; returns how many. Looks at
-    /// every entry: not for every turn.
-    pub fn call_oldest(&self, count: usize) -> usize {
+    /// Owners that rest.
+    pub fn resting_or_begun(&self) -> usize {
+        let wheel = self.wheel.borrow();
+        wheel.resting + wheel.begun
+    }
+
+    /// Calls those who have rested for the longest, `count` of them or as many as there are; returns how many. Those who have
+    /// begun something only if `begun`. Looks at every entry: not for every turn.
+    pub fn call_oldest(&self, count: usize, begun: bool) -> usize {
         let mut wheel = self.wheel.borrow_mut();
-        let oldest = wheel.oldest_resting(count);
+        let oldest = wheel.oldest_resting(count, begun);
         let mut wakers = Vec::with_capacity(oldest.len());
         for (_, id) in &oldest {
+            wheel.end_rest(*id);
             let entry = &mut wheel.entries[*id as usize];
             entry.resting = CALLED;
             wakers.extend(entry.waker.take());
         }
-        wheel.resting -= oldest.len();
         drop(wheel);
         wakers.into_iter().for_each(Waker::wake);
         oldest.len()
@@ -174,22 +189,30 @@ impl Wheel {
         }
     }
 
+    /// What an entry has whose owner rests from now on: six years fit.
+    fn since(&self) -> u32 {
+        (self.tick as u32).saturating_add(1).min(BEGUN - 2)
+    }
+
     fn end_rest(&mut self, id: u32) {
-        let resting = &mut self.entries[id as usize].resting;
-        self.resting -= usize::from(!matches!(*resting, WORKING | CALLED));
-        *resting = WORKING;
+        match std::mem::replace(&mut self.entries[id as usize].resting, WORKING) {
+            WORKING | CALLED => {}
+            since if since & BEGUN == 0 => self.resting -= 1,
+            _ => self.begun -= 1,
+        }
     }
 
     /// Ticks and ids. Holds no more of them than are wanted, since it is asked when memory is short.
-    fn oldest_resting(&self, count: usize) -> BinaryHeap<(u32, u32)> {
-        let count = count.min(self.resting);
+    fn oldest_resting(&self, count: usize, begun: bool) -> BinaryHeap<(u32, u32)> {
+        let count = count.min(self.resting + if begun { self.begun } else { 0 });
         let mut oldest = BinaryHeap::with_capacity(count);
         if count == 0 {
             return oldest;
         }
         let resting = |(id, entry): (usize, &Entry)| match entry.resting {
             WORKING | CALLED => None,
-            since => Some((since, id as u32)),
+            since if since & BEGUN != 0 && !begun => None,
+            since => Some((since & !BEGUN, id as u32)),
         };
         for candidate in self.entries.iter().enumerate().filter_map(resting) {
             if oldest.len() < count {
@@ -261,8 +284,17 @@ impl Deadline {
     pub fn rest(&self) {
         let mut wheel = self.timers.wheel.borrow_mut();
         wheel.end_rest(self.id);
-        wheel.entries[self.id as usize].resting = (wheel.tick as u32).saturating_add(1).min(CALLED - 1);
+        wheel.entries[self.id as usize].resting = wheel.since();
         wheel.resting += 1;
+    }
+
+    /// The same in the middle of something, such as a head that is not whole: it is called where memory is short, and for nothing
+    /// else.
+    pub fn rest_begun(&self) {
+        let mut wheel = self.timers.wheel.borrow_mut();
+        wheel.end_rest(self.id);
+        wheel.entries[self.id as usize].resting = wheel.since() | BEGUN;
+        wheel.begun += 1;
     }
 
     /// Its owner works.
@@ -367,7 +399,7 @@ mod tests {
                 }
                 if random.u8(..) < 32 {
                     let wanted = random.usize(..20);
-                    let called = timers.call_oldest(wanted);
+                    let called = timers.call_oldest(wanted, false);
                     assert_eq!(called, wanted.min(resting.len()), "seed {seed}");
                     for (deadline, count) in resting.drain(..called) {
                         assert!(deadline.is_called() && count.0.load(Ordering::Relaxed) == 1, "seed {seed}");
@@ -379,6 +411,23 @@ mod tests {
                 assert!(resting.iter().all(|(deadline, _)| !deadline.is_called()));
             }
         }
+    }
+
+    #[test]
+    fn who_has_begun_something_is_called_for_memory_alone() {
+        let timers = Rc::new(Timers::new());
+        let (begun, idle) = (timers.deadline(), timers.deadline());
+        begun.rest_begun();
+        timers.advance_to(10_000);
+        idle.rest();
+        assert_eq!((timers.resting(), timers.resting_or_begun()), (1, 2));
+        assert_eq!(timers.call_oldest(2, false), 1);
+        assert!(idle.is_called() && !begun.is_called());
+        idle.rest();
+        assert_eq!(timers.call_oldest(1, true), 1);
+        assert!(begun.is_called() && !idle.is_called(), "the oldest first");
+        begun.work();
+        assert_eq!(timers.resting_or_begun(), 1);
     }
 
     #[test]
