@@ -370,6 +370,28 @@ fn answers_that_nobody_takes() {
     });
 }
 
+/// What streams may hold that nobody reads is bounded for their connection as well.
+#[test]
+fn answers_that_nobody_takes_have_a_share_of_memory_together() {
+    const STREAMS: u32 = 100;
+    let siege = Siege::with("timeouts = { body = \"3s\" }");
+    let stalled = || siege.engine.metric("propylon_timeouts_total", &[("wait", "response-body")]);
+    let before = siege.engine.rss();
+    let mut client = Http2::start_with(&siege.engine, &[(INITIAL_WINDOW_SIZE, 0)]);
+    (0..STREAMS).for_each(|index| client.get(nth(index), "/long"));
+    let (mut most, mut unread) = (0, 0.0_f64);
+    holds("all are given up", || {
+        most = most.max(siege.engine.rss());
+        unread = unread.max(siege.engine.metric("propylon_http2_unread_bytes", &[]));
+        stalled() == f64::from(STREAMS)
+    });
+    let grown = most.saturating_sub(before) >> 10;
+    println!("{STREAMS} answers that nobody reads: {grown} KiB, of which {} are known", unread / 1024.0);
+    assert!(unread > 0.0 && unread < 4.0 * 1024.0 * 1024.0, "{unread} bytes");
+    assert!(grown < 9 << 10, "{grown} KiB");
+    siege.engine.metric_reaches("propylon_http2_unread_bytes", &[], 0.0);
+}
+
 /// CVE-2016-6581 and -1544: a few bytes that become many fields.
 #[test]
 fn header_bombs() {

@@ -430,7 +430,7 @@ impl<'a> Bridge<'a> {
                 }
                 return Poll::Ready(Ok(()));
             }
-            let large = self.long && self.passed > 0;
+            let large = self.long && self.passed > 0 && !self.client.is_crowded();
             let Poll::Ready(part) = self.server.poll_part(context, &self.core, large) else {
                 wait_for(&mut self.download_wait, Side::Server, &self.core);
                 return Poll::Pending;

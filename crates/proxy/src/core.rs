@@ -85,6 +85,8 @@ pub struct Core {
     pub connections: Cell<usize>,
     /// Requests in progress on this core.
     pub requests: Cell<usize>,
+    /// Bytes of memory that bodies take which are with the HTTP/2 library, for peers that have not read them.
+    pub unread: Cell<usize>,
     /// A connection has ended.
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
@@ -168,6 +170,7 @@ impl Core {
             leaving: Cell::default(),
             connections: Cell::new(0),
             requests: Cell::new(0),
+            unread: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
@@ -414,6 +417,7 @@ impl Core {
         self.report_parking();
         self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
+        self.metrics.set(self.telemetry.process.unread, self.unread.get() as i64);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);

@@ -184,6 +184,11 @@ impl<'a> Downstream<'a> {
         }
     }
 
+    /// What its clients have not read takes more memory than it may.
+    pub fn is_crowded(&self) -> bool {
+        matches!(&self.client, ClientSide::Http2(stream) if stream.is_crowded())
+    }
+
     /// Bytes that the client has still to take.
     pub fn outstanding(&self) -> usize {
         match &self.client {

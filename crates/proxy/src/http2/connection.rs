@@ -57,6 +57,8 @@ pub struct Link {
     pub(super) staged: RefCell<Buffer>,
     /// Bytes that the library has written.
     pub(super) sent: Cell<u64>,
+    /// Bytes of memory that bodies take which the client has not read.
+    pub(super) unread: Rc<Cell<usize>>,
     /// Set when the connection is to end for what the client did.
     pub(super) fault: Cell<Option<Fault>>,
     /// The library waits for the socket.
@@ -86,6 +88,7 @@ impl Link {
             connection: RefCell::new(connection),
             staged: RefCell::default(),
             sent: Cell::new(0),
+            unread: Rc::default(),
             fault: Cell::new(None),
             blocked: Cell::new(false),
             intake: RefCell::new(Intake::of_client(limits.max_concurrent_streams, head_bytes)),

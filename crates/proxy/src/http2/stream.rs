@@ -27,6 +27,11 @@ use crate::telemetry::Wait;
 /// socket holds them up.
 const OUTSTANDING_BYTES_MAX: usize = 32 * 1024;
 
+/// Memory that unread bodies may take on one connection, and on one core; beyond that a stream gets more to say only when its
+/// client has taken all of what it got, and in small pieces.
+const CONNECTION_UNREAD_BYTES_MAX: usize = 1024 * 1024;
+const CORE_UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// How many pieces that may be: each costs more than a few bytes, and those that are many are small. The rest waits put together.
 const OUTSTANDING_PIECES_MAX: usize = 64;
 
@@ -167,11 +172,12 @@ impl Stream {
     pub fn send_piece(&mut self, chunk: Chunk, end: bool) -> bool {
         let Some(send) = &mut self.send else { return false };
         let length = chunk.len();
+        let unread = Rc::clone(&self.link.unread);
         if end && self.meter.is_none() {
             send.reserve_capacity(length);
             if send.capacity() >= length {
                 // The whole body, and it will go out: nobody asks how much of it has.
-                let piece = Piece { chunk, core: Rc::clone(&self.link.core), meter: None };
+                let piece = Piece::unmetered(chunk, &self.link.core, unread);
                 return send.send_data(piece, true).is_ok();
             }
         }
@@ -180,7 +186,7 @@ impl Stream {
             send.reserve_capacity(length);
             self.certain = meter.outstanding.get() == 0 && send.capacity() >= length;
         }
-        send.send_data(Piece::new(chunk, &self.link.core, meter), end).is_ok()
+        send.send_data(Piece::new(chunk, &self.link.core, meter).on(unread), end).is_ok()
     }
 
     pub fn send_trailers(&mut self, trailers: HeaderMap) -> bool {
@@ -191,7 +197,16 @@ impl Stream {
 
     /// Ready when the client takes enough for another piece to be worth reading.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.meter.as_ref().map_or(Poll::Ready(()), |meter| meter.poll_room(context))
+        match &self.meter {
+            None => Poll::Ready(()),
+            Some(meter) if self.is_crowded() => meter.poll_empty(context),
+            Some(meter) => meter.poll_room(context),
+        }
+    }
+
+    /// Bodies that nobody reads take more of the connection's memory, or of the core's, than they may.
+    pub fn is_crowded(&self) -> bool {
+        self.link.unread.get() > CONNECTION_UNREAD_BYTES_MAX || self.link.core.unread.get() > CORE_UNREAD_BYTES_MAX
     }
 
     /// Bytes that the client has not taken.
@@ -258,6 +273,9 @@ impl Drop for Stream {
     }
 }
 
+/// What a piece of the library's own memory counts for: a frame.
+const SHARED_BYTES: usize = 16 * 1024;
+
 /// Bytes of a body, in a buffer of the core's or the library's.
 pub enum Chunk {
     Stock(Buffer),
@@ -285,6 +303,14 @@ impl Chunk {
     pub fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
+
+    /// Bytes of memory that it takes, from its begin to its end: what was read of it goes back with the rest.
+    fn weight(&self) -> usize {
+        match self {
+            Chunk::Stock(buffer) => buffer.capacity(),
+            Chunk::Shared(_) => SHARED_BYTES,
+        }
+    }
 }
 
 /// Bytes of a body on their way to a peer. Memory of the core's stock goes back there.
@@ -293,13 +319,27 @@ pub struct Piece {
     core: Rc<Core>,
     /// None where nobody asks how much of it is out.
     meter: Option<Rc<Meter>>,
+    /// Where its memory counts, beside the core's account: a client's connection.
+    unread: Option<Rc<Cell<usize>>>,
 }
 
 impl Piece {
     pub fn new(chunk: Chunk, core: &Rc<Core>, meter: &Rc<Meter>) -> Piece {
         meter.outstanding.set(meter.outstanding.get() + chunk.len());
         meter.pieces.set(meter.pieces.get() + 1);
-        Piece { chunk, core: Rc::clone(core), meter: Some(Rc::clone(meter)) }
+        core.unread.set(core.unread.get() + chunk.weight());
+        Piece { chunk, core: Rc::clone(core), meter: Some(Rc::clone(meter)), unread: None }
+    }
+
+    fn unmetered(chunk: Chunk, core: &Rc<Core>, unread: Rc<Cell<usize>>) -> Piece {
+        core.unread.set(core.unread.get() + chunk.weight());
+        Piece { chunk, core: Rc::clone(core), meter: None, unread: None }.on(unread)
+    }
+
+    fn on(mut self, unread: Rc<Cell<usize>>) -> Piece {
+        unread.set(unread.get() + self.chunk.weight());
+        self.unread = Some(unread);
+        self
     }
 }
 
@@ -368,6 +408,11 @@ impl Buf for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
+        let weight = self.chunk.weight();
+        self.core.unread.set(self.core.unread.get() - weight);
+        if let Some(unread) = &self.unread {
+            unread.set(unread.get() - weight);
+        }
         if let Some(meter) = &self.meter {
             meter.taken(self.chunk.len(), 1);
         }
