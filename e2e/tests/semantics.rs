@@ -3,7 +3,8 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{simple, with};
+use propylon_e2e::frames::{HEADERS, Http2Server, NO_ERROR, RST_STREAM};
 use propylon_e2e::http::{Body, framing, in_chunks};
 use propylon_e2e::{Client, Ending, Engine, Origin, Peer, holds};
 
@@ -508,5 +509,45 @@ fn an_answer_that_overtakes_a_large_upload_is_read_by_a_client_that_sends_all_of
             assert_eq!(client.ending(), Ending::Clean);
             engine.metric_reaches("propylon_connections", &[], 1.0);
         });
+    }
+}
+
+/// A server that closes without having taken a body has it as good as sent; what is left of it is no request.
+#[test]
+fn what_is_left_of_an_upload_is_never_read_as_a_request() {
+    const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let http1 = Origin::scripted(|peer| {
+        let _ = peer.read_head();
+        peer.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n");
+        peer.reset();
+    });
+    let http2 = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                server.answer(frame.stream, b"no\n");
+                server.send(RST_STREAM, 0, frame.stream, &NO_ERROR.to_be_bytes());
+            }
+        }
+    });
+    for (origin, backend) in [(&http1, ""), (&http2, "protocol = \"h2\"")] {
+        let engine = Engine::start(&with(&[origin.address()], "", backend));
+        for framing in ["Content-Length: 4000000", "Transfer-Encoding: chunked"] {
+            for listener in LISTENERS {
+                let mut client = engine.client(listener);
+                let body = SMUGGLED.repeat(4_000_000 / SMUGGLED.len());
+                let mut bytes = format!("POST /upload HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+                if framing.ends_with("chunked") {
+                    bytes += &format!("{:x}\r\n", body.len() + 1_000);
+                }
+                bytes += &body;
+                client.try_send(bytes.as_bytes()).expect("all of it is taken");
+                assert_eq!(client.read_response().text(), "no\n");
+                client.finish_if_possible();
+                assert_eq!(client.ending(), Ending::Clean, "{backend} {framing}");
+            }
+        }
+        let lines = engine.log();
+        assert!(lines.iter().all(|line| line["path"] == "/upload"), "{lines:?}");
     }
 }

@@ -513,7 +513,7 @@ impl<'a> Bridge<'a> {
         if self.tunnel {
             return After::Close;
         }
-        if !self.sent {
+        if !self.sent || !self.upload.is_read() {
             // What is left of the request cannot be told from the next one unless it is read.
             return After::Linger;
         }

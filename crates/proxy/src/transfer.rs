@@ -98,6 +98,16 @@ impl Upload {
         matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
     }
 
+    /// What comes next from the client is its next request. A server that has closed has the body as good as sent, and may not have
+    /// taken it: the rest would be read as a request.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Upload::Whole(_) | Upload::Stream { .. } => true,
+            Upload::Length { remaining, .. } => *remaining == 0,
+            Upload::Chunked { decoder, .. } => decoder.is_done(),
+        }
+    }
+
     /// No byte of the body has left the inbox: it can be sent from its beginning.
     pub fn is_untouched(&self) -> bool {
         match self {
@@ -849,7 +859,7 @@ impl<'a> Transfer<'a> {
 
     /// The response is with the client: what becomes of the client's connection.
     fn over(&mut self) -> After {
-        if !self.sent {
+        if !self.sent || !self.upload.is_read() {
             // The server answered without waiting for the rest of the request. What is left of it cannot be told from
             // the next request unless it is read, so this connection ends.
             return After::Linger;
