@@ -48,7 +48,7 @@ fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
         body: head.body,
         expect_continue: true,
         keep_alive: head.keep_alive,
-        via: head.length % 3 > 0,
+        via: !head.length.is_multiple_of(3),
     };
     let mut out = Vec::new();
     write_request(head, buf, &context, &mut out);
