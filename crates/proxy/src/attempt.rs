@@ -32,6 +32,10 @@ use crate::tunnel;
 /// The `reason` of an attempt whose stream the server has reset.
 pub const STREAM_RESET: &str = "stream-reset";
 
+/// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where none may be.
+/// None of that goes on.
+pub const EXCESS_DATA: &str = "excess-data";
+
 /// What went wrong with one attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {

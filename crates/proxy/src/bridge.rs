@@ -6,6 +6,7 @@
 //! server is read no faster than the client takes.
 
 mod downstream;
+mod rest;
 mod upstream;
 
 use std::future::poll_fn;
@@ -20,7 +21,7 @@ use propylon_policy::patience::Patience;
 
 use self::downstream::{Downstream, Head, Piece};
 pub use self::upstream::Upstream;
-use crate::attempt::{Attempt, Repeatable, cookie_line, write_request_head};
+use crate::attempt::{Attempt, EXCESS_DATA, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
 use crate::budget::{self, Budget, PIECES_PER_POLL_MAX};
 use crate::client_side::ClientSide;
@@ -566,7 +567,19 @@ impl<'a> Bridge<'a> {
 
     /// Gives back what was borrowed: the server's connection to its pool if it can serve again.
     fn settle(self, ended: Ended, snapshot: &CoreSnapshot, backend: BackendId) -> Ended {
-        let Upstream::Http1(mut http1) = self.server else { return ended };
+        let is_over = matches!(ended, Ended::Over(After::Next | After::Close | After::Linger));
+        let mut http1 = match self.server {
+            Upstream::Http1(http1) => http1,
+            Upstream::Http2(http2) => {
+                if is_over && self.sent && http2.is_open() {
+                    rest::follow(http2, &self.core, self.request, backend);
+                }
+                return ended;
+            }
+        };
+        if is_over && http1.has_excess() {
+            note_excess(&self.core, self.request, backend);
+        }
         let clean = http1.settle(&self.core)
             && matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent
@@ -581,6 +594,12 @@ impl<'a> Bridge<'a> {
             ended => ended,
         }
     }
+}
+
+/// The server has sent more than belongs to its response, which the client has.
+pub fn note_excess(core: &Core, request: &mut Request, backend: BackendId) {
+    request.note.fault = Some(EXCESS_DATA);
+    core.metrics.increment(core.telemetry.backends[backend.0].faults.of(EXCESS_DATA));
 }
 
 /// Begins the request on its seat.

@@ -573,6 +573,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "body-timeout",
     "body-cut-short",
     "bad-response",
+    "excess-data",
     "response-head-too-large",
     "write-failed",
     "stream-refused",

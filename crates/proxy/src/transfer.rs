@@ -15,6 +15,7 @@ use propylon_policy::patience::Patience;
 
 use crate::attempt::{Attempt, Repeatable, cookie_line, whole_chunked, write_request_head};
 use crate::balance::Turn;
+use crate::bridge::note_excess;
 use crate::budget;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::client::{Fill, ReadError};
@@ -911,6 +912,9 @@ impl<'a> Transfer<'a> {
         self.core.stock.give_back(&mut self.outbox);
         if matches!(ended, Ended::Switched(_)) {
             return ended;
+        }
+        if matches!(ended, Ended::Over(After::Next | After::Close | After::Linger)) && !self.answer.is_empty() {
+            note_excess(&self.core, self.request, backend);
         }
         let clean = matches!(ended, Ended::Over(After::Next | After::Close))
             && self.sent

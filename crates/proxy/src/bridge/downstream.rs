@@ -5,13 +5,14 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 
 use super::upstream::Part;
+use crate::attempt::EXCESS_DATA;
 use crate::client::{Fill, ReadError};
 use crate::client_side::ClientSide;
 use crate::connection::Connection;
 use crate::exchange::Request;
-use crate::http1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, Version};
+use crate::http1::{self, AnswerContext, Decoder, Event, Framing, RequestBody, ResponseBody, Version};
 use crate::http2::{Chunk, Stream, translate};
-use crate::transfer::{Stop, Upload, write_chunk};
+use crate::transfer::{Stop, Upload, server_fault, write_chunk};
 
 /// What a request's body brings.
 pub enum Piece {
@@ -32,10 +33,50 @@ pub struct Head<'a> {
     pub cookie: Option<&'a [u8]>,
 }
 
+/// What a response's head has told its client of the body. No other goes on, whatever the server's side brings: over HTTP/1.1
+/// it would be read as the next response (RFC 9112 §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Announced {
+    /// The method or the status rules a body out.
+    Nothing,
+    /// So many bytes more.
+    Length(u64),
+    /// As many as there are: their framing says where they end.
+    Open,
+}
+
+impl Announced {
+    fn of(body: ResponseBody) -> Announced {
+        match body {
+            ResponseBody::None => Announced::Nothing,
+            ResponseBody::Length(length) => Announced::Length(length),
+            ResponseBody::Chunked | ResponseBody::UntilClose => Announced::Open,
+        }
+    }
+
+    /// Takes so many bytes of the body, the last of it where it ends with them.
+    fn take(&mut self, count: usize, ends: bool) -> Result<(), Stop> {
+        let left = match self {
+            Announced::Open => return Ok(()),
+            Announced::Nothing => 0,
+            Announced::Length(left) => *left,
+        };
+        let left = left.checked_sub(count as u64).ok_or(server_fault(502, EXCESS_DATA))?;
+        if ends && left > 0 {
+            return Err(server_fault(502, "body-cut-short"));
+        }
+        if let Announced::Length(known) = self {
+            *known = left;
+        }
+        Ok(())
+    }
+}
+
 /// How the response's body goes to a client of HTTP/1, and where the request's stands.
 pub struct Downstream<'a> {
     pub client: ClientSide<'a>,
     framing: Framing,
+    announced: Announced,
     tunnel: bool,
     /// A body that was whole when the request began has been taken a copy of.
     copied: bool,
@@ -43,7 +84,7 @@ pub struct Downstream<'a> {
 
 impl<'a> Downstream<'a> {
     pub fn new(client: ClientSide<'a>) -> Downstream<'a> {
-        Downstream { client, framing: Framing::None, tunnel: false, copied: false }
+        Downstream { client, framing: Framing::None, announced: Announced::Nothing, tunnel: false, copied: false }
     }
 
     pub fn poll_piece(
@@ -107,6 +148,7 @@ impl<'a> Downstream<'a> {
         let Head { text, keep_alive, .. } = *said;
         let core = std::rc::Rc::clone(self.client.core());
         self.tunnel = request.response.status == 101;
+        self.announced = if self.tunnel { Announced::Open } else { Announced::of(request.response.body) };
         request.note.status = request.response.status;
         match &mut self.client {
             ClientSide::Http2(stream) => {
@@ -116,7 +158,7 @@ impl<'a> Downstream<'a> {
                     translate::response(head, text, date, &mut core.familiar.borrow_mut())
                 };
                 let Some(mut response) = response else {
-                    return Err(crate::transfer::server_fault(502, "bad-response"));
+                    return Err(server_fault(502, "bad-response"));
                 };
                 if self.tunnel {
                     translate::accept_tunnel(&mut response);
@@ -200,6 +242,7 @@ impl<'a> Downstream<'a> {
     /// Hands a part of the body on. Returns its length.
     pub fn pass(&mut self, request: &mut Request, part: Part) -> Result<usize, Stop> {
         let length = part.data.as_ref().map_or(0, Chunk::len);
+        self.announced.take(length, part.end.is_some())?;
         request.note.bytes_sent += length as u64;
         match &mut self.client {
             ClientSide::Http2(stream) => pass_stream(stream, request, part)?,
@@ -382,4 +425,28 @@ fn decoded(body: &[u8]) -> (Bytes, Vec<u8>) {
         }
     }
     (data.into(), decoder.trailers().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a client would get all of these pieces, the last of which ends the body.
+    fn passes(body: ResponseBody, pieces: &[usize]) -> bool {
+        let mut announced = Announced::of(body);
+        pieces.iter().enumerate().all(|(at, count)| announced.take(*count, at + 1 == pieces.len()).is_ok())
+    }
+
+    #[test]
+    fn a_client_gets_the_body_that_its_head_has_announced_and_no_other() {
+        let lengths = [ResponseBody::None, ResponseBody::Length(0), ResponseBody::Length(5)];
+        for (body, length) in lengths.into_iter().zip([0, 0, 5]) {
+            for first in 0..7 {
+                for last in 0..7 {
+                    assert_eq!(passes(body, &[first, last]), first + last == length, "{body:?}: {first} and {last}");
+                }
+            }
+        }
+        assert!(passes(ResponseBody::Chunked, &[7, 0, 7]) && passes(ResponseBody::UntilClose, &[usize::MAX, 1]));
+    }
 }

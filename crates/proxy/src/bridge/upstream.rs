@@ -60,6 +60,8 @@ pub struct Http1 {
     answer: Buffer,
     download: Download,
     pub spent: bool,
+    /// Bytes have come behind the response.
+    excess: bool,
 }
 
 pub struct Http2 {
@@ -90,6 +92,7 @@ impl Upstream {
             answer: Buffer::default(),
             download: Download::Done,
             spent: false,
+            excess: false,
         }))
     }
 
@@ -231,7 +234,8 @@ impl Upstream {
             Upstream::Http2(http2) => {
                 http2.recv = http2.head.take().map(http::Response::into_body);
                 http2.ended = http2.recv.as_ref().is_none_or(RecvStream::is_end_stream);
-                !http2.ended
+                // That the stream goes on makes no body of what may have none (RFC 9110 §6.4.1).
+                !http2.ended && response.body != ResponseBody::None
             }
         }
     }
@@ -366,7 +370,7 @@ impl Http1 {
                 *remaining -= here;
                 let last = *remaining == 0;
                 // What comes after the body belongs to nobody.
-                self.spent |= here < self.answer.len() as u64;
+                self.excess |= here < self.answer.len() as u64;
                 self.answer.truncate(here as usize);
                 if last {
                     self.download = Download::Done;
@@ -398,7 +402,7 @@ impl Http1 {
                 }
             }
         }
-        self.spent |= at < bytes.len();
+        self.excess |= at < bytes.len();
         self.answer.truncate(length);
         if end.is_some() {
             self.download = Download::Done;
@@ -420,9 +424,14 @@ impl Http1 {
         Chunk::Stock(piece)
     }
 
+    /// Bytes have come behind the response.
+    pub fn has_excess(&self) -> bool {
+        self.excess || (matches!(self.download, Download::Done) && !self.answer.is_empty())
+    }
+
     /// The connection can carry another request, as far as the server is concerned. Gives memory back.
     pub fn settle(&mut self, core: &Core) -> bool {
-        let clean = !self.spent && self.answer.is_idle() && matches!(self.download, Download::Done);
+        let clean = !self.spent && !self.excess && self.answer.is_idle() && matches!(self.download, Download::Done);
         core.stock.give_back(&mut self.outbox);
         core.stock.give_back(&mut self.answer);
         clean
@@ -531,6 +540,30 @@ impl Http2 {
         }
     }
 
+    /// The server's stream has not ended.
+    pub fn is_open(&self) -> bool {
+        !self.ended
+    }
+
+    /// The end of the stream of a response that may have no body. Ready with false where data comes instead, or what the
+    /// library refuses: after an answer to HEAD it looks by itself.
+    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        let Some(recv) = self.recv.as_mut() else { return Poll::Ready(true) };
+        let fine = loop {
+            match ready!(self.ahead.poll(recv, context)) {
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(_)) => {
+                    self.send.send_reset(Reason::PROTOCOL_ERROR);
+                    break false;
+                }
+                Some(Err(error)) => break !error.is_library(),
+                None => break true,
+            }
+        };
+        self.ended = true;
+        Poll::Ready(fine)
+    }
+
     /// What an error of the stream means for the request (RFC 9113 §8.7).
     fn fault(&mut self, error: &h2::Error, answered: bool) -> Stop {
         self.reset = error.reason().filter(|_| error.is_reset() && error.is_remote());
@@ -542,6 +575,8 @@ impl Http2 {
         }
         let (reason, repeatable) = match (refused || passed_over, answered) {
             (true, false) => ("stream-refused", Repeatable::Unsent),
+            // What the library does not take of this stream is malformed (RFC 9113 §8.1.1).
+            _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
             (_, true) => (if error.is_io() { "body-cut-short" } else { STREAM_RESET }, Repeatable::No),
             (_, false) if error.is_reset() => (STREAM_RESET, Repeatable::No),
             (_, false) => ("closed-before-response", Repeatable::Unanswered),
