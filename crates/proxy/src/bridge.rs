@@ -527,7 +527,7 @@ impl<'a> Bridge<'a> {
         match stop {
             Stop::Server(attempt) => {
                 if let ClientSide::Http2(stream) = &mut self.client.client {
-                    stream.abort_reason = self.server.reset_reason().unwrap_or(Reason::INTERNAL_ERROR);
+                    stream.abort_reason = self.server.abort_reason();
                     stream.cut_short = begun;
                 }
                 if !begun {

@@ -272,11 +272,18 @@ impl Upstream {
         }
     }
 
-    /// What the client should hear of a response that was broken off.
-    pub fn reset_reason(&self) -> Option<Reason> {
-        match self {
+    /// What a client of HTTP/2 is to hear of a response that was broken off: what the server has said, unless that would tell
+    /// the client that all is well, that its request was not processed, or how to ask us (RFC 9113 §7, §8.7).
+    pub fn abort_reason(&self) -> Reason {
+        let told = match self {
             Upstream::Http1(_) => None,
             Upstream::Http2(http2) => http2.reset,
+        };
+        match told {
+            None | Some(Reason::NO_ERROR | Reason::REFUSED_STREAM | Reason::HTTP_1_1_REQUIRED) => {
+                Reason::INTERNAL_ERROR
+            }
+            Some(reason) => reason,
         }
     }
 }
