@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::certificates::Certificates;
-use crate::wait::eventually;
+use crate::wait::{PATIENCE, eventually};
 
 /// How a program ended, and what it said.
 #[derive(Debug)]
@@ -98,4 +98,13 @@ pub fn s_client(port: u16, arguments: &[&str], request: &str) -> Said {
     }
     command.args(arguments);
     run(command, request.as_bytes(), Duration::from_secs(20))
+}
+
+/// What proves that a WebSocket's server has read this key (RFC 6455 §4.2.2), by openssl.
+#[track_caller]
+pub fn websocket_accept(key: &str) -> String {
+    let mut command = Command::new("sh");
+    let pipe = "printf %s \"$1\" | openssl dgst -sha1 -binary | openssl base64 -A";
+    command.args(["-c", pipe, "sh", &format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11")]);
+    run(command, b"", PATIENCE).ok().text()
 }

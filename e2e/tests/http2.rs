@@ -14,7 +14,7 @@ use propylon_e2e::frames::{
     NO_ERROR, PING, PRIORITY, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame, request,
 };
 use propylon_e2e::http::values;
-use propylon_e2e::program::{curl, run};
+use propylon_e2e::program::{curl, run, websocket_accept};
 use propylon_e2e::{Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
@@ -587,7 +587,8 @@ fn connect_is_refused_and_a_websocket_goes_through_by_extended_connect() {
         assert_eq!(values(&head, "Upgrade"), ["websocket"]);
         assert_eq!(values(&head, "Sec-WebSocket-Version"), ["13"]);
         assert_eq!(values(&head, "Sec-WebSocket-Key").len(), 1);
-        peer.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: chat\r\n\r\nearly");
+        let accept = websocket_accept(values(&head, "Sec-WebSocket-Key")[0]);
+        peer.send(format!("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: chat\r\n\r\nearly"));
         while let Some(bytes) = peer.read_some() {
             peer.send(bytes);
         }
@@ -627,6 +628,43 @@ fn connect_is_refused_and_a_websocket_goes_through_by_extended_connect() {
     let line = engine.logged_path("/chat");
     assert_eq!((&line["status"], &line["fault"]), (&200.into(), &serde_json::Value::Null));
     assert_eq!(engine.metric("propylon_tunnels_total", &[]), 1.0);
+}
+
+/// A client takes any 2xx for an open tunnel (RFC 9110 §9.3.6): one of a server that has not switched is not handed on.
+#[test]
+fn a_websocket_that_its_server_does_not_open_is_not_open_for_the_client() {
+    let switch = |accept: &str, to: &str| {
+        format!(
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: {to}\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+        )
+    };
+    let plain = |status: &str| format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno");
+    for (answer, status, fault) in [
+        (plain("200 OK"), 502, "upgrade-ignored"),
+        (plain("201 Created"), 502, "upgrade-ignored"),
+        (plain("403 Forbidden"), 403, ""),
+        (switch("s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", "websocket"), 502, "bad-response"),
+        (switch("", "foo"), 502, "bad-response"),
+    ] {
+        let said = answer.clone();
+        let origin = Origin::always(answer);
+        let engine = Engine::start(&simple(&[origin.address()]));
+        let mut client = Http2::start(&engine);
+        let connect =
+            [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":authority", "localhost")];
+        client.headers(1, 0, &[&connect[..], &[(":path", "/chat"), ("sec-websocket-version", "13")]].concat());
+        let (head, _) = client.response(1);
+        assert_eq!(head.spelled_status(), Some(status), "{said}");
+        let line = engine.logged_path("/chat");
+        assert_eq!(line["fault"].as_str().unwrap_or_default(), fault, "{line}");
+        assert_eq!(engine.metric("propylon_tunnels_total", &[]), 0.0);
+        // It is no fault by which a server could be judged.
+        let failures = if fault == "bad-response" { 1.0 } else { 0.0 };
+        let outcome = [("outcome", "failure")];
+        assert_eq!(engine.metric("propylon_server_outcomes_total", &outcome), failures, "{said}");
+        client.get(3, "/chat");
+        client.next_of(3);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{CANCEL, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, request};
 use propylon_e2e::http::values;
-use propylon_e2e::program::{curl, run};
+use propylon_e2e::program::{curl, run, websocket_accept};
 use propylon_e2e::{Ending, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 
@@ -253,7 +253,8 @@ fn websockets_go_through_in_every_combination() {
         let Some(head) = peer.read_head() else { return };
         let head = text(&head);
         assert_eq!((values(&head, "Upgrade"), values(&head, "Sec-WebSocket-Key").len()), (vec!["websocket"], 1));
-        peer.send("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: x\r\n\r\nearly");
+        let accept = websocket_accept(values(&head, "Sec-WebSocket-Key")[0]);
+        peer.send(format!("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\n\r\nearly"));
         while let Some(bytes) = peer.read_some() {
             peer.send(bytes);
         }

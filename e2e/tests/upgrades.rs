@@ -74,6 +74,24 @@ fn a_websocket_goes_through_in_both_directions() {
     assert!(line["bytes_received"].as_u64() >= Some((ASK.len() + MASKED.len()) as u64), "{line}");
 }
 
+/// RFC 9110 §7.8: no protocol but one that was asked for; and of a list's empty elements nothing is made.
+#[test]
+fn a_server_switches_to_what_was_asked_for_or_not_at_all() {
+    let origin = Origin::answering(|request| {
+        let head = String::from_utf8_lossy(request).into_owned();
+        let to = if head.starts_with("GET /other ") { "foo" } else { values(&head, "Upgrade")[0] };
+        ACCEPT.replace("Upgrade: websocket", &format!("Upgrade: {to}")).into_bytes()
+    });
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let response = engine.client("plain").ask(ASK.replace("/chat", "/other"));
+    assert_eq!((response.status, response.text().contains("bad-response")), (502, true), "{}", response.head);
+    for (asked, sent) in [("websocket,", "websocket"), (", WebSocket , foo/2 ", "WebSocket, foo/2")] {
+        let ask = ASK.replace("Upgrade: websocket", &format!("Upgrade: {asked}"));
+        let response = engine.client("plain").ask(ask);
+        assert_eq!((response.status, response.field("Upgrade")), (101, Some(sent)), "{}", response.head);
+    }
+}
+
 #[test]
 fn many_bytes_go_through_a_tunnel_unchanged() {
     let origin = echo();

@@ -85,7 +85,7 @@ fn request(name: &str, text: &[u8]) {
 }
 
 fn response(name: &str, text: &[u8]) {
-    let asked = Asked { method: Method::Get, upgrade: false };
+    let asked = Asked { method: Method::Get, upgrade: None };
     let mut head = ResponseHead::default();
     let parse = cost(|| {
         let verdict = parse_response(black_box(text), asked, &LIMITS, &mut head);

@@ -28,7 +28,8 @@ use crate::client_side::ClientSide;
 use crate::connection::After;
 use crate::core::Core;
 use crate::exchange::{Request, answer_error};
-use crate::http1::{Asked, RequestBody};
+use crate::http1::{RequestBody, Version, elements};
+use crate::http2::translate;
 use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
@@ -300,14 +301,14 @@ impl<'a> Bridge<'a> {
     }
 
     fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let asked = Asked { method: self.request.head.method, upgrade: self.request.head.upgrade.is_some() };
         loop {
             if self.informational > 0
                 && let Poll::Ready(Err(stop)) = self.client.poll_room(context)
             {
                 return Poll::Ready(Err(stop));
             }
-            let response = &mut self.request.response;
+            let Request { head, text, response, .. } = &mut *self.request;
+            let asked = head.asked(text);
             let head = self.server.poll_head(context, &self.core, asked, &mut self.answered, response);
             let Poll::Ready(head) = head else {
                 wait_for(&mut self.download_wait, Side::Server, &self.core);
@@ -315,9 +316,27 @@ impl<'a> Bridge<'a> {
             };
             head?;
             if !self.request.response.is_informational() {
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(self.judge_switch());
             }
             self.pass_informational()?;
+        }
+    }
+
+    /// What a client of HTTP/2 takes for an open tunnel has to be one: any 2xx would (RFC 9110 §9.3.6), and a server of HTTP/1.1
+    /// that answers as if there were no Upgrade is free to. The key that it has to prove to have read was made here.
+    fn judge_switch(&self) -> Result<(), Stop> {
+        let (ClientSide::Http2(_), Some(_)) = (&self.client.client, self.request.head.upgrade) else { return Ok(()) };
+        let response = &self.request.response;
+        match response.status {
+            200..300 => Err(server_fault(502, "upgrade-ignored")),
+            101 if response.version == Version::Http2 => Ok(()),
+            101 => {
+                let key = self.request.head.fields.value(&self.request.text, "Sec-WebSocket-Key").unwrap_or_default();
+                let accept = response.fields.value(self.server.head_text(), "Sec-WebSocket-Accept");
+                let is_right = accept == Some(translate::websocket_accept(key).as_bytes());
+                if is_right { Ok(()) } else { Err(server_fault(502, "bad-response")) }
+            }
+            _ => Ok(()),
         }
     }
 
@@ -633,9 +652,9 @@ fn open(
 }
 
 fn is_websocket(request: &Request) -> bool {
-    let protocol = request.head.upgrade.map(|protocol| protocol.bytes(&request.text));
+    let protocols = request.head.upgrade.map(|protocols| protocols.bytes(&request.text)).unwrap_or_default();
     let has_key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").is_some();
-    has_key && protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
+    has_key && elements(protocols).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
 fn limit_met(waiting: Waiting, limit: Duration, now: u64, due: &mut u64) -> bool {

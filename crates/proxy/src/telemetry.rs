@@ -580,6 +580,7 @@ pub const SERVER_FAULTS: &[&str] = &[
     "stream-reset",
     "no-http2",
     "no-extended-connect",
+    "upgrade-ignored",
     "bad-request-for-http2",
     "no-server",
     "no-healthy-server",
@@ -588,7 +589,7 @@ pub const SERVER_FAULTS: &[&str] = &[
 ];
 
 /// Of these, what lies in the request: clients must not be able to have a server ejected.
-pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "bad-request-for-http2"];
+pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "upgrade-ignored", "bad-request-for-http2"];
 
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];

@@ -24,7 +24,7 @@ use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::exchange::Request;
 use crate::http1::{
-    self, AnswerContext, Asked, Decoder, Event, Framing, Parsed, RequestBody, RequestHead, ResponseBody, Version,
+    self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, RequestHead, ResponseBody, Version,
 };
 use crate::pool::{Permit, ServerConnection};
 use crate::seat;
@@ -470,10 +470,10 @@ impl<'a> Transfer<'a> {
     }
 
     fn poll_response_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let asked = Asked { method: self.request.head.method, upgrade: self.request.head.upgrade.is_some() };
         loop {
             if !self.answer.is_empty() {
                 self.answered = true;
+                let asked = self.request.head.asked(&self.request.text);
                 match http1::parse_response(self.answer.readable(), asked, &RESPONSE_LIMITS, &mut self.request.response)
                 {
                     Ok(Parsed::Complete) if self.request.response.is_informational() => {

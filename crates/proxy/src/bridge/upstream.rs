@@ -195,7 +195,7 @@ impl Upstream {
         &mut self,
         context: &mut Context<'_>,
         core: &Core,
-        asked: Asked,
+        asked: Asked<'_>,
         answered: &mut bool,
         response: &mut ResponseHead,
     ) -> Poll<Result<(), Stop>> {
@@ -320,7 +320,7 @@ impl Http1 {
         &mut self,
         context: &mut Context<'_>,
         core: &Core,
-        asked: Asked,
+        asked: Asked<'_>,
         answered: &mut bool,
         response: &mut ResponseHead,
     ) -> Poll<Result<(), Stop>> {
@@ -476,7 +476,7 @@ impl Http2 {
     fn poll_head(
         &mut self,
         context: &mut Context<'_>,
-        asked: Asked,
+        asked: Asked<'_>,
         answered: &mut bool,
         response: &mut ResponseHead,
     ) -> Poll<Result<(), Stop>> {
@@ -500,7 +500,7 @@ impl Http2 {
     fn read_head<T>(
         &mut self,
         head: &http::Response<T>,
-        asked: Asked,
+        asked: Asked<'_>,
         ended: bool,
         response: &mut ResponseHead,
     ) -> Result<(), Stop> {

@@ -42,7 +42,7 @@ pub async fn ask(mut stream: Line, probe: &HttpProbe, host: &str) -> Result<(), 
 
 async fn read_head(stream: &mut Line, inbox: &mut Vec<u8>, method: &str) -> Result<ResponseHead, Failure> {
     let method = if method == "HEAD" { Method::Head } else { Method::Get };
-    let asked = Asked { method, upgrade: false };
+    let asked = Asked { method, upgrade: None };
     let mut informational = 0;
     let mut head = ResponseHead::default();
     loop {

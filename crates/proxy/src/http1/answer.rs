@@ -1,6 +1,6 @@
 //! What the client gets: a server's response with our framing, and the answers we give ourselves.
 
-use super::fields::write_line;
+use super::fields::{write_elements, write_line};
 use super::rewrite::{CHUNKED, write_content_length, write_via};
 use super::{Framing, ResponseHead, Version};
 
@@ -35,7 +35,7 @@ pub fn write_response(head: &ResponseHead, buf: &[u8], context: &AnswerContext, 
             let close = head.status != 101 && !keep_alive;
             let options: &[u8] = if close { b"upgrade, close" } else { b"upgrade" };
             write_line(b"Connection", options, out);
-            write_line(b"Upgrade", protocol.bytes(buf), out);
+            write_elements(b"Upgrade", protocol.bytes(buf), out);
         }
         None => write_keep_alive(context.client, keep_alive, out),
     }

@@ -335,6 +335,18 @@ pub fn write_line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Writes a list without its empty elements, which no sender may make (RFC 9110 §5.6.1.1).
+pub(crate) fn write_elements(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(name);
+    let mut before: &[u8] = b": ";
+    for element in super::grammar::elements(value) {
+        out.extend_from_slice(before);
+        out.extend_from_slice(element);
+        before = b", ";
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Finds the lines of a head while it arrives, and remembers where it stopped: every byte is looked at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Lines {

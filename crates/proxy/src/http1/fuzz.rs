@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use propylon_config::Forwarded;
 
-use super::grammar::first_control;
+use super::grammar::{elements, first_control};
 use super::*;
 
 const LIMITS: Limits = Limits { head_bytes: 4096, headers: 60 };
@@ -67,7 +67,8 @@ fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
     assert_eq!(again.body, head.body);
     assert_eq!(again.te_trailers, head.te_trailers);
     assert_eq!(again.expect_continue, head.expect_continue);
-    assert_eq!(again.upgrade.map(|u| u.bytes(&out)), head.upgrade.map(|u| u.bytes(buf)));
+    let protocols = |upgrade: &'_ [u8]| elements(upgrade).map(<[u8]>::to_vec).collect::<Vec<_>>();
+    assert_eq!(again.upgrade.map(|u| protocols(u.bytes(&out))), head.upgrade.map(|u| protocols(u.bytes(buf))));
     let goes_on = |field: &&Field| field.forward && (forwarded == Forwarded::Append || field.kind != Name::Claim);
     let mut expected: Vec<Line> = head.fields.iter().filter(goes_on).map(|f| line(f, buf)).collect();
     if context.via {
@@ -121,7 +122,8 @@ fn witness_fields(fields: &Fields, buf: &[u8], seen: &[httparse::Header]) {
 
 /// Responses: the same promises on the way back.
 pub fn response(bytes: &[u8]) {
-    let requests = [(Method::Get, false), (Method::Get, true), (Method::Head, false)];
+    let upgrade = Some(&b"websocket, foo/2"[..]);
+    let requests = [(Method::Get, None), (Method::Get, upgrade), (Method::Head, None)];
     for (method, upgrade) in requests {
         let asked = Asked { method, upgrade };
         let mut whole = ResponseHead::default();
@@ -140,7 +142,7 @@ pub fn response(bytes: &[u8]) {
     }
 }
 
-fn handed_on(head: &ResponseHead, buf: &[u8], asked: Asked) {
+fn handed_on(head: &ResponseHead, buf: &[u8], asked: Asked<'_>) {
     let mut out = Vec::new();
     let framing = head.framing_for(Version::Http11);
     if head.is_informational() {

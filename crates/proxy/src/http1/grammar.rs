@@ -132,6 +132,11 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&b| b == b',').map(trimmed)
 }
 
+/// Those of them that are not empty, which a recipient passes over (RFC 9110 §5.6.1.2).
+pub fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list(value).filter(|element| !element.is_empty())
+}
+
 /// Digits and nothing else, at most 2^63 - 1: a length that any implementation's signed integer can hold.
 pub fn decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 19 {

@@ -58,7 +58,7 @@ pub use answer::{
 };
 pub use chunk::{ChunkHeader, Decoder, Event, LAST_CHUNK, write_chunk_header, write_last_chunk};
 pub use fields::{Field, Fields, Name, Span, write_line};
-pub(crate) use grammar::{TARGET, TOKEN, all, first_control, is_token};
+pub(crate) use grammar::{TARGET, TOKEN, all, elements, first_control, is_token};
 pub use host::HOST_BYTES_MAX;
 pub use request::{Method, RequestBody, RequestHead, Scheme, Version, parse_request};
 pub use response::{Asked, Framing, ResponseBody, ResponseHead, parse_response};

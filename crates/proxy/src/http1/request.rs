@@ -3,9 +3,9 @@
 use propylon_config::PathRules;
 
 use super::fields::{Lines, Options, parse_field, window};
-use super::grammar::{TARGET, TOKEN, all, class, decimal, list};
+use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
 use super::host::{Authority, HOST_BYTES_MAX, normal_name};
-use super::{Field, Fields, Limits, Name, Parsed, Reject, Span, path};
+use super::{Asked, Field, Fields, Limits, Name, Parsed, Reject, Span, path};
 
 /// The methods of RFC 9110 §9.3 and PATCH; the text of any is `RequestHead::method_text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -205,6 +205,11 @@ impl RequestHead {
             Prefix::Slash => b"/",
             Prefix::Asterisk => b"*",
         }
+    }
+
+    /// What has to be known of it to read its response; `buf` is what it was parsed from.
+    pub fn asked<'a>(&self, buf: &'a [u8]) -> Asked<'a> {
+        Asked { method: self.method, upgrade: self.upgrade.map(|protocols| protocols.bytes(buf)) }
     }
 
     /// The query with its `?`; empty if there is none.
@@ -594,12 +599,13 @@ fn finish_host(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
 /// Protocols that may be switched to through us. A change of the HTTP version or to TLS is between two neighbours;
 /// handed on, it would open a channel whose requests nobody here sees (RFC 9110 §7.8).
 pub(crate) fn may_upgrade_to(value: &[u8]) -> bool {
-    list(value).all(|protocol| {
-        let mut parts = protocol.splitn(2, |&b| b == b'/');
-        let name = parts.next().unwrap_or_default();
-        let banned = ["http", "tls", "h2", "h2c", "h3"];
-        super::grammar::is_token(name)
-            && parts.next().is_none_or(super::grammar::is_token)
-            && !banned.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-    })
+    elements(value).next().is_some()
+        && elements(value).all(|protocol| {
+            let mut parts = protocol.splitn(2, |&b| b == b'/');
+            let name = parts.next().unwrap_or_default();
+            let banned = ["http", "tls", "h2", "h2c", "h3"];
+            super::grammar::is_token(name)
+                && parts.next().is_none_or(super::grammar::is_token)
+                && !banned.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+        })
 }

@@ -1,16 +1,16 @@
 //! A response head: from the server's bytes to how its body is delimited and how it goes on to the client.
 
 use super::fields::{Lines, Options, parse_field, window};
-use super::grammar::decimal;
+use super::grammar::{decimal, elements};
 use super::request::{judge_coding, may_upgrade_to, read_version};
 use super::{Field, Fields, Limits, Method, Name, Parsed, Reject, Span, Version};
 
 /// What must be known of the request to read its response.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked {
+pub struct Asked<'a> {
     pub method: Method,
-    /// The request was sent with Upgrade; only then may the server switch protocols.
-    pub upgrade: bool,
+    /// The Upgrade that the request was sent with: the server may switch to a protocol that is named there, and to no other.
+    pub upgrade: Option<&'a [u8]>,
 }
 
 /// How the bytes after the head are delimited on the server's connection.
@@ -125,7 +125,7 @@ impl ResponseHead {
 }
 
 /// Parses the response at the beginning of `buf`; same manners as `parse_request`. Every reject has status 502.
-pub fn parse_response(buf: &[u8], asked: Asked, limits: &Limits, out: &mut ResponseHead) -> Result<Parsed, Reject> {
+pub fn parse_response(buf: &[u8], asked: Asked<'_>, limits: &Limits, out: &mut ResponseHead) -> Result<Parsed, Reject> {
     if out.parser.phase == Phase::Done {
         out.clear();
     }
@@ -140,7 +140,7 @@ pub fn parse_response(buf: &[u8], asked: Asked, limits: &Limits, out: &mut Respo
     result.map_err(|reject| Reject { status: 502, ..reject })
 }
 
-fn advance(buf: &[u8], asked: Asked, limits: &Limits, head: &mut ResponseHead) -> Result<Parsed, Reject> {
+fn advance(buf: &[u8], asked: Asked<'_>, limits: &Limits, head: &mut ResponseHead) -> Result<Parsed, Reject> {
     if head.parser.phase == Phase::StatusLine {
         check_status_line_so_far(buf)?;
         let Some(line) = head.parser.lines.next(buf)? else {
@@ -242,7 +242,7 @@ fn note_field(buf: &[u8], mut field: Field, head: &mut ResponseHead) -> Result<(
     Ok(())
 }
 
-fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Reject> {
+fn finish(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), Reject> {
     let options = head.parser.options;
     let no_content = head.status < 200 || head.status == 204;
     head.body = if no_content || head.status == 304 || asked.method == Method::Head {
@@ -263,14 +263,20 @@ fn finish(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Rejec
     Ok(())
 }
 
-fn finish_upgrade(buf: &[u8], asked: Asked, head: &mut ResponseHead) -> Result<(), Reject> {
+fn finish_upgrade(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), Reject> {
     let named = head.parser.options.upgrade && head.parser.upgrades == 1;
     let upgrade = head.upgrade.filter(|value| named && may_upgrade_to(value.bytes(buf)));
-    head.upgrade = match head.status {
-        101 if !asked.upgrade => return Err(Reject::bad("switched-without-being-asked")),
-        101 if upgrade.is_none() => return Err(Reject::bad("bad-switch")),
-        101 | 426 => upgrade,
+    head.upgrade = match (head.status, asked.upgrade, upgrade) {
+        (101, None, _) => return Err(Reject::bad("switched-without-being-asked")),
+        (101, _, None) => return Err(Reject::bad("bad-switch")),
+        (101, Some(asked), Some(to)) if !is_among(to.bytes(buf), asked) => return Err(Reject::bad("bad-switch")),
+        (101 | 426, ..) => upgrade,
         _ => None,
     };
     Ok(())
+}
+
+/// Whether a server switches to nothing but what it was asked for (RFC 9110 §7.8).
+fn is_among(switched: &[u8], asked: &[u8]) -> bool {
+    elements(switched).all(|to| elements(asked).any(|known| known.eq_ignore_ascii_case(to)))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use propylon_config::Forwarded;
 
-use super::fields::write_line;
+use super::fields::{write_elements, write_line};
 use super::grammar::is_token;
 use super::{Name, RequestBody, RequestHead, Scheme, Version};
 
@@ -157,7 +157,7 @@ fn write_connection(head: &RequestHead, buf: &[u8], keep_alive: bool, out: &mut 
     };
     write_line(b"Connection", options, out);
     if let Some(protocol) = head.upgrade {
-        write_line(b"Upgrade", protocol.bytes(buf), out);
+        write_elements(b"Upgrade", protocol.bytes(buf), out);
     }
     if head.te_trailers {
         out.extend_from_slice(b"TE: trailers\r\n");

@@ -305,9 +305,15 @@ pub fn server_request(text: &[u8], tunnel: bool, tls: bool) -> Option<Request<()
 }
 
 /// The head of a response of HTTP/2 as a server of HTTP/1.1 would have sent it. `ended`: no body follows.
-pub fn write_response<T>(response: &Response<T>, asked: Asked, ended: bool, out: &mut Vec<u8>) -> Result<(), Reject> {
+pub fn write_response<T>(
+    response: &Response<T>,
+    asked: Asked<'_>,
+    ended: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), Reject> {
     let status = response.status();
-    let switched = asked.upgrade && status == StatusCode::OK;
+    // Any 2xx opens the tunnel (RFC 9110 §9.3.6).
+    let switched = asked.upgrade.is_some() && status.is_success();
     let shown = if switched { StatusCode::SWITCHING_PROTOCOLS } else { status };
     for part in [b"HTTP/1.1 ", shown.as_str().as_bytes(), b" ", reason_phrase(shown.as_u16()).as_bytes(), b"\r\n"] {
         out.extend_from_slice(part);
@@ -320,6 +326,8 @@ pub fn write_response<T>(response: &Response<T>, asked: Asked, ended: bool, out:
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
                 return Err(Reject::bad("connection-specific-field"));
             }
+            // Not heeded in a tunnel (RFC 9110 §9.3.6).
+            b"content-length" if switched => continue,
             b"content-length" => has_length = true,
             _ => {}
         }

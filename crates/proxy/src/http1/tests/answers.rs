@@ -4,7 +4,7 @@ use super::*;
 
 const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-fn handed_on(asked: Asked, text: &str, client: Version, keep_alive: bool) -> String {
+fn handed_on(asked: Asked<'_>, text: &str, client: Version, keep_alive: bool) -> String {
     let head = response_to(asked, text).unwrap();
     let context = AnswerContext { client, framing: head.framing_for(client), keep_alive, date: DATE.as_bytes() };
     let mut out = Vec::new();

@@ -25,7 +25,7 @@ fn get(lines: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")
 }
 
-fn response_to(asked: Asked, text: impl AsRef<[u8]>) -> Result<ResponseHead, Reject> {
+fn response_to(asked: Asked<'_>, text: impl AsRef<[u8]>) -> Result<ResponseHead, Reject> {
     let mut head = ResponseHead::default();
     match parse_response(text.as_ref(), asked, &LIMITS, &mut head)? {
         Parsed::Complete => Ok(head),
@@ -33,6 +33,6 @@ fn response_to(asked: Asked, text: impl AsRef<[u8]>) -> Result<ResponseHead, Rej
     }
 }
 
-const GET: Asked = Asked { method: Method::Get, upgrade: false };
-const HEAD: Asked = Asked { method: Method::Head, upgrade: false };
-const UPGRADE: Asked = Asked { method: Method::Get, upgrade: true };
+const GET: Asked<'_> = Asked { method: Method::Get, upgrade: None };
+const HEAD: Asked<'_> = Asked { method: Method::Head, upgrade: None };
+const UPGRADE: Asked<'_> = Asked { method: Method::Get, upgrade: Some(b"websocket") };

@@ -341,6 +341,7 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
     let asks = "Connection: keep-alive, Upgrade\r\n";
     assert!(upgrade(&get(&format!("{asks}Upgrade: websocket\r\n"))));
     assert!(upgrade(&get(&format!("{asks}Upgrade: foo/2, bar\r\nContent-Length: 0\r\n"))));
+    assert!(upgrade(&get(&format!("{asks}Upgrade: , websocket,\r\n"))), "empty elements of a list are passed over");
     for value in [
         "h2c",
         "H2C",
@@ -355,7 +356,8 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
         "a b",
         "a/",
         "/a",
-        "websocket,",
+        ",",
+        "websocket, a b",
     ] {
         assert!(!upgrade(&get(&format!("{asks}Upgrade: {value}\r\n"))), "{value}");
     }

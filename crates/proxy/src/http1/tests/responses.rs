@@ -73,7 +73,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
 }
 
 /// Request method, status, fields; body, whether the connection is kept, framing for HTTP/1.1 and HTTP/1.0 clients.
-type BodyRow = (Asked, u16, &'static str, ResponseBody, bool, Framing, Framing);
+type BodyRow = (Asked<'static>, u16, &'static str, ResponseBody, bool, Framing, Framing);
 
 const LENGTH: &str = "Content-Length: 5\r\n";
 const ZERO: &str = "Content-Length: 0\r\n";
@@ -127,12 +127,17 @@ fn protocols_are_switched_only_when_asked() {
     refused(switch, "switched-without-being-asked");
     let head = response_to(UPGRADE, switch).unwrap();
     assert_eq!(head.upgrade.unwrap().bytes(switch.as_bytes()), b"websocket");
+    let either = Asked { method: Method::Get, upgrade: Some(b"foo/2,, WebSocket") };
+    assert!(response_to(either, switch).is_ok(), "one of those that were asked for, in any case");
     assert!(!head.is_informational());
     for lines in [
         "",
         "Upgrade: websocket\r\n",
         "Connection: upgrade\r\n",
         "Connection: upgrade\r\nUpgrade: h2c\r\n",
+        "Connection: upgrade\r\nUpgrade: foo\r\n",
+        "Connection: upgrade\r\nUpgrade: websocket, foo\r\n",
+        "Connection: upgrade\r\nUpgrade: ,\r\n",
         "Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n",
     ] {
         let verdict = response_to(UPGRADE, format!("HTTP/1.1 101 X\r\n{lines}\r\n"));

@@ -147,7 +147,7 @@ fn a_request_for_a_server_of_http2_has_what_http2_has() {
 }
 
 /// What a server's head comes to: its text, or the word that it is refused with.
-fn answer(status: u16, fields: Pairs<'_>, asked: Asked, ended: bool) -> Result<String, &'static str> {
+fn answer(status: u16, fields: Pairs<'_>, asked: Asked<'_>, ended: bool) -> Result<String, &'static str> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
     for (name, value) in fields {
@@ -165,9 +165,9 @@ fn answer(status: u16, fields: Pairs<'_>, asked: Asked, ended: bool) -> Result<S
 
 #[test]
 fn a_response_of_http2_reads_as_if_a_server_of_http1_had_sent_it() {
-    let get = Asked { method: Method::Get, upgrade: false };
-    let head = Asked { method: Method::Head, upgrade: false };
-    let upgrade = Asked { method: Method::Get, upgrade: true };
+    let get = Asked { method: Method::Get, upgrade: None };
+    let head = Asked { method: Method::Head, upgrade: None };
+    let upgrade = Asked { method: Method::Get, upgrade: Some(b"websocket") };
     assert_eq!(answer(200, &[], get, false).unwrap(), "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
     assert_eq!(answer(200, &[], get, true).unwrap(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(answer(200, &[], head, true).unwrap(), "HTTP/1.1 200 OK\r\n\r\n");
@@ -187,7 +187,7 @@ fn a_response_keeps_what_goes_on_and_loses_what_is_between_neighbours() {
         b"HTTP/1.1 200 Fine\r\nServer: x\r\nConnection: close, x-hop\r\nX-Hop: 1\r\nTransfer-Encoding: chunked\r\n\
                   Set-Cookie: a\r\nSet-Cookie: b\r\nKeep-Alive: 5\r\n\r\n";
     let mut head = ResponseHead::default();
-    let asked = Asked { method: Method::Get, upgrade: false };
+    let asked = Asked { method: Method::Get, upgrade: None };
     parse_response(bytes, asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head).unwrap();
     let response = response(
         &head,
