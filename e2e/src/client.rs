@@ -135,6 +135,15 @@ impl Client {
         !self.inbox.is_empty() || !matches!(self.fill(), Err(Ending::Open))
     }
 
+    /// The same without any wait.
+    pub fn has_something_now(&mut self) -> bool {
+        let patience = self.socket.read_timeout().ok().flatten().unwrap_or(PATIENCE);
+        self.patience(Duration::from_millis(1));
+        let has = self.has_something();
+        self.patience(patience);
+        has
+    }
+
     /// Says that no more will be sent: close_notify and FIN.
     pub fn finish(&mut self) {
         if self.tls.is_some() {

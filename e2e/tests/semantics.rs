@@ -294,6 +294,8 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
         client.send([b'x'; 10_000]);
         let response = client.read_response();
         assert_eq!((response.status, response.text().as_str()), (413, "too big\n"));
+        // What is still to come is not waited for (RFC 9112 §9.6).
+        assert_eq!(response.field("Connection"), Some("close"));
         // The client goes on for a while, as many do before they look at the answer.
         for _ in 0..10 {
             if client.try_send(&[b'x'; 10_000]).is_err() {
@@ -323,6 +325,33 @@ fn a_server_that_closes_after_an_early_answer_has_still_answered() {
         let response = client.read_response();
         assert_eq!((response.status, response.text().as_str()), (403, "no\n"));
     });
+}
+
+/// A server that has answered takes no more of the request, and what is left of that is no request of its own.
+#[test]
+fn the_rest_of_an_upload_that_is_given_up_is_never_read_as_a_request() {
+    const BODY: &str = "GET /stolen HTTP/1.1\r\nHost: a\r\n\r\n";
+    let origin = Origin::scripted(|peer| {
+        peer.read_head();
+        peer.send("HTTP/1.1 403 Forbidden\r\nContent-Length: 3\r\n\r\nno\n");
+        peer.close();
+    });
+    let length = BODY.len() * 1_000_000;
+    on_both(&origin, |_, client| {
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"));
+        let piece = BODY.repeat(500);
+        while client.try_send(piece.as_bytes()).is_ok() && !client.has_something_now() {}
+        let response = client.read_response();
+        assert_eq!((response.status, response.field("Connection")), (403, Some("close")), "{}", response.head);
+        for _ in 0..20 {
+            let _ = client.try_send(piece.as_bytes());
+        }
+        client.finish_if_possible();
+        let (rest, _) = client.read_to_end();
+        assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
+    });
+    let heads: Vec<Vec<u8>> = origin.received();
+    assert!(heads.iter().all(|bytes| bytes.is_empty() || bytes.starts_with(b"POST / ")));
 }
 
 /// Answers when the story says so.

@@ -60,6 +60,8 @@ pub struct Bridge<'a> {
     sent_any: bool,
     answered: bool,
     server_spent: bool,
+    /// The response's head has not said that the client's connection ends.
+    keeps: bool,
     informational: u32,
     /// The response's body is with the client's side.
     done: bool,
@@ -150,6 +152,7 @@ impl<'a> Bridge<'a> {
             sent_any: false,
             answered: false,
             server_spent: false,
+            keeps: true,
             informational: 0,
             done: false,
             ended: false,
@@ -377,10 +380,9 @@ impl<'a> Bridge<'a> {
         self.done = !is_body;
         let body = self.request.response.body;
         self.long = matches!(body, crate::http1::ResponseBody::Length(length) if length >= LONG_BODY_BYTES);
-        // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
-        let body_in_doubt = self.request.head.expect_continue && !self.sent;
-        let keep_alive = self.request.head.keep_alive && !body_in_doubt && !self.is_leaving();
-        let head = Head { text: self.server.head_text(), is_body, keep_alive, cookie: self.cookie };
+        // As in `transfer.rs`: the rest of a request is not waited for.
+        self.keeps = self.request.head.keep_alive && self.upload.is_read() && !self.is_leaving();
+        let head = Head { text: self.server.head_text(), is_body, keep_alive: self.keeps, cookie: self.cookie };
         self.client.send_head(self.request, &head)?;
         self.server.skip_head(length);
         Ok(())
@@ -533,11 +535,11 @@ impl<'a> Bridge<'a> {
         if self.tunnel {
             return After::Close;
         }
-        if !self.sent || !self.upload.is_read() {
+        if !self.upload.is_read() {
             // What is left of the request cannot be told from the next one unless it is read.
             return After::Linger;
         }
-        let keeps = self.request.head.keep_alive && !self.client.ends_connection() && !self.is_leaving();
+        let keeps = self.keeps && !self.client.ends_connection() && !self.is_leaving();
         if keeps { After::Next } else { After::Close }
     }
 

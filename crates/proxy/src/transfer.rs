@@ -169,6 +169,8 @@ pub struct Transfer<'a> {
     informational: u32,
     download: Download,
     framing: Framing,
+    /// The response's head has not said that the connection ends.
+    keeps: bool,
     upload_wait: Option<Waiting>,
     download_wait: Option<Waiting>,
     upload_patience: Patience,
@@ -255,6 +257,7 @@ impl<'a> Transfer<'a> {
             informational: 0,
             download: Download::Done,
             framing: Framing::None,
+            keeps: true,
             upload_wait: None,
             download_wait: None,
             upload_patience: patience,
@@ -574,10 +577,10 @@ impl<'a> Transfer<'a> {
             self.request.note.bytes_received += *length as u64;
             *self.upload = Upload::Whole(0);
         }
-        // A client that waits for 100 and gets this instead will not send the body, or will: nobody can tell.
-        let body_in_doubt = self.request.head.expect_continue && !self.sent;
+        // What is still to come of the request is not waited for, and where it ends is not known (RFC 9112 §9.6). Nor can be told
+        // whether a client sends its body that waits for 100 and gets this instead.
         let stays = !self.core.is_leaving(self.connection.listener);
-        let keep_alive = self.request.head.keep_alive && !body_in_doubt && stays;
+        self.keeps = self.request.head.keep_alive && self.upload.is_read() && stays;
         let first = match self.download {
             Download::Length(remaining) => {
                 let here = self.answer.len() - self.request.response.length;
@@ -588,7 +591,7 @@ impl<'a> Transfer<'a> {
         if matches!(self.download, Download::Length(remaining) if remaining >= LONG_BODY_BYTES) {
             self.long = true;
         }
-        self.stage_head(self.framing, keep_alive, first);
+        self.stage_head(self.framing, self.keeps, first);
         if let Download::Length(remaining) = &mut self.download {
             *remaining -= first as u64;
             if *remaining == 0 {
@@ -860,13 +863,13 @@ impl<'a> Transfer<'a> {
 
     /// The response is with the client: what becomes of the client's connection.
     fn over(&mut self) -> After {
-        if !self.sent || !self.upload.is_read() {
+        if !self.upload.is_read() {
             // The server answered without waiting for the rest of the request. What is left of it cannot be told from
             // the next request unless it is read, so this connection ends.
             return After::Linger;
         }
         let stays = self.framing != Framing::UntilClose && !self.core.is_leaving(self.connection.listener);
-        match self.request.head.keep_alive && stays {
+        match self.keeps && stays {
             true => After::Next,
             false => After::Close,
         }
