@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
-use propylon_e2e::frames::{CANCEL, DATA, END_STREAM, HEADERS, Http2, RST_STREAM, request};
+use propylon_e2e::frames::{
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, RST_STREAM,
+    block, frame as bytes_of, request,
+};
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
 use propylon_e2e::{Ending, Engine, Origin, Scratch, holds};
@@ -395,6 +398,172 @@ fn a_connection_makes_way_for_another_workers_requests() {
     assert!(more >= 1.0, "a worker was served without a connection");
     assert!(engine.metric("propylon_server_connections", &[]) <= 1.0);
     assert_eq!(engine.metric("propylon_queue_depth", &[]), 0.0);
+}
+
+/// Answers GETs with these frames, and POSTs when they are whole, in order.
+fn answering(frames: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Origin {
+    Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            match frame.kind {
+                HEADERS if !frame.is_post() => server.send_bytes(&frames(frame.stream)),
+                DATA if frame.ends() => server.answer(frame.stream, b"hello\n"),
+                _ => {}
+            }
+        }
+    })
+}
+
+fn head(stream: u32, flags: u8, fields: &[(&str, &str)]) -> Vec<u8> {
+    bytes_of(HEADERS, END_HEADERS | flags, stream, &block(fields))
+}
+
+/// RFC 9113 §8.1.1: a malformed response is a stream's error, whatever the library takes it for.
+#[test]
+fn a_malformed_response_costs_its_stream_alone() {
+    type Case = (&'static str, fn(u32) -> Vec<u8>, u16);
+    let cases: [Case; 10] = [
+        ("DATA before HEADERS", |stream| bytes_of(DATA, END_STREAM, stream, b"x"), 502),
+        ("DATA before HEADERS, and more", |stream| bytes_of(DATA, 0, stream, &[b'x'; 500]).repeat(20), 502),
+        (
+            "DATA behind an interim response",
+            |stream| [head(stream, 0, &[(":status", "103")]), bytes_of(DATA, 0, stream, b"x")].concat(),
+            502,
+        ),
+        ("an interim response that ends", |stream| head(stream, END_STREAM, &[(":status", "103")]), 502),
+        (":path", |stream| head(stream, END_STREAM, &[(":status", "200"), (":path", "/")]), 502),
+        (":method", |stream| head(stream, END_STREAM, &[(":method", "GET"), (":status", "200")]), 502),
+        (":protocol", |stream| head(stream, END_STREAM, &[(":status", "200"), (":protocol", "websocket")]), 502),
+        ("no :status", |stream| head(stream, END_STREAM, &[("x", "y")]), 502),
+        (
+            "trailers with :status",
+            |stream| {
+                let data = bytes_of(DATA, 0, stream, b"x");
+                [head(stream, 0, &[(":status", "200")]), data, head(stream, END_STREAM, &[(":status", "200")])].concat()
+            },
+            200,
+        ),
+        (
+            "another head",
+            |stream| [head(stream, 0, &[(":status", "200")]), head(stream, 0, &[(":status", "200")])].concat(),
+            200,
+        ),
+    ];
+    for (what, frames, status) in cases {
+        let origin = answering(frames);
+        let engine = Engine::start(&front(origin.address(), ""));
+        let mut others = Http2::start(&engine);
+        let posts: Vec<u32> = (0..8).map(|index| index * 2 + 1).collect();
+        posts.iter().for_each(|post| others.headers(*post, 0, &request("POST", "/")));
+        engine.metric_reaches("propylon_server_requests_in_flight", &[], 8.0);
+        let mut client = Http2::start(&engine);
+        client.get(1, "/");
+        let mut told = None;
+        loop {
+            let frame = client.next_of(1);
+            let seen = frame.status().or(frame.spelled_status());
+            match frame.kind {
+                HEADERS if seen != Some(103) && told.is_none() => told = seen,
+                // What was said of a response that is broken off may be taken back.
+                RST_STREAM if status == 200 => {
+                    assert_eq!(frame.code(), INTERNAL_ERROR, "{what}");
+                    break;
+                }
+                RST_STREAM => panic!("{what}: {frame:?}"),
+                _ => {}
+            }
+            if frame.ends() {
+                assert_eq!((told, status), (Some(502), 502), "{what}");
+                break;
+            }
+        }
+        for post in posts {
+            others.send(DATA, END_STREAM, post, b"x");
+            assert_eq!(others.response(post).1, b"hello\n", "{what}");
+        }
+        assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0, "{what}");
+        let told = engine.metric("propylon_server_faults_total", &[("reason", "bad-response")]);
+        assert_eq!(told, 1.0, "{what}");
+    }
+}
+
+/// Frames behind a stream's end are its error as long as the stream is there (RFC 9113 §5.1), and what came before is well.
+#[test]
+fn what_comes_behind_a_streams_end_costs_nobody_anything() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.is_post() {
+                // Early, so that the stream is still there.
+                server.answer(frame.stream, b"early\n");
+                server.send(DATA, 0, frame.stream, b"more");
+                server.send(DATA, END_STREAM, frame.stream, b"more");
+            } else if frame.kind == HEADERS {
+                server.answer(frame.stream, b"hello\n");
+            }
+        }
+    });
+    let engine = Engine::start(&front(origin.address(), ""));
+    let mut client = Http2::start(&engine);
+    for stream in (1..40).step_by(4) {
+        client.headers(stream, 0, &request("POST", "/"));
+        assert_eq!(client.response(stream).1, b"early\n");
+        client.get(stream + 2, "/");
+        assert_eq!(client.response(stream + 2).1, b"hello\n");
+    }
+    assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+}
+
+#[test]
+fn a_body_where_none_may_be_goes_to_nobody_and_is_told() {
+    const NEXT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nstolen";
+    for status in ["204", "304"] {
+        let origin = answering(move |stream| {
+            [head(stream, 0, &[(":status", status)]), bytes_of(DATA, 0, stream, NEXT)].concat()
+        });
+        let engine = Engine::start(&front(origin.address(), ""));
+        let mut client = engine.client("plain");
+        for _ in 0..3 {
+            assert_eq!(client.get("/").status.to_string(), status);
+        }
+        let post = client.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+        assert_eq!(post.text(), "hello\n");
+        engine.metric_reaches("propylon_server_faults_total", &[("reason", "excess-data")], 3.0);
+        let mut client = Http2::start(&engine);
+        client.get(1, "/");
+        let head = client.next_of(1);
+        assert!(head.kind == HEADERS && head.ends(), "{head:?}");
+        engine.metric_reaches("propylon_server_faults_total", &[("reason", "excess-data")], 4.0);
+        assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+        engine.logged("a fault", |line| line["fault"] == "excess-data");
+    }
+}
+
+/// A header block in frames without a byte, and no end of them (CVE-2024-27316 from the other side).
+#[test]
+fn a_header_block_without_end_is_cut_off() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        let Some(frame) = server.next_frame() else { return };
+        server.send(HEADERS, 0, frame.stream, &[]);
+        // A connection that has ended takes none of them.
+        for _ in 0..1_000 {
+            server.send_bytes(&bytes_of(CONTINUATION, 0, frame.stream, &[]).repeat(10));
+        }
+    });
+    let engine = Engine::start(&with(&[origin.address()], "", "protocol = \"h2\"\nretries = 0"));
+    assert_eq!(engine.client("plain").get("/").status, 502);
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
+
+/// RFC 9113 §6.5.2: a server has no say in whether it may push.
+#[test]
+fn a_server_that_wants_to_push_is_none_of_http2() {
+    const ENABLE_PUSH: u16 = 2;
+    let origin = Origin::scripted(|peer| drop(Http2Server::start(peer, &[(ENABLE_PUSH, 1)])));
+    let engine = Engine::start(&front(origin.address(), ""));
+    let response = engine.client("plain").get("/");
+    assert!(response.status == 502 && response.text().contains("no-http2"), "{}", response.text());
 }
 
 struct Nghttpd(Child);

@@ -598,6 +598,7 @@ impl Drop for Http2 {
         if !self.ended {
             self.send.send_reset(Reason::CANCEL);
         }
+        self.seat.link.forget(&self.send);
     }
 }
 

@@ -16,8 +16,9 @@ const TABLE_BYTES_MAX: usize = 4096;
 const ENTRY_BYTES: usize = 32;
 /// Bytes of an integer, as many as the library reads.
 const INTEGER_BYTES_MAX: u32 = 5;
-/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: the library resets its stream for it.
-const MALFORMED: &[u8] = b"\x00\x0aconnection\x01x";
+/// A field that no message of HTTP/2 may have (RFC 9113 §8.2.2), as a literal: the library resets its stream for it. It leaves the
+/// table as it is.
+pub const MALFORMED: &[u8] = b"\x00\x0aconnection\x01x";
 
 /// Names of the static table (RFC 7541 Appendix A).
 const STATIC: [&str; 61] = [
@@ -94,6 +95,18 @@ pub struct Seen {
     /// A field that the library could not read, or would read as another.
     pub flawed: bool,
     pub pseudo: bool,
+    /// A pseudo-header field other than `:status`.
+    pub of_request: bool,
+    /// There is a `:status`: that of an interim response.
+    pub interim: bool,
+}
+
+impl Seen {
+    fn note(&mut self, kind: Kind, interim: bool) {
+        self.pseudo |= kind != Kind::Field;
+        self.of_request |= !matches!(kind, Kind::Field | Kind::Status);
+        self.interim |= interim;
+    }
 }
 
 /// What a field's value has to be.
@@ -115,6 +128,8 @@ struct Entry {
     value_bytes: u32,
     kind: Kind,
     flawed: bool,
+    /// The status of an interim response.
+    interim: bool,
 }
 
 impl Entry {
@@ -165,9 +180,9 @@ impl Follower {
             }
             begun = true;
             if first & 0x80 != 0 {
-                let (kind, flawed) = self.named(rest.integer(7)?).map(|entry| (entry.kind, entry.flawed))?;
-                seen.pseudo |= kind != Kind::Field;
-                seen.flawed |= flawed;
+                let entry = self.named(rest.integer(7)?)?;
+                seen.note(entry.kind, entry.interim);
+                seen.flawed |= entry.flawed;
                 continue;
             }
             let kept = first & 0x40 != 0;
@@ -179,11 +194,12 @@ impl Follower {
             let value_at = rest.at;
             let value = rest.string(scratch)?;
             let (value_bytes, fine) = (value.len() as u32, is_value(kind, value));
-            seen.pseudo |= kind != Kind::Field;
+            let interim = kind == Kind::Status && value.first() == Some(&b'1');
+            seen.note(kind, interim);
             seen.flawed |= !fine;
             if kept {
                 let place = (from, value_at, rest.at);
-                self.insert(Entry { name_bytes, value_bytes, kind, flawed: !fine }, place)?;
+                self.insert(Entry { name_bytes, value_bytes, kind, flawed: !fine, interim }, place)?;
             }
         }
         Ok(seen)
@@ -220,7 +236,7 @@ impl Follower {
                 8..=14 => Kind::Status,
                 _ => Kind::Field,
             };
-            return Ok(Entry { name_bytes: name.len() as u32, value_bytes: 0, kind, flawed: false });
+            return Ok(Entry { name_bytes: name.len() as u32, value_bytes: 0, kind, flawed: false, interim: false });
         }
         self.entries.get(index - STATIC.len()).copied().ok_or(Corrupt)
     }

@@ -6,11 +6,14 @@
 //! RST_STREAM by us, and the library that the peer has said so. Frames without data are dropped, since the library ends a
 //! connection after a hundred of them, however long it lives.
 
+use std::rc::Rc;
+
 use h2::Reason;
 use propylon_config::Http2Flood;
 
 use super::flood::{Counts, FRAME_HEADER_BYTES, FrameHeader, PREFACE_BYTES};
-use super::hpack::Follower;
+use super::hpack::{Follower, MALFORMED, Seen};
+use super::responses::{Responses, Stage};
 
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
@@ -83,6 +86,8 @@ struct Block {
     flags: u8,
     flawed: bool,
     bytes: Vec<u8>,
+    /// That it has come in so far.
+    frames: u32,
 }
 
 /// What a client is held to beyond what a server is.
@@ -130,6 +135,8 @@ pub struct Intake {
     wanted: usize,
     block: Option<Box<Block>>,
     block_bytes_max: usize,
+    /// Of a server's streams.
+    responses: Rc<Responses>,
     /// Streams reset for what the peer did.
     errors: u32,
     ready: Vec<u8>,
@@ -144,10 +151,11 @@ impl Intake {
     pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
         let unserved_max = streams_max as usize * UPLOADS_PER_STREAM;
         let client = Client { counts: Counts::default(), last: 0, uploads: Vec::new(), unserved_max };
-        Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max) }
+        Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max, Rc::default()) }
     }
 
-    pub fn of_server(list_bytes_max: usize) -> Intake {
+    /// Of a server, each of whose header lists may be so long.
+    pub fn of_server(list_bytes_max: usize, responses: Rc<Responses>) -> Intake {
         Intake {
             client: None,
             follower: Follower::default(),
@@ -157,6 +165,7 @@ impl Intake {
             wanted: 0,
             block: None,
             block_bytes_max: list_bytes_max.saturating_mul(BLOCK_PER_LIST).max(FRAME_BYTES_MAX),
+            responses,
             errors: 0,
             ready: Vec::new(),
             ready_at: 0,
@@ -259,12 +268,19 @@ impl Intake {
         }
         let verdict = match header.kind {
             HEADERS if header.length <= FRAME_BYTES_MAX => self.judge_headers(&header, frame)?,
-            CONTINUATION if header.length <= FRAME_BYTES_MAX => self.judge_continuation(&header, payload)?,
+            CONTINUATION if header.length <= FRAME_BYTES_MAX => {
+                self.judge_continuation(&header, payload, moment.limits)?
+            }
             DATA => self.judge_data(&header, payload, moment.limits)?,
             WINDOW_UPDATE => self.judge_window_update(&header, payload, moment.limits)?,
             RST_STREAM => {
                 self.end_upload(header.stream);
+                self.responses.reach(header.stream, Stage::Over);
                 Verdict::Pass
+            }
+            // A server has nothing to say about that (RFC 9113 §6.5.2).
+            SETTINGS if self.client.is_none() && enables_push(payload) => {
+                return Err(Fault::Error(Reason::PROTOCOL_ERROR));
             }
             _ => Verdict::Pass,
         };
@@ -284,7 +300,7 @@ impl Intake {
             return Ok(Verdict::Pass);
         }
         if !header.has(END_HEADERS) {
-            self.block = Some(Box::new(Block { stream, flags, flawed, bytes: fragment.to_vec() }));
+            self.block = Some(Box::new(Block { stream, flags, flawed, bytes: fragment.to_vec(), frames: 1 }));
             return Ok(Verdict::Keep);
         }
         if self.follow(stream, flags, flawed, fragment)? {
@@ -295,17 +311,24 @@ impl Intake {
         Ok(Verdict::Pass)
     }
 
-    fn judge_continuation(&mut self, header: &FrameHeader, payload: &[u8]) -> Result<Verdict, Fault> {
+    fn judge_continuation(
+        &mut self,
+        header: &FrameHeader,
+        payload: &[u8],
+        limits: &Http2Flood,
+    ) -> Result<Verdict, Fault> {
         let Some(mut block) = self.block.take() else { return Err(Fault::Error(Reason::PROTOCOL_ERROR)) };
-        if block.bytes.len() + payload.len() > self.block_bytes_max {
+        // Frames without a byte would go on for ever. Clients' are counted by the second as well.
+        if block.bytes.len() + payload.len() > self.block_bytes_max || block.frames > limits.continuations {
             return Err(Fault::Flood("continuation"));
         }
+        block.frames += 1;
         block.bytes.extend_from_slice(payload);
         if !header.has(END_HEADERS) {
             self.block = Some(block);
             return Ok(Verdict::Keep);
         }
-        let Block { stream, flags, flawed, bytes } = *block;
+        let Block { stream, flags, flawed, bytes, .. } = *block;
         match self.follow(stream, flags, flawed, &bytes)? {
             true => write_block(stream, flags, &self.follower.substitute(&bytes), &mut self.ready),
             false => write_block(stream, flags, &bytes, &mut self.ready),
@@ -333,12 +356,40 @@ impl Intake {
                     self.end_upload(stream);
                 }
             }
+        } else {
+            flawed |= self.follow_response(stream, ends, &seen);
         }
         Ok(flawed)
     }
 
+    /// Takes in a server's block. True where it is malformed: a response has no pseudo-header field but `:status`, its trailers have
+    /// none (RFC 9113 §8.1, §8.3), an interim response does not end the stream, and nothing comes behind its end (§5.1).
+    fn follow_response(&mut self, stream: u32, ends: bool, seen: &Seen) -> bool {
+        let (stage, flawed) = match self.responses.stage(stream) {
+            None => return seen.of_request,
+            Some(Stage::Awaited) if seen.interim => (Stage::Awaited, seen.of_request || ends),
+            Some(Stage::Awaited) => (Stage::Begun, seen.of_request),
+            Some(Stage::Begun) => (Stage::Begun, seen.pseudo),
+            Some(Stage::Over) => (Stage::Over, true),
+        };
+        self.responses.reach(stream, if ends { Stage::Over } else { stage });
+        flawed
+    }
+
     fn judge_data(&mut self, header: &FrameHeader, payload: &[u8], limits: &Http2Flood) -> Result<Verdict, Fault> {
         let stream = header.stream;
+        if self.client.is_none() && header.length <= FRAME_BYTES_MAX {
+            match self.responses.stage(stream) {
+                Some(Stage::Awaited) => return Ok(self.keep_headless(header)),
+                Some(Stage::Over) => {
+                    self.give_window_back(0, header.length as u32);
+                    self.reset(stream, Reason::STREAM_CLOSED, limits)?;
+                    return Ok(Verdict::Keep);
+                }
+                Some(Stage::Begun) if header.has(END_STREAM) => self.responses.reach(stream, Stage::Over),
+                _ => {}
+            }
+        }
         let (known, standing) = match &self.client {
             None => (true, Some(Standing::Served)),
             Some(client) => (stream <= client.last, client.standing(stream)),
@@ -373,6 +424,15 @@ impl Intake {
             return Ok(Verdict::Keep);
         }
         Ok(Verdict::Pass)
+    }
+
+    /// DATA before its HEADERS makes a response malformed (RFC 9113 §8.1), which is what the library is told of it: it would take
+    /// that for an error of the connection. It resets the stream, and passes over what comes then.
+    fn keep_headless(&mut self, header: &FrameHeader) -> Verdict {
+        self.give_window_back(0, header.length as u32);
+        self.responses.forget(header.stream);
+        write_block(header.stream, 0, MALFORMED, &mut self.ready);
+        Verdict::Keep
     }
 
     /// An increment of nothing is the stream's error, unless it is the connection's (RFC 9113 §6.9).
@@ -514,6 +574,11 @@ fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
         SETTINGS if too_wide => Some(Reason::FLOW_CONTROL_ERROR),
         _ => None,
     }
+}
+
+/// Whether SETTINGS say SETTINGS_ENABLE_PUSH = 1.
+fn enables_push(payload: &[u8]) -> bool {
+    payload.chunks_exact(6).any(|setting| setting == [0, 2, 0, 0, 0, 1])
 }
 
 /// Whether there is no data in it: no payload, or padding alone.

@@ -8,6 +8,7 @@
 //! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, and seats on them |
+//! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `familiar.rs` | fields of responses that come again and again |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
 //! | `hpack.rs`, `huffman.rs` | header blocks followed beside `h2`, for the fields that it chokes on |
@@ -27,6 +28,7 @@ mod flood;
 mod hpack;
 mod huffman;
 pub mod intake;
+mod responses;
 mod server;
 mod stream;
 pub mod translate;

@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::sleep;
 
 use super::intake::{Intake, Moment};
+use super::responses::Responses;
 use super::stream::Piece;
 use super::wire::{give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
@@ -88,6 +89,7 @@ pub struct ServerLink {
     way: Cell<Way>,
     /// Milliseconds on the core's clock: when it was made.
     since: u64,
+    responses: Rc<Responses>,
     /// Whom to wake when it is to end.
     driver: RefCell<Option<Waker>>,
     /// Milliseconds on the core's clock: when the last seat was left.
@@ -134,7 +136,14 @@ impl ServerLink {
         let mut send = self.send.borrow_mut();
         // Of its own, so that one that waits to be opened does not stand in the way of the others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
-        send.send_request(request, end)
+        let (response, sending) = send.send_request(request, end)?;
+        self.responses.begin(sending.stream_id().as_u32());
+        Ok((response, sending))
+    }
+
+    /// Nobody reads this stream's response any more.
+    pub fn forget(&self, sending: &SendStream<Piece>) {
+        self.responses.forget(sending.stream_id().as_u32());
     }
 
     /// Gets no further streams; those begun go on.
@@ -388,6 +397,7 @@ async fn live(
         notice: Arc::clone(&snapshot.shared.servers[backend.0][server].notice),
         way: Cell::new(way),
         since: core.timers.now(),
+        responses: Rc::clone(&wire.responses),
         driver: RefCell::default(),
         left: Cell::new(core.timers.now()),
     });
@@ -582,6 +592,7 @@ struct Wired {
     /// The library waits for the socket.
     blocked: Cell<bool>,
     intake: RefCell<Intake>,
+    responses: Rc<Responses>,
     /// Bytes read in this turn of the connection's.
     turn: Cell<usize>,
     /// Of these only that of errors is asked of a server.
@@ -590,6 +601,7 @@ struct Wired {
 
 impl Wired {
     fn new(core: &Rc<Core>, stream: ServerStream) -> Wired {
+        let responses = Rc::<Responses>::default();
         Wired {
             core: Rc::clone(core),
             stream: RefCell::new(stream),
@@ -598,7 +610,8 @@ impl Wired {
             heard: Cell::new(0),
             heard_at: Cell::new(core.timers.now()),
             blocked: Cell::new(false),
-            intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize)),
+            intake: RefCell::new(Intake::of_server(HEADER_LIST_BYTES_MAX as usize, Rc::clone(&responses))),
+            responses,
             turn: Cell::new(0),
             limits: Http2Flood::default(),
         }

@@ -413,3 +413,126 @@ fn no_header_block_that_can_be_followed_ends_the_connection() {
         fuzz::check(&blocks);
     }
 }
+
+/// A server's direction, with a stream that waits for its response.
+fn asked() -> (Intake, Rc<Responses>, Http2Flood) {
+    let responses = Rc::<Responses>::default();
+    let intake = Intake::of_server(16 * 1024, Rc::clone(&responses));
+    responses.begin(1);
+    (intake, responses, Http2Flood::default())
+}
+
+/// A final head, by the static table.
+fn ok(stream: u32, flags: u8) -> Vec<u8> {
+    frame(HEADERS, flags, stream, &[0x88])
+}
+
+#[test]
+fn a_response_of_a_server_passes_as_it_was() {
+    // It goes into the table, and is named again from there.
+    let interim = frame(HEADERS, END_HEADERS, 1, b"\x48\x03103");
+    let again = frame(HEADERS, END_HEADERS, 1, &[0xbe]);
+    let data = frame(DATA, 0, 1, b"data");
+    let trailers = frame(HEADERS, WHOLE, 1, &literal(0, b"x-sum", b"1"));
+    let bytes = [interim, again, ok(1, END_HEADERS), data, trailers].concat();
+    for step in [1, 7, 1000] {
+        let (mut intake, responses, limits) = asked();
+        assert_eq!(given(&mut intake, &limits, &bytes, step).unwrap(), bytes, "in pieces of {step}");
+        assert_eq!(responses.stage(1), Some(Stage::Over));
+        assert!(intake.say().is_empty());
+    }
+}
+
+#[test]
+fn data_before_a_final_head_is_a_malformed_response() {
+    let interim = frame(HEADERS, END_HEADERS, 1, b"\x48\x03103");
+    for before in [Vec::new(), interim.clone(), [interim, frame(HEADERS, END_HEADERS, 1, &[0xbe])].concat()] {
+        for step in [1, 1000] {
+            let (mut intake, responses, limits) = asked();
+            let bytes = [before.clone(), frame(DATA, 0, 1, b"data")].concat();
+            let got = given(&mut intake, &limits, &bytes, step).unwrap();
+            assert_eq!(got, [before.clone(), frame(HEADERS, END_HEADERS, 1, MALFORMED)].concat());
+            assert_eq!(intake.say(), frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]));
+            // The library has reset it, and passes over the rest by itself.
+            assert_eq!(responses.stage(1), None);
+            let rest = frame(DATA, END_STREAM, 1, b"more");
+            assert_eq!(given(&mut intake, &limits, &rest, step).unwrap(), rest);
+        }
+    }
+}
+
+#[test]
+fn what_a_server_sends_behind_the_end_is_the_streams_error() {
+    let reset = frame(RST_STREAM, 0, 1, &[0, 0, 0, 5]);
+    for end in [
+        ok(1, WHOLE),
+        [ok(1, END_HEADERS), frame(DATA, END_STREAM, 1, b"x")].concat(),
+        frame(RST_STREAM, 0, 1, &[0; 4]),
+    ] {
+        let (mut intake, responses, limits) = asked();
+        given(&mut intake, &limits, &end, 1000).unwrap();
+        assert_eq!(given(&mut intake, &limits, &frame(DATA, 0, 1, b"more"), 1000).unwrap(), reset);
+        let said = [frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]), reset.clone()].concat();
+        assert_eq!(intake.say(), said);
+        let head = given(&mut intake, &limits, &ok(1, WHOLE), 1000).unwrap();
+        assert!(head.ends_with(MALFORMED), "{head:x?}");
+        // Of a stream that nobody reads any more the library knows what to say.
+        responses.forget(1);
+        let more = frame(DATA, 0, 1, b"more");
+        assert_eq!(given(&mut intake, &limits, &more, 1000).unwrap(), more);
+    }
+}
+
+#[test]
+fn a_server_says_status_and_nothing_else_of_that_kind_and_once() {
+    let flawed = |before: &[u8], flags: u8, block: &[u8]| {
+        let (mut intake, _, limits) = asked();
+        given(&mut intake, &limits, before, 1000).unwrap();
+        given(&mut intake, &limits, &frame(HEADERS, flags, 1, block), 1000).unwrap().ends_with(MALFORMED)
+    };
+    for (name, value) in
+        [(&b":path"[..], &b"/"[..]), (b":method", b"GET"), (b":scheme", b"https"), (b":protocol", b"x")]
+    {
+        assert!(flawed(&[], WHOLE, &[&[0x88][..], &literal(0, name, value)].concat()));
+        assert!(flawed(&ok(1, END_HEADERS), WHOLE, &literal(0, name, value)));
+    }
+    assert!(!flawed(&[], WHOLE, &[0x88]) && !flawed(&[], END_HEADERS, b"\x48\x03103"));
+    assert!(flawed(&[], WHOLE, b"\x48\x03103"), "an interim response does not end the stream");
+    assert!(flawed(&ok(1, END_HEADERS), WHOLE, &[0x88]), "trailers have no status");
+}
+
+#[test]
+fn a_servers_block_has_so_many_frames_and_no_more() {
+    let (mut intake, _, limits) = asked();
+    given(&mut intake, &limits, &frame(HEADERS, 0, 1, &[]), 1000).unwrap();
+    let empty = frame(CONTINUATION, 0, 1, &[]);
+    let count = (0..1_000).take_while(|_| given(&mut intake, &limits, &empty, 1000).is_ok()).count();
+    assert_eq!(count as u32, limits.continuations);
+}
+
+#[test]
+fn a_server_does_not_allow_itself_to_push() {
+    let settings = |value: u8| frame(SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 9, 0, 2, 0, 0, 0, value]);
+    let (mut intake, _, limits) = asked();
+    assert_eq!(given(&mut intake, &limits, &settings(0), 5).unwrap(), settings(0));
+    let wrong = given(&mut intake, &limits, &settings(1), 5);
+    assert_eq!(wrong, Err(Fault::Error(Reason::PROTOCOL_ERROR)));
+    let (mut client, limits) = begun();
+    assert!(given(&mut client, &limits, &settings(1), 5).is_ok(), "a client may");
+}
+
+#[test]
+fn streams_are_known_for_as_long_as_somebody_reads_them() {
+    let responses = Responses::default();
+    (1..100).step_by(2).for_each(|stream| responses.begin(stream));
+    responses.forget(7);
+    responses.forget(7);
+    responses.reach(9, Stage::Begun);
+    responses.reach(7, Stage::Begun);
+    assert_eq!(
+        [5, 7, 9, 101].map(|stream| responses.stage(stream)),
+        [Some(Stage::Awaited), None, Some(Stage::Begun), None]
+    );
+    (1..100).step_by(2).for_each(|stream| responses.forget(stream));
+    assert!(responses.is_empty());
+}

@@ -1,0 +1,53 @@
+//! Where the responses of a server's streams stand: what begins a stream says so, and the intake goes by it, since the library
+//! ends a connection for frames that RFC 9113 lets cost their stream alone.
+
+use std::cell::RefCell;
+
+/// How much of its response a stream has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// No final head.
+    Awaited,
+    /// The final head: what follows is its body, and its trailers.
+    Begun,
+    /// All of it, or the server has reset the stream.
+    Over,
+}
+
+/// The streams of one connection that somebody has a handle of, the oldest first, and so by number: as many as it has seats.
+#[derive(Debug, Default)]
+pub struct Responses(RefCell<Vec<(u32, Stage)>>);
+
+impl Responses {
+    pub fn begin(&self, stream: u32) {
+        let mut known = self.0.borrow_mut();
+        debug_assert!(known.last().is_none_or(|(last, _)| *last < stream), "streams begin in order");
+        known.push((stream, Stage::Awaited));
+    }
+
+    /// Nobody has a handle of it any more: what comes for it is the library's to judge.
+    pub fn forget(&self, stream: u32) {
+        let mut known = self.0.borrow_mut();
+        if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
+            known.remove(place);
+        }
+    }
+
+    /// None for a stream that nobody has a handle of.
+    pub fn stage(&self, stream: u32) -> Option<Stage> {
+        let known = self.0.borrow();
+        known.binary_search_by_key(&stream, |(number, _)| *number).ok().map(|place| known[place].1)
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    pub fn reach(&self, stream: u32, stage: Stage) {
+        let mut known = self.0.borrow_mut();
+        if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
+            known[place].1 = stage;
+        }
+    }
+}
