@@ -18,7 +18,7 @@ use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::exchange::{Request, answer_busy, answer_error};
-use crate::http1::{self, ClientAddress, Decoder, Event, ForwardContext, Scheme};
+use crate::http1::{self, ClientAddress, Decoder, Event, ForwardContext, Name, RequestBody, Scheme};
 use crate::pool::Permit;
 use crate::seat::{self, Experience, Refusal, Seat};
 use crate::snapshot::CoreSnapshot;
@@ -77,6 +77,10 @@ pub async fn forward(
     if !listener.request_headers.is_empty() {
         let ours = listener.request_headers.iter().map(|header| header.name.as_str());
         request.head.fields.withhold(&request.text, ours);
+    }
+    if !listener.request_headers.is_empty() || request.head.body != RequestBody::Chunked {
+        // What it announces does not come: such bodies go on without trailers.
+        request.head.fields.withhold_kinds(|kind| kind == Name::Trailer);
     }
     let mut upload = match client {
         ClientSide::Http1(connection) => Upload::of(&request.head, &connection.inbox, listener),
