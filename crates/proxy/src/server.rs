@@ -31,6 +31,8 @@ pub struct ServerStream {
     socket: Socket,
     /// Absent: what is on the wire is what was written.
     tls: Option<Box<Tls>>,
+    /// A write has met the server's reset, which the kernel tells once: what a read takes for an end then is none.
+    reset: bool,
 }
 
 /// A session, and what is on its way between it and the wire. Idle, it owns no buffer.
@@ -50,7 +52,7 @@ struct Tls {
 
 impl ServerStream {
     pub fn plain(socket: Socket) -> ServerStream {
-        ServerStream { socket, tls: None }
+        ServerStream { socket, tls: None, reset: false }
     }
 
     /// Reads into `answer`, which gets memory when there is something to read and gives it up while it waits.
@@ -62,7 +64,7 @@ impl ServerStream {
         stock: &Stock,
         answer: &mut Buffer,
     ) -> Poll<io::Result<usize>> {
-        let ServerStream { socket, tls } = self;
+        let ServerStream { socket, tls, reset } = self;
         if let Some(tls) = tls {
             return tls.poll_fill(socket, context, stock, answer);
         }
@@ -74,6 +76,7 @@ impl ServerStream {
         // No more than is sealed at one go: the rest would go out in a small record and a write of its own.
         let room = spare.len().min(SEAL_BYTES_MAX);
         match socket.poll_read(context, &mut spare[..room]) {
+            Poll::Ready(Ok(0)) if *reset => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
             Poll::Ready(Ok(count)) => {
                 answer.filled(count);
                 Poll::Ready(Ok(count))
@@ -105,7 +108,12 @@ impl ServerStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.tls {
-            None => self.socket.poll_write_vectored(context, slices),
+            None => {
+                let written = ready!(self.socket.poll_write_vectored(context, slices));
+                // Behind the server's end it would be a broken pipe (tcp(7)).
+                self.reset |= matches!(&written, Err(error) if error.kind() == io::ErrorKind::ConnectionReset);
+                Poll::Ready(written)
+            }
             Some(tls) => tls.poll_write(&mut self.socket, context, stock, slices),
         }
     }
@@ -170,7 +178,7 @@ impl ServerStream {
 
     /// Moves the connection out; what stays behind answers with errors.
     pub fn take(&mut self) -> ServerStream {
-        ServerStream { socket: self.socket.take(), tls: self.tls.take() }
+        ServerStream { socket: self.socket.take(), tls: self.tls.take(), reset: self.reset }
     }
 
     /// The socket, if what is on the wire is what was written: for those who let the kernel move the bytes.
@@ -496,6 +504,6 @@ impl Greeting {
             }
         }
         stock.give_back(&mut self.inbox);
-        Ok(ServerStream { socket, tls: Some(Box::new(tls)) })
+        Ok(ServerStream { socket, tls: Some(Box::new(tls)), reset: false })
     }
 }
