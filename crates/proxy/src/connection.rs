@@ -592,7 +592,9 @@ impl Connection {
                 Errand::Read { .. } if spare < 1024 => SMALL_BYTES,
                 Errand::Read { .. } => 1024,
                 // A client that goes away is noticed as long as there is room; what it sends finds no more than that.
-                Errand::Turn(_) | Errand::Work(_) if spare == 0 => return Poll::Pending,
+                Errand::Turn(_) | Errand::Work(_) if spare == 0 => {
+                    return self.stream.socket.poll_reset(context).map(|()| Err(Unfinished::Closed));
+                }
                 Errand::Turn(_) | Errand::Work(_) => 1,
             };
             let into = self.inbox.sealed_spare(room);

@@ -255,7 +255,8 @@ impl Relay {
         }
         match self.up.is_over() && self.down.is_over() {
             true => Poll::Ready(Ok(())),
-            false => Poll::Pending,
+            // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
+            false => connection.stream.socket.poll_reset(context).map(|()| Err("client-reset")),
         }
     }
 

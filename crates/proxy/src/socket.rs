@@ -10,10 +10,11 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use propylon_sys::Pipe;
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 
 use crate::budget;
 
@@ -22,8 +23,30 @@ pub struct Socket(State);
 enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
+    /// Nobody wants to read what has come, but its failure is waited for.
+    Watched(Box<Watch>),
     /// Only while moving from one to the other, and after a failed registration.
     Gone,
+}
+
+/// A wait for a failure alone: a socket with something to be read is always readable to the event loop.
+struct Watch {
+    failed: Pin<Box<dyn Future<Output = io::Result<Ready>> + Send>>,
+    stream: Arc<tokio::net::TcpStream>,
+}
+
+impl Watch {
+    fn new(stream: tokio::net::TcpStream) -> Watch {
+        let stream = Arc::new(stream);
+        let watched = Arc::clone(&stream);
+        Watch { failed: Box::pin(async move { watched.ready(Interest::ERROR).await }), stream }
+    }
+
+    /// The stream, which nobody else has.
+    fn end(self) -> Option<tokio::net::TcpStream> {
+        drop(self.failed);
+        Arc::into_inner(self.stream)
+    }
 }
 
 impl Socket {
@@ -151,7 +174,7 @@ impl Socket {
             State::Registered(_) if budget::is_spent() => self.is_still_quiet(),
             State::Registered(stream) => stream.poll_read_ready(&mut Context::from_waker(Waker::noop())).is_pending(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
-            State::Gone => false,
+            State::Watched(_) | State::Gone => false,
         }
     }
 
@@ -160,7 +183,7 @@ impl Socket {
         match &self.0 {
             State::Registered(stream) => stream.try_io(Interest::READABLE, || Ok(())).is_err(),
             State::Fresh(stream) => !propylon_sys::peek_closed(stream),
-            State::Gone => false,
+            State::Watched(_) | State::Gone => false,
         }
     }
 
@@ -169,22 +192,34 @@ impl Socket {
         self.fd().map_or(true, propylon_sys::peek_closed)
     }
 
-    /// Ready when the peer has reset the connection. An end that the peer announced (FIN) is none: it may have closed
-    /// its sending half only. Nothing is read.
+    /// Ready when the peer has reset the connection, whatever it has sent before. An end that the peer announced (FIN) is none:
+    /// it may have closed its sending half only. Nothing is read.
     pub fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let State::Watched(watch) = &mut self.0 {
+            return watch.failed.as_mut().poll(context).map(drop);
+        }
         let Ok(stream) = self.registered() else { return Poll::Ready(()) };
         match stream.poll_read_ready(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) => match propylon_sys::peek_reset(&*stream) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            },
+            Poll::Ready(Ok(())) if propylon_sys::peek_reset(&*stream) => Poll::Ready(()),
+            Poll::Ready(Ok(())) => {
+                if let State::Registered(stream) = std::mem::replace(&mut self.0, State::Gone) {
+                    self.0 = State::Watched(Box::new(Watch::new(stream)));
+                }
+                self.poll_reset(context)
+            }
         }
+    }
+
+    /// As [`Socket::poll_reset`], as the kernel knows it: before the event loop does, perhaps. One system call.
+    pub fn is_reset(&self) -> bool {
+        self.fd().map_or(true, propylon_sys::peek_reset)
     }
 
     /// Lets go of the event loop that knows it, if one does: another core's will know it at its next wait.
     pub fn leave_event_loop(&mut self) -> io::Result<()> {
+        self.unwatch();
         match std::mem::replace(&mut self.0, State::Gone) {
             State::Registered(stream) => self.0 = State::Fresh(stream.into_std()?),
             other => self.0 = other,
@@ -210,12 +245,23 @@ impl Socket {
         match &self.0 {
             State::Fresh(stream) => Ok(stream.as_fd()),
             State::Registered(stream) => Ok(stream.as_fd()),
+            State::Watched(watch) => Ok(watch.stream.as_fd()),
             State::Gone => Err(gone()),
+        }
+    }
+
+    /// Somebody wants more of it than to know of its failure.
+    fn unwatch(&mut self) {
+        if let State::Watched(_) = self.0
+            && let State::Watched(watch) = std::mem::replace(&mut self.0, State::Gone)
+        {
+            self.0 = watch.end().map_or(State::Gone, State::Registered);
         }
     }
 
     /// The stream as the event loop knows it, made known to it if need be.
     fn registered(&mut self) -> io::Result<&mut tokio::net::TcpStream> {
+        self.unwatch();
         if let State::Fresh(_) = self.0
             && let State::Fresh(stream) = std::mem::replace(&mut self.0, State::Gone)
         {

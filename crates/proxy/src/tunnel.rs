@@ -103,7 +103,8 @@ impl Tunnel<'_> {
         }
         match (self.to_server, self.to_client) {
             (Way::Ended, Way::Ended) => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
+            // Nobody may be reading what the client sends: it has ended, or the server takes nothing more.
+            _ => self.connection.stream.socket.poll_reset(context).map(|()| Err(CLIENT_LEFT)),
         }
     }
 

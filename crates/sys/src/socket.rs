@@ -9,9 +9,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send, sockopt};
+use rustix::time::Timespec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 /// Connections to a Unix socket that wait for their accept.
@@ -131,11 +133,13 @@ pub fn peek_closed(stream: impl AsFd) -> bool {
     }
 }
 
-/// Whether the connection has failed: reset by the peer, or timed out. Data waiting to be read, or an orderly end, is no
-/// failure. Reads nothing and never waits.
+/// Whether the connection has failed: reset by the peer, or timed out. Data waiting to be read, or an orderly end of the peer's, is
+/// no failure, and hides none that comes behind it. Reads nothing, takes no error away and never waits.
 pub fn peek_reset(stream: impl AsFd) -> bool {
-    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-    !matches!(recv(&stream, &mut [0], flags), Ok(_) | Err(Errno::AGAIN | Errno::INTR))
+    let mut polled = [PollFd::new(&stream, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // Told whether or not it is asked for (poll(2)). A hang-up is none: both sides may have ended in order, with bytes unread.
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
 /// Where a client has connected to; an IPv4 address as such also on a dual-stack socket.
@@ -192,10 +196,8 @@ mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::os::fd::AsFd;
 
-    use rustix::event::{PollFd, PollFlags, poll};
     use rustix::fs::fcntl_getfl;
     use rustix::io::{FdFlags, fcntl_getfd};
-    use rustix::time::Timespec;
 
     use super::*;
 
@@ -354,6 +356,25 @@ mod tests {
         drop(server);
         wait(&client, PollFlags::IN);
         assert!(peek_closed(&client));
+    }
+
+    #[test]
+    fn a_reset_shows_behind_bytes_and_behind_an_end_and_neither_of_these_is_one() {
+        let (listener, address) = listener(ListenOptions::default());
+        for ends_first in [false, true] {
+            let client = connect(address).unwrap();
+            let (mut server, _) = accepted(&listener);
+            server.write_all(b"GET / HTTP/1.1").unwrap();
+            if ends_first {
+                server.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            wait(&client, PollFlags::IN);
+            assert!(!peek_reset(&client));
+            reset_on_close(&server).unwrap();
+            drop(server);
+            wait(&client, PollFlags::empty());
+            assert!(peek_reset(&client) && peek_reset(&client), "an end first: {ends_first}");
+        }
     }
 
     #[test]

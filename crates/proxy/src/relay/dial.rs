@@ -198,7 +198,10 @@ impl First {
     fn listen(&mut self, context: &mut Context<'_>, connection: &mut Connection) -> Result<(), Side> {
         let stream = &mut connection.stream;
         if stream.tls.is_some() || stream.ended || !connection.inbox.is_empty() {
-            return Ok(());
+            return match stream.socket.poll_reset(context) {
+                Poll::Ready(()) => Err(Side::Client),
+                Poll::Pending => Ok(()),
+            };
         }
         let stock = &connection.core.stock;
         stock.equip(&mut connection.inbox);
