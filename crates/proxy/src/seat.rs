@@ -837,7 +837,8 @@ const OUT_OF_FILES: Attempt = Attempt { status: 503, reason: "out-of-files", rep
 pub fn connect_failure(error: &std::io::Error) -> Attempt {
     let (status, reason, repeatable) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return OUT_OF_FILES,
-        Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::No),
+        // Towards this address: another has ports of its own.
+        Some(Errno::ADDRNOTAVAIL) => (503, "out-of-ports", Repeatable::Unsent),
         Some(Errno::CONNREFUSED) => (502, "connect-refused", Repeatable::Unsent),
         _ => (502, "connect-failed", Repeatable::Unsent),
     };
@@ -862,5 +863,22 @@ pub async fn steward(core: Rc<Core>, backend: usize, line: Arc<ServerTurnstile>)
                 pool.lanes[server].call();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_machine_is_short_of_blames_no_server_and_ports_are_short_towards_one_address_only() {
+        let failure = |errno: Errno| connect_failure(&std::io::Error::from(errno));
+        let ports = failure(Errno::ADDRNOTAVAIL);
+        assert_eq!((ports.status, ports.reason, ports.repeatable), (503, "out-of-ports", Repeatable::Unsent));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            let files = failure(errno);
+            assert_eq!((files.status, files.reason, files.repeatable), (503, "out-of-files", Repeatable::No));
+        }
+        assert_eq!(failure(Errno::CONNREFUSED).status, 502);
     }
 }
