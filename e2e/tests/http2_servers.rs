@@ -3,14 +3,15 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, RST_STREAM,
-    block, frame as bytes_of, request,
+    SETTINGS, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -598,4 +599,224 @@ fn nghttpd_is_a_server_like_any_other() {
         assert!(said.stdout == page, "{version}: {} bytes", said.stdout.len());
     }
     assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
+}
+
+/// Opens once, for all who wait for it.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().expect("nobody panics with it") = true;
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self) {
+        let shut = self.0.0.lock().expect("nobody panics with it");
+        let _ = self.0.1.wait_timeout_while(shut, Duration::from_secs(20), |open| !*open);
+    }
+}
+
+/// SETTINGS_MAX_CONCURRENT_STREAMS.
+const STREAMS_MAX: u16 = 3;
+
+/// Answers what comes, each request with how many came before it.
+fn answer_all(server: &mut Http2Server<'_>, served: &AtomicUsize) {
+    while let Some(frame) = server.next_frame() {
+        if frame.kind == HEADERS {
+            let number = served.fetch_add(1, Ordering::SeqCst);
+            server.answer(frame.stream, number.to_string().as_bytes());
+        }
+    }
+}
+
+fn limited(server: SocketAddr, max_connections: usize, backend: &str) -> String {
+    let table = format!("servers = [{{ address = \"{server}\", max_connections = {max_connections} }}]");
+    front(server, backend).replace(&format!("servers = [\"{server}\"]"), &table)
+}
+
+#[test]
+fn a_server_that_allows_no_streams_gets_few_connections_and_requests_are_refused_in_their_time() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 0)]) else { return };
+        while server.next_frame().is_some() {}
+    });
+    let engine = Engine::start(&front(origin.address(), "queue = { timeout = \"1s\" }"));
+    let mut clients: Vec<_> = (0..3).map(|_| engine.client("plain")).collect();
+    for client in &mut clients {
+        client.send("GET /waits HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-timeout\n"));
+        assert_eq!(response.field("Retry-After"), Some("1"));
+    }
+    let made = origin.connections();
+    assert!((1..=4).contains(&made), "{made} connections");
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "queue-timeout")]), 3.0);
+    assert_eq!(engine.metric("propylon_queue_wait_seconds_count", &[]), 3.0);
+    assert_eq!(engine.metric("propylon_queue_depth", &[]), 0.0);
+    let waited = engine.logged_path("/waits");
+    assert!(waited["duration_us"]["queue"].as_u64() >= Some(900_000), "{waited}");
+}
+
+#[test]
+fn requests_that_wait_are_served_when_the_server_allows_streams() {
+    let (gate, served) = (Gate::default(), AtomicUsize::new(0));
+    let opens = gate.clone();
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 0)]) else { return };
+        opens.wait();
+        let settings = [&STREAMS_MAX.to_be_bytes()[..], &100_u32.to_be_bytes()].concat();
+        server.send(SETTINGS, 0, 0, &settings);
+        answer_all(&mut server, &served);
+    });
+    // Beyond a client's own patience: who is served is so because of the SETTINGS.
+    let engine = Engine::start(&limited(origin.address(), 4, "queue = { timeout = \"10m\" }"));
+    let mut clients: Vec<_> = (0..20).map(|_| engine.client("plain")).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    engine.metric_reaches("propylon_queue_depth", &[], 20.0);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.read_response().status, 200);
+    }
+    assert!(origin.connections() <= 4, "{} connections", origin.connections());
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+}
+
+#[test]
+fn a_connection_that_fails_beside_an_open_one_fails_nobody_and_is_not_the_open_ones_fault() {
+    let (gate, served, failed) = (Gate::default(), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let (opens, failing) = (gate.clone(), Arc::clone(&failed));
+    let origin = Origin::scripted(move |peer| {
+        if peer.number > 0 {
+            failing.fetch_add(1, Ordering::SeqCst);
+            return peer.reset();
+        }
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        opens.wait();
+        answer_all(&mut server, &served);
+    });
+    let engine = Engine::start(&front(origin.address(), "queue = { timeout = \"10m\" }\nretries = 0"));
+    let mut clients: Vec<_> = (0..40).map(|_| engine.client("plain")).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    engine.metric_reaches("propylon_queue_depth", &[], 39.0);
+    holds("a further connection fails", || failed.load(Ordering::SeqCst) > 0);
+    gate.open();
+    for client in &mut clients {
+        assert_eq!(client.read_response().status, 200);
+    }
+    assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
+    assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "success")]), 40.0);
+}
+
+#[test]
+fn the_line_is_one_for_requests_that_wait_for_streams_with_its_limit_and_its_order() {
+    let (go, wait) = channel::<()>();
+    let (wait, served) = (Mutex::new(wait), AtomicUsize::new(0));
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+                let number = served.fetch_add(1, Ordering::SeqCst);
+                server.answer(frame.stream, number.to_string().as_bytes());
+            }
+        }
+    });
+    let engine = Engine::start(&limited(origin.address(), 1, "queue = { limit = 4, timeout = \"10m\" }"));
+    let mut clients: Vec<_> = (0..5).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 => engine.metric_reaches("propylon_server_connections", &[], 1.0),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    for _ in 0..3 {
+        let response = engine.client("web").get("/");
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-full\n"));
+    }
+    // One of them goes away, and leaves its place to another.
+    clients.remove(2).reset();
+    engine.metric_reaches("propylon_queue_depth", &[], 3.0);
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "client-gone")]), 1.0);
+    let mut last = engine.client("web");
+    last.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 4.0);
+    clients.push(last);
+    for (n, client) in clients.iter_mut().enumerate() {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.read_response().text(), n.to_string(), "in the order in which they came");
+    }
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "queue-full")]), 3.0);
+    assert_eq!(engine.metric("propylon_queue_wait_seconds_count", &[]), 5.0);
+    assert_eq!(origin.connections(), 1);
+}
+
+/// What a first connection will not seat has to wait like everybody else.
+#[test]
+fn a_crowd_that_comes_before_the_first_connection_is_held_to_the_limit_of_the_line() {
+    let (gate, served) = (Gate::default(), AtomicUsize::new(0));
+    let (opens, answers) = (gate.clone(), Gate::default());
+    let answering = answers.clone();
+    let origin = Origin::scripted(move |peer| {
+        opens.wait();
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        answering.wait();
+        answer_all(&mut server, &served);
+    });
+    let engine = Engine::start(&limited(origin.address(), 1, "queue = { limit = 2, timeout = \"10m\" }"));
+    let mut clients: Vec<_> = (0..9).map(|_| engine.client("plain")).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], 9.0);
+    gate.open();
+    engine.metric_reaches("propylon_queue_refused_total", &[("reason", "queue-full")], 6.0);
+    answers.open();
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response().status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 3, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 503).count(), 6, "{statuses:?}");
+}
+
+#[test]
+fn a_server_hears_of_every_client_that_goes_away_before_its_answer() {
+    let (heard, hears) = channel();
+    let heard = Mutex::new(heard);
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if matches!(frame.kind, HEADERS | RST_STREAM) {
+                let _ = heard.lock().expect("nobody panics with it").send(frame);
+            }
+        }
+    });
+    let engine = Engine::start(&front(origin.address(), ""));
+    let next = || hears.recv_timeout(Duration::from_secs(20)).expect("a frame");
+    let mut client = Http2::start(&engine);
+    client.get(1, "/");
+    let begun = next();
+    client.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    let reset = next();
+    assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL));
+    // The same over HTTP/1.1, behind bytes that nobody reads and behind an end.
+    for ends_first in [false, true] {
+        let mut client = engine.client("plain");
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let begun = next();
+        if ends_first {
+            client.finish()
+        } else {
+            client.send("GET /next HTTP/1.1\r\n")
+        }
+        client.reset();
+        let reset = next();
+        assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL), "{ends_first}");
+    }
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
 }

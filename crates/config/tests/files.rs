@@ -124,7 +124,7 @@ fn every_key_reaches_the_model() {
     assert_eq!(said, (CookieSecure::Always, false, SameSite::Strict));
     assert_eq!((app.reuse, app.retries, app.max_idle, app.via), (Reuse::Aggressive, 0, 3, true));
     assert_eq!((app.min_idle, app.max_requests.map(Into::into), app.max_lifetime), (2, Some(1000), Some(seconds(600))));
-    assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1) });
+    assert_eq!(app.queue, Queue { limit: 10, timeout: seconds(1), target: Some(Duration::from_millis(200)) });
     let limits = app.servers.iter().map(|server| server.max_connections.map(u32::from));
     assert_eq!(limits.collect::<Vec<_>>(), [None, Some(20), None]);
     assert_eq!(app.servers[1].address, ServerAddress::Name { host: "app.internal".into(), port: 80 });
@@ -200,7 +200,7 @@ fn what_is_left_out_has_its_default() {
     assert!(!backend.servers[0].backup);
     assert_eq!((backend.min_idle, backend.max_requests, backend.max_lifetime), (0, None, None));
     assert!(backend.tls.is_none());
-    assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5) });
+    assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5), target: None });
     assert_eq!((backend.retries, backend.max_idle, backend.via), (2, 128, false));
     let t = backend.timeouts;
     assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));

@@ -10,6 +10,7 @@ pub mod balance;
 pub mod budget;
 pub mod gate;
 pub mod health;
+pub mod line;
 pub mod memory;
 pub mod patience;
 pub mod reuse;

@@ -4,6 +4,12 @@
 //! a core that has an idle connection of its own only looks at a word that nobody writes. The line of those who wait is
 //! behind a lock, which is met by requests that have to wait anyway and by those who serve them.
 //!
+//! The line is one for each set of servers that somebody would take, and there are few of these: a request that was nowhere yet
+//! takes any. So a place is found, and given up, in a time that does not depend on how many wait.
+//!
+//! Who waits for something else of this backend (a stream on a connection that carries many) counts among those who
+//! wait, by [`Turnstile::count_in`].
+//!
 //! When the servers of a backend change, another turnstile succeeds the first: it shares the line and the permits of the
 //! servers that stay, so that who still holds the first one counts, waits and is served together with the others.
 //!
@@ -11,10 +17,12 @@
 //! sequentially consistent): who joins the line raises `wanted` and then looks for permits and idle connections; who
 //! frees a permit or lays a connection down does that first and then looks at `wanted`.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use crate::line::{Line, Order};
 
 /// A server without a limit.
 pub const UNLIMITED: u32 = u32::MAX;
@@ -26,17 +34,23 @@ pub struct Turnstile<C> {
     servers: Arc<[Arc<Server>]>,
     /// By server: what comes into force with [`Turnstile::settle`].
     max: Box<[u32]>,
-    limit: usize,
+    bounds: Bounds,
     common: Arc<Common<C>>,
+}
+
+/// What holds for the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Requests that may wait.
+    pub limit: usize,
+    pub order: Order,
 }
 
 /// What a turnstile shares with those that succeed it, beside the servers that stay.
 #[derive(Debug)]
 struct Common<C> {
     cores: Box<[Core]>,
-    line: Mutex<Line<C>>,
-    /// Requests that may wait.
-    limit: AtomicUsize,
+    room: Mutex<Room<C>>,
 }
 
 /// On cache lines of its own.
@@ -46,7 +60,7 @@ struct Server {
     max: AtomicU32,
     /// Permits taken: connections that are being made, used, or idle.
     open: AtomicU32,
-    /// Those in the line who would take this server.
+    /// Kinds of waiters who would take this server.
     wanted: AtomicU32,
     /// By core: its idle connections.
     idle: Box<[Idle]>,
@@ -66,23 +80,35 @@ struct Core {
     steward: Mutex<Option<Waker>>,
 }
 
+/// Where they wait.
 #[derive(Debug)]
-struct Line<C> {
+struct Room<C> {
+    /// In force.
+    bounds: Bounds,
     next: u64,
-    /// In the order in which they came, and so by rising tickets.
-    waiters: VecDeque<Waiter>,
-    granted: HashMap<u64, Grant<C>>,
+    /// By place; one that is not in use has no waiter.
+    kinds: Vec<Kind>,
+    unused: Vec<usize>,
+    by_wants: HashMap<Box<[usize]>, usize>,
+    /// By server: the kinds that would take it and have a waiter.
+    by_server: HashMap<usize, Vec<usize>>,
+    /// The kind of each ticket that waits.
+    waiters: HashMap<u64, usize>,
+    /// Those who wait elsewhere.
+    elsewhere: usize,
+    granted: HashMap<u64, Result<Grant<C>, Full>>,
     /// Wakers of waiters who got their grant before they were first asked for it need none, so these are by ticket too.
     wakers: HashMap<u64, Waker>,
 }
 
+/// Waiters who would take the same servers.
 #[derive(Debug)]
-struct Waiter {
-    ticket: u64,
+struct Kind {
     /// Servers, any of which will do.
     wants: Box<[usize]>,
-    /// Those of the turnstile that it came by: others may know fewer.
+    /// Those of the turnstile that the first of them came by: others may know fewer.
     servers: Arc<[Arc<Server>]>,
+    line: Line<()>,
 }
 
 /// What somebody in the line gets.
@@ -95,29 +121,23 @@ pub enum Grant<C> {
 }
 
 /// A place in the line: to be asked with [`Turnstile::poll`] and given up with [`Turnstile::leave`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// As many wait as may.
+/// As many wait as may, and this one is not among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl<C> Turnstile<C> {
-    /// `max` is by server; `limit` is how many may wait.
-    pub fn new(max: &[u32], cores: usize, limit: usize) -> Turnstile<C> {
+    /// `max` is by server.
+    pub fn new(max: &[u32], cores: usize, bounds: Bounds) -> Turnstile<C> {
         Turnstile {
             servers: max.iter().map(|max| Arc::new(Server::new(*max, cores))).collect(),
             max: max.into(),
-            limit,
+            bounds,
             common: Arc::new(Common {
                 cores: (0..cores).map(|_| Core::default()).collect(),
-                line: Mutex::new(Line {
-                    next: 0,
-                    waiters: VecDeque::new(),
-                    granted: HashMap::new(),
-                    wakers: HashMap::new(),
-                }),
-                limit: AtomicUsize::new(limit),
+                room: Mutex::new(Room::new(bounds)),
             }),
         }
     }
@@ -125,24 +145,24 @@ impl<C> Turnstile<C> {
     /// What follows this one when limits or servers change: those that both have are the same, and `max` has the further ones
     /// behind them. The new limits come into force with [`Turnstile::settle`].
     #[must_use]
-    pub fn succeeded_by(&self, max: &[u32], limit: usize) -> Turnstile<C> {
+    pub fn succeeded_by(&self, max: &[u32], bounds: Bounds) -> Turnstile<C> {
         let known = |(index, max): (usize, &u32)| match self.servers.get(index) {
             Some(server) => Arc::clone(server),
             None => Arc::new(Server::new(*max, self.common.cores.len())),
         };
         let servers = max.iter().enumerate().map(known).collect();
-        Turnstile { servers, max: max.into(), limit, common: Arc::clone(&self.common) }
+        Turnstile { servers, max: max.into(), bounds, common: Arc::clone(&self.common) }
     }
 
     /// Puts the limits of this one into force, and serves those in the line who have waited for more room. Where more
     /// permits are out than there may be now, none is given until enough have come back.
-    pub fn settle(&self) {
-        self.common.limit.store(self.limit, SeqCst);
+    pub fn settle(&self, now: u64) {
+        self.lock().bounds = self.bounds;
         for (server, max) in self.max.iter().enumerate() {
             self.servers[server].max.store(*max, SeqCst);
-            let mut line = self.lock();
-            let woken = self.serve(&mut line, server);
-            drop(line);
+            let mut room = self.lock();
+            let woken = self.serve(&mut room, server, now);
+            drop(room);
             woken.into_iter().for_each(Waker::wake);
         }
     }
@@ -177,52 +197,52 @@ impl<C> Turnstile<C> {
         self.servers[server].open.load(SeqCst) > self.servers[server].max.load(SeqCst)
     }
 
-    /// Gives a permit back.
-    pub fn release(&self, server: usize) {
+    /// Gives a permit back. `now` is in milliseconds, on a clock that all cores share.
+    pub fn release(&self, server: usize, now: u64) {
         let before = self.servers[server].open.fetch_sub(1, SeqCst);
         debug_assert!(before > 0, "a permit was given back twice");
         if self.is_wanted(server) {
-            let mut line = self.lock();
-            let woken = self.serve(&mut line, server);
-            drop(line);
+            let mut room = self.lock();
+            let woken = self.serve(&mut room, server, now);
+            drop(room);
             woken.into_iter().for_each(Waker::wake);
         }
     }
 
-    /// Hands a connection to the first in the line who would take it; back if there is nobody.
-    pub fn offer(&self, server: usize, connection: C) -> Result<(), C> {
+    /// Hands a connection to the next in the line who would take it; back if there is nobody.
+    pub fn offer(&self, server: usize, connection: C, now: u64) -> Result<(), C> {
         if !self.is_wanted(server) {
             return Err(connection);
         }
-        let mut line = self.lock();
-        let Some(ticket) = self.next_for(&mut line, server) else { return Err(connection) };
-        let woken = line.grant(ticket, Grant::Connection(server, connection));
-        drop(line);
+        let mut room = self.lock();
+        let Some(ticket) = room.take_next(server, now) else { return Err(connection) };
+        let woken = room.answer(ticket, Ok(Grant::Connection(server, connection)));
+        drop(room);
         woken.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
     /// Joins the line for any of these servers; the grant may be there at once. Calls every core that has an idle connection to one of
-    /// them.
-    pub fn join(&self, wants: impl Into<Box<[usize]>>) -> Result<Ticket, Full> {
+    /// them. In a full line that is served newest first the one who has waited for the longest makes way.
+    pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<Ticket, Full> {
         let wants = wants.into();
-        let mut line = self.lock();
-        let ticket = line.next;
-        line.next += 1;
-        for server in &wants {
-            self.servers[*server].wanted.fetch_add(1, SeqCst);
-        }
-        line.waiters.push_back(Waiter { ticket, wants: wants.clone(), servers: Arc::clone(&self.servers) });
+        let mut room = self.lock();
+        let ticket = room.join(&wants, &self.servers, now);
         let mut woken = Vec::new();
         for server in &wants {
-            woken.extend(self.serve(&mut line, *server));
+            woken.extend(self.serve(&mut room, *server, now));
         }
-        let waits = !line.granted.contains_key(&ticket);
-        let full = waits && line.waiters.len() > self.common.limit.load(SeqCst);
-        if full && let Some(last) = line.waiters.pop_back() {
-            last.unwant();
+        let waits = !room.granted.contains_key(&ticket);
+        let mut full = waits && room.len() > room.bounds.limit;
+        if full && let Some(oldest) = room.overdue(now).filter(|oldest| *oldest != ticket) {
+            room.leave(oldest);
+            woken.extend(room.answer(oldest, Err(Full)));
+            full = false;
         }
-        drop(line);
+        if full {
+            room.leave(ticket);
+        }
+        drop(room);
         woken.into_iter().for_each(Waker::wake);
         if full {
             return Err(Full);
@@ -235,14 +255,31 @@ impl<C> Turnstile<C> {
         Ok(Ticket(ticket))
     }
 
-    /// What a ticket has brought. To be asked no more once it has.
-    pub fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Grant<C>> {
-        let mut line = self.lock();
-        if let Some(grant) = line.granted.remove(&ticket.0) {
-            return Poll::Ready(grant);
+    /// One more waits, for something that is not given out here; to be counted out again.
+    pub fn count_in(&self) -> Result<(), Full> {
+        let mut room = self.lock();
+        if room.len() >= room.bounds.limit {
+            return Err(Full);
         }
-        let replaced = line.wakers.insert(ticket.0, context.waker().clone());
-        drop(line);
+        room.elsewhere += 1;
+        Ok(())
+    }
+
+    /// One who was counted in waits no more.
+    pub fn count_out(&self) {
+        let mut room = self.lock();
+        debug_assert!(room.elsewhere > 0, "somebody was counted out twice");
+        room.elsewhere -= 1;
+    }
+
+    /// What a ticket has brought, or that it had to make way. To be asked no more once it has.
+    pub fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
+        let mut room = self.lock();
+        if let Some(answer) = room.granted.remove(&ticket.0) {
+            return Poll::Ready(answer);
+        }
+        let replaced = room.wakers.insert(ticket.0, context.waker().clone());
+        drop(room);
         // A waker may be the last hold on a task, whose drop may come here.
         drop(replaced);
         Poll::Pending
@@ -251,22 +288,18 @@ impl<C> Turnstile<C> {
     /// Gives a place up. What was granted in the meantime is the caller's: a permit is to be given back, a connection to be
     /// laid down or closed.
     pub fn leave(&self, ticket: Ticket) -> Option<Grant<C>> {
-        let mut line = self.lock();
-        let waker = line.wakers.remove(&ticket.0);
-        if let Ok(place) = line.waiters.binary_search_by_key(&ticket.0, |waiter| waiter.ticket)
-            && let Some(waiter) = line.waiters.remove(place)
-        {
-            waiter.unwant();
-        }
-        let grant = line.granted.remove(&ticket.0);
-        drop(line);
+        let mut room = self.lock();
+        let waker = room.wakers.remove(&ticket.0);
+        room.leave(ticket.0);
+        let grant = room.granted.remove(&ticket.0);
+        drop(room);
         drop(waker);
-        grant
+        grant.and_then(Result::ok)
     }
 
     /// Those who wait now.
     pub fn depth(&self) -> usize {
-        self.lock().waiters.len()
+        self.lock().len()
     }
 
     /// Says how many idle connections a core has; only that core says it. To be followed by a look at [`Turnstile::is_wanted`].
@@ -291,11 +324,11 @@ impl<C> Turnstile<C> {
     }
 
     /// Grants as many permits of a server as there are to those who want it.
-    fn serve(&self, line: &mut Line<C>, server: usize) -> Vec<Waker> {
+    fn serve(&self, room: &mut Room<C>, server: usize, now: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         while self.is_wanted(server) && self.servers[server].take() {
-            match self.next_for(line, server) {
-                Some(ticket) => woken.extend(line.grant(ticket, Grant::Permit(server))),
+            match room.take_next(server, now) {
+                Some(ticket) => woken.extend(room.answer(ticket, Ok(Grant::Permit(server)))),
                 None => {
                     debug_assert!(false, "a server is wanted by nobody in the line");
                     self.servers[server].open.fetch_sub(1, SeqCst);
@@ -306,31 +339,105 @@ impl<C> Turnstile<C> {
         woken
     }
 
-    /// Takes the first who would take this server out of the line.
-    fn next_for(&self, line: &mut Line<C>, server: usize) -> Option<u64> {
-        let place = line.waiters.iter().position(|waiter| waiter.wants.contains(&server))?;
-        let waiter = line.waiters.remove(place)?;
-        waiter.unwant();
-        Some(waiter.ticket)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Line<C>> {
-        lock(&self.common.line)
+    fn lock(&self) -> MutexGuard<'_, Room<C>> {
+        lock(&self.common.room)
     }
 }
 
-impl<C> Line<C> {
-    fn grant(&mut self, ticket: u64, grant: Grant<C>) -> Option<Waker> {
-        self.granted.insert(ticket, grant);
-        self.wakers.remove(&ticket)
-    }
-}
-
-impl Waiter {
-    fn unwant(&self) {
-        for server in &self.wants {
-            self.servers[*server].wanted.fetch_sub(1, SeqCst);
+impl<C> Room<C> {
+    fn new(bounds: Bounds) -> Room<C> {
+        Room {
+            bounds,
+            next: 0,
+            kinds: Vec::new(),
+            unused: Vec::new(),
+            by_wants: HashMap::new(),
+            by_server: HashMap::new(),
+            waiters: HashMap::new(),
+            elsewhere: 0,
+            granted: HashMap::new(),
+            wakers: HashMap::new(),
         }
+    }
+
+    /// All who wait.
+    fn len(&self) -> usize {
+        self.waiters.len() + self.elsewhere
+    }
+
+    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, now: u64) -> u64 {
+        let ticket = self.next;
+        self.next += 1;
+        let kind = match self.by_wants.get(wants) {
+            Some(kind) => *kind,
+            None => self.begin_kind(wants, servers),
+        };
+        self.kinds[kind].line.join(ticket, now, ());
+        self.waiters.insert(ticket, kind);
+        ticket
+    }
+
+    fn begin_kind(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>) -> usize {
+        let new = Kind { wants: wants.into(), servers: Arc::clone(servers), line: Line::default() };
+        let place = match self.unused.pop() {
+            Some(place) => {
+                self.kinds[place] = new;
+                place
+            }
+            None => {
+                self.kinds.push(new);
+                self.kinds.len() - 1
+            }
+        };
+        self.by_wants.insert(wants.into(), place);
+        for server in wants {
+            servers[*server].wanted.fetch_add(1, SeqCst);
+            self.by_server.entry(*server).or_default().push(place);
+        }
+        place
+    }
+
+    /// Takes a waiter out of the line, if it is there.
+    fn leave(&mut self, ticket: u64) {
+        let Some(place) = self.waiters.remove(&ticket) else { return };
+        let kind = &mut self.kinds[place];
+        kind.line.leave(ticket);
+        if !kind.line.is_empty() {
+            return;
+        }
+        let wants = std::mem::take(&mut kind.wants);
+        self.by_wants.remove(&wants);
+        for server in &wants {
+            kind.servers[*server].wanted.fetch_sub(1, SeqCst);
+            if let Some(places) = self.by_server.get_mut(server) {
+                places.retain(|known| *known != place);
+            }
+        }
+        kind.servers = Arc::new([]);
+        self.unused.push(place);
+    }
+
+    /// Takes the next who would take this server out of the line.
+    fn take_next(&mut self, server: usize, now: u64) -> Option<u64> {
+        let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].line);
+        let (oldest, since) = kinds().filter_map(Line::oldest).min()?;
+        let next = match self.bounds.order.is_overload(since, now) {
+            true => kinds().filter_map(Line::newest).max()?,
+            false => oldest,
+        };
+        self.leave(next);
+        Some(next)
+    }
+
+    /// The one who has waited for the longest, if that is too long.
+    fn overdue(&self, now: u64) -> Option<u64> {
+        let (oldest, since) = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
+        self.bounds.order.is_overload(since, now).then_some(oldest)
+    }
+
+    fn answer(&mut self, ticket: u64, answer: Result<Grant<C>, Full>) -> Option<Waker> {
+        self.granted.insert(ticket, answer);
+        self.wakers.remove(&ticket)
     }
 }
 

@@ -127,6 +127,15 @@ impl ClientSide<'_> {
         }
     }
 
+    /// Whether the client has reset its connection, as the kernel knows it: before the event loop does, perhaps. One system call.
+    pub fn has_gone(&self) -> bool {
+        match self {
+            ClientSide::Http1(connection) => connection.stream.socket.is_reset(),
+            // What its connection has brought has been read.
+            ClientSide::Http2(_) => false,
+        }
+    }
+
     /// While nobody takes the request's body: over HTTP/2 what comes of it would be in the way of the connection's other streams.
     pub fn read_ahead(&mut self, context: &mut Context<'_>) {
         if let ClientSide::Http2(stream) = self {

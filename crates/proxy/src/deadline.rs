@@ -159,8 +159,8 @@ impl Timers {
     }
 }
 
-/// Never goes back.
-fn coarse_millis() -> u64 {
+/// Milliseconds on a clock that all cores share, as they were at the kernel's last tick. Never goes back.
+pub fn coarse_millis() -> u64 {
     let time = clock_gettime(ClockId::MonotonicCoarse);
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }

@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use propylon_config::{Backend, ServerProtocol};
+use propylon_policy::line::Order;
 use propylon_policy::reuse::Fit;
-use propylon_policy::turnstile::{Turnstile, UNLIMITED};
+use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
 use crate::core::Core;
-use crate::http2::{Lane, ServerSeat};
+use crate::deadline::coarse_millis;
+use crate::http2::{Lane, ServerSeat, Terms};
 use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
@@ -45,7 +47,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.turnstile.release(self.server);
+        self.turnstile.release(self.server, coarse_millis());
     }
 }
 
@@ -121,8 +123,8 @@ pub struct Pool {
     pub recent: Vec<Cell<u32>>,
 }
 
-/// What all cores will share of a backend; none where no server has a limit and none had. It is not in force before
-/// [`Turnstile::settle`].
+/// What all cores will share of a backend; none where no server has a limit and none had, and a connection carries one request at a
+/// time. It is not in force before [`Turnstile::settle`].
 pub fn turnstile(
     backend: &Backend,
     cores: usize,
@@ -130,11 +132,28 @@ pub fn turnstile(
 ) -> Option<Arc<ServerTurnstile>> {
     let limits = backend.servers.iter().map(|server| server.max_connections.map_or(UNLIMITED, u32::from));
     let limits: Vec<u32> = limits.collect();
+    let bounds = Bounds { limit: backend.queue.limit, order: order(backend) };
     if let Some(earlier) = earlier {
-        return Some(Arc::new(earlier.succeeded_by(&limits, backend.queue.limit)));
+        return Some(Arc::new(earlier.succeeded_by(&limits, bounds)));
     }
-    let limited = limits.iter().any(|limit| *limit < UNLIMITED);
-    limited.then(|| Arc::new(Turnstile::new(&limits, cores, backend.queue.limit)))
+    // Streams are waited for wherever servers allow fewer than are wanted.
+    let makes_wait = limits.iter().any(|limit| *limit < UNLIMITED) || backend.protocol != ServerProtocol::Http1;
+    makes_wait.then(|| Arc::new(Turnstile::new(&limits, cores, bounds)))
+}
+
+fn order(backend: &Backend) -> Order {
+    Order { target: backend.queue.target.map(|target| target.as_millis() as u64) }
+}
+
+fn terms(backend: &Backend) -> Terms {
+    Terms {
+        streams_max: match backend.protocol {
+            ServerProtocol::Http1 => 0,
+            ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
+        },
+        requests_max: backend.max_requests.map_or(u32::MAX, u32::from),
+        order: order(backend),
+    }
 }
 
 impl Pool {
@@ -153,11 +172,8 @@ impl Pool {
             core,
             notices,
             turnstile,
-            lanes: (0..servers).map(|_| Rc::default()).collect(),
-            streams_max: match backend.protocol {
-                ServerProtocol::Http1 => 0,
-                ServerProtocol::Http2 | ServerProtocol::Auto => backend.http2.max_streams as usize,
-            },
+            lanes: (0..servers).map(|_| Rc::new(Lane::new(terms(backend)))).collect(),
+            streams_max: terms(backend).streams_max,
             warming: vec![Cell::new(0); servers],
             recent: vec![Cell::new(0); servers],
         }
@@ -182,6 +198,7 @@ impl Pool {
             pool.kept[server] = Rc::clone(&earlier.kept[server]);
             if !earlier.lanes[server].is_abandoned() {
                 pool.lanes[server] = Rc::clone(&earlier.lanes[server]);
+                pool.lanes[server].renew(terms(backend));
             }
         }
         pool
@@ -220,8 +237,9 @@ impl Pool {
     /// Whether a request could get a connection to this server without waiting, as far as one can tell before trying.
     pub fn has_room(&self, server: usize) -> bool {
         self.turnstile.as_ref().is_none_or(|turnstile| {
-            turnstile.has_room(server)
-                || (self.streams_max > 0 && self.lanes[server].has_room(self.streams_max, self.requests_max))
+            let is_barren = self.streams_max > 0 && self.lanes[server].is_barren();
+            (turnstile.has_room(server) && !is_barren)
+                || (self.streams_max > 0 && self.lanes[server].has_room())
                 || !turnstile.is_wanted(server) && !self.idle[server].borrow().is_empty()
         })
     }
@@ -237,7 +255,7 @@ impl Pool {
         if lane.is_shedding() {
             lane.shed(is_over);
         }
-        lane.seat(core, self.streams_max, self.requests_max)
+        lane.seat(core)
     }
 
     fn is_over(&self, server: usize) -> bool {
@@ -337,7 +355,7 @@ impl Pool {
         if let Some(turnstile) = &self.turnstile
             && turnstile.is_wanted(server)
         {
-            match turnstile.offer(server, connection) {
+            match turnstile.offer(server, connection, coarse_millis()) {
                 Ok(()) => return Returned::HandedOver,
                 Err(back) => connection = back,
             }
@@ -362,7 +380,7 @@ impl Pool {
         let Some(turnstile) = &self.turnstile else { return 0 };
         while turnstile.is_wanted(server) {
             let Some(idle) = self.idle[server].borrow_mut().pop() else { break };
-            match turnstile.offer(server, idle.connection) {
+            match turnstile.offer(server, idle.connection, coarse_millis()) {
                 Ok(()) => given += 1,
                 Err(connection) => {
                     self.idle[server].borrow_mut().push(Idle { connection, since: idle.since });

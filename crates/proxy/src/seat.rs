@@ -1,5 +1,7 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
+mod streams;
+
 use std::future::{Future, poll_fn};
 use std::num::NonZeroU64;
 use std::rc::Rc;
@@ -18,9 +20,9 @@ use crate::attempt::{Attempt, Repeatable};
 use crate::balance::{Choice, Eligibility, Turn, Wish};
 use crate::client_side::ClientSide;
 use crate::core::Core;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, coarse_millis};
 use crate::exchange::Request;
-use crate::http2::{self, Lane, ServerSeat};
+use crate::http2::{Lane, ServerSeat};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
@@ -31,9 +33,6 @@ use crate::telemetry::Wait;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
-
-/// How often a request may find that the connection that it has waited for has made way for another core's.
-const SEAT_ROUNDS_MAX: u32 = 64;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
 
@@ -114,7 +113,7 @@ pub async fn take(
 ) -> Result<Seat, Refusal> {
     let core = Rc::clone(client.core());
     if snapshot.backends[backend.0].pool.streams_max > 0 {
-        return Box::pin(take_stream(client, request, snapshot, backend, experience)).await;
+        return Box::pin(streams::take(client, request, snapshot, backend, experience)).await;
     }
     let config = &snapshot.shared.config.backends[backend.0];
     let level = level(config.reuse);
@@ -148,15 +147,15 @@ pub async fn take(
     let started = Instant::now();
     let made = connect_for(client, snapshot, backend, key, permit, &preamble).await;
     request.note.connect_us = Some(started.elapsed().as_micros() as u64);
-    if made.as_ref().is_err_and(|failed| failed.status == 504) {
+    if matches!(made, Err(Refusal::Failed(Attempt { status: 504, .. }))) {
         client.count_timeout(Wait::Connect);
     }
-    let mut made = made.map_err(Refusal::Failed)?;
+    let mut made = made?;
     made.requests = 1;
     Ok(Seat::Connection(made))
 }
 
-/// Makes a connection while its client waits, whose body does not pile up meanwhile.
+/// Makes a connection while its client waits, whose body does not pile up meanwhile. One whose client goes away is given up.
 async fn connect_for(
     client: &mut ClientSide<'_>,
     snapshot: &CoreSnapshot,
@@ -164,175 +163,17 @@ async fn connect_for(
     key: PoolKey,
     permit: Option<Permit>,
     preamble: &[u8],
-) -> Result<Box<ServerConnection>, Attempt> {
+) -> Result<Box<ServerConnection>, Refusal> {
     let core = Rc::clone(client.core());
-    if let ClientSide::Http1(_) = client {
-        return Box::pin(connect(&core, snapshot, backend, key, permit, preamble, client.deadline())).await;
-    }
-    // The stream's own is not to be had while the stream is read.
+    // The client's own is not to be had while the client is watched.
     let deadline = core.timers.deadline();
     let mut made = Box::pin(connect(&core, snapshot, backend, key, permit, preamble, &deadline));
     poll_fn(|context| {
-        client.read_ahead(context);
-        made.as_mut().poll(context)
-    })
-    .await
-}
-
-/// A stream on a connection that carries many. Connections are made as they are needed, and waited for.
-async fn take_stream(
-    client: &mut ClientSide<'_>,
-    request: &mut Request,
-    snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
-    experience: &mut Experience,
-) -> Result<Seat, Refusal> {
-    let core = Rc::clone(client.core());
-    let pool = &snapshot.backends[backend.0].pool;
-    experience.kept = None;
-    request.note.reused = false;
-    let config = &snapshot.shared.config.backends[backend.0];
-    let due = core.timers.now() + (config.queue.timeout + config.timeouts.connect).as_millis() as u64;
-    let certain = !request.head.method.is_idempotent();
-    let began = Instant::now();
-    let mut server_before = None;
-    for _ in 0..SEAT_ROUNDS_MAX {
-        let Some(server) = choose_lane(client, snapshot, backend, experience).await? else { continue };
-        let metrics = &core.telemetry.backends[backend.0].servers[server];
-        if server_before != Some(server) {
-            server_before = Some(server);
-            request.note.server = Some(server);
-            experience.turn = Some(Turn::begin(&core, &snapshot.backends[backend.0], backend.0, server));
-            pool.recent[server].set(pool.recent[server].get().saturating_add(1));
-            core.metrics.increment(metrics.requests);
-            if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
-                request.note.reused = match &seat {
-                    Seat::Stream(_) => true,
-                    Seat::Connection(connection) => connection.requests > 1,
-                };
-                if request.note.reused {
-                    core.metrics.increment(metrics.reused);
-                }
-                return Ok(seat);
-            }
-        }
-        let seat = await_seat(client, snapshot, backend, server, certain, due).await;
-        count_refused(&core, backend, &seat);
-        request.note.connect_us = Some(began.elapsed().as_micros() as u64);
-        if let Some(seat) = seat? {
-            return Ok(seat);
-        }
-    }
-    let refused = Err(Refusal::Queue("queue-timeout"));
-    count_refused(&core, backend, &refused);
-    refused
-}
-
-/// The server on whose connections the request is to have a seat: one is there, or is being made. None where the core has got
-/// another one while the request was in the line.
-async fn choose_lane(
-    client: &mut ClientSide<'_>,
-    snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
-    experience: &Experience,
-) -> Result<Option<usize>, Refusal> {
-    let core = Rc::clone(client.core());
-    let pool = &snapshot.backends[backend.0].pool;
-    let wants = match pick(&core, snapshot, backend, experience) {
-        Pick::Server(server, _) => return Ok(Some(server)),
-        Pick::None => {
-            core.metrics.increment(core.telemetry.backends[backend.0].unavailable);
-            return Err(Refusal::NoServer);
-        }
-        Pick::Full(wants) => wants,
-    };
-    // As many connections as there may be: a stream of one of ours will end, or another core's makes way.
-    if let Some(server) = wants.iter().find(|server| pool.lanes[**server].is_alive()) {
-        return Ok(Some(*server));
-    }
-    let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
-    let lanes = wants.iter().map(|server| Rc::clone(&pool.lanes[*server])).collect();
-    let waited = wait(client, snapshot, backend, turnstile, wants, lanes).await;
-    count_refused(&core, backend, &waited);
-    let (server, permit) = match waited? {
-        None => return Ok(None),
-        Some(Grant::Permit(server)) => (server, Some(Permit::taken(turnstile, server))),
-        // Of another core, perhaps, whose event loop knows it: its permit will do.
-        Some(Grant::Connection(server, connection)) => {
-            core.metrics.lower(core.telemetry.backends[backend.0].servers[server].open);
-            (server, connection.permit)
-        }
-    };
-    http2::begin_server(&core, snapshot, backend, server, permit);
-    Ok(Some(server))
-}
-
-/// A seat that there is already: a stream, or an idle connection where the server has agreed on HTTP/1.1.
-fn vacancy(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, server: usize, certain: bool) -> Option<Seat> {
-    let pool = &snapshot.backends[backend.0].pool;
-    let lane = &pool.lanes[server];
-    if let Some(seat) = pool.seat(core, server) {
-        return Some(Seat::Stream(seat));
-    }
-    if !lane.speaks_http1() {
-        return None;
-    }
-    let (found, stale) = pool.checkout(PoolKey { server, owner: None }, Fit::Any, certain);
-    let metrics = &core.telemetry.backends[backend.0].servers[server];
-    for _ in 0..stale {
-        core.metrics.increment(metrics.stale);
-        core.metrics.lower(metrics.open);
-    }
-    core.report_idle(backend.0, pool, server);
-    let mut found = found?;
-    found.requests = found.requests.saturating_add(1);
-    Some(Seat::Connection(found))
-}
-
-/// None where the server's last connection has gone, and there may be no other for now.
-async fn await_seat(
-    client: &mut ClientSide<'_>,
-    snapshot: &Rc<CoreSnapshot>,
-    backend: BackendId,
-    server: usize,
-    certain: bool,
-    due: u64,
-) -> Result<Option<Seat>, Refusal> {
-    let core = Rc::clone(client.core());
-    let pool = &snapshot.backends[backend.0].pool;
-    let lane = &pool.lanes[server];
-    let failures = lane.failures();
-    client.rest();
-    poll_fn(|context| {
-        if let Some(seat) = vacancy(&core, snapshot, backend, server, certain) {
-            return Poll::Ready(Ok(Some(seat)));
-        }
-        if lane.failures() != failures {
-            return Poll::Ready(Err(Refusal::Failed(lane.failure())));
+        if let Poll::Ready(made) = made.as_mut().poll(context) {
+            return Poll::Ready(made.map_err(Refusal::Failed));
         }
         client.read_ahead(context);
-        if client.poll_gone(context).is_ready() {
-            return Poll::Ready(Err(Refusal::ClientGone));
-        }
-        if core.timers.now() >= due {
-            return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
-        }
-        if lane.wants_connection(pool.streams_max) {
-            match &pool.turnstile {
-                None => http2::begin_server(&core, snapshot, backend, server, None),
-                Some(turnstile) if turnstile.try_take(server) => {
-                    let permit = Permit::taken(turnstile, server);
-                    http2::begin_server(&core, snapshot, backend, server, Some(permit));
-                }
-                Some(_) => {}
-            }
-        }
-        if !lane.is_alive() {
-            return Poll::Ready(Ok(None));
-        }
-        lane.wait(context);
-        client.deadline().set(due, context.waker());
-        Poll::Pending
+        client.poll_gone(context).map(|()| Err(Refusal::ClientGone))
     })
     .await
 }
@@ -507,17 +348,9 @@ async fn queue(
     experience: &mut Experience,
 ) -> Result<(usize, Found), Refusal> {
     let core = Rc::clone(client.core());
-    let metrics = &core.telemetry.backends[backend.0];
     let Some(turnstile) = &snapshot.backends[backend.0].pool.turnstile else { return Err(Refusal::NoServer) };
-    let began = Instant::now();
-    let waited = wait(client, snapshot, backend, turnstile, wants, Box::default()).await;
+    let waited = wait(client, snapshot, backend, turnstile, wants, Box::default(), experience).await;
     count_refused(&core, backend, &waited);
-    // Who found the line full has not waited.
-    if !matches!(waited, Err(Refusal::Queue("queue-full"))) {
-        let micros = began.elapsed().as_micros() as u64;
-        experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
-        core.metrics.observe(metrics.queue_wait, micros);
-    }
     // There is always one where no lanes are watched.
     let Some(grant) = waited? else { return Err(Refusal::NoServer) };
     Ok(granted(&core, snapshot, backend, turnstile, grant, need))
@@ -644,17 +477,28 @@ struct Place<'a> {
     backend: usize,
     turnstile: &'a Arc<ServerTurnstile>,
     ticket: Ticket,
+    /// Those that are watched meanwhile.
+    lanes: Box<[Rc<Lane>]>,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.watch_no_more(self.ticket));
         let metrics = &self.core.telemetry.backends[self.backend];
         self.core.metrics.lower(metrics.queue_depth);
-        match self.turnstile.leave(self.ticket) {
-            None => {}
-            Some(Grant::Permit(server)) => self.turnstile.release(server),
+        self.turnstile.leave(self.ticket).into_iter().for_each(|grant| self.pass_on(grant));
+    }
+}
+
+impl Place<'_> {
+    /// Gives back what nobody here needs any more.
+    fn pass_on(&self, grant: Grant<Box<ServerConnection>>) {
+        match grant {
+            Grant::Permit(server) => self.turnstile.release(server, coarse_millis()),
             // Its permit goes to the next in the line.
-            Some(Grant::Connection(server, _)) => self.core.metrics.lower(metrics.servers[server].open),
+            Grant::Connection(server, _) => {
+                self.core.metrics.lower(self.core.telemetry.backends[self.backend].servers[server].open);
+            }
         }
     }
 }
@@ -668,27 +512,38 @@ async fn wait(
     turnstile: &Arc<ServerTurnstile>,
     wants: Box<[usize]>,
     lanes: Box<[Rc<Lane>]>,
+    experience: &mut Experience,
 ) -> Result<Option<Grant<Box<ServerConnection>>>, Refusal> {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
     let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
-    let Ok(ticket) = turnstile.join(wants) else { return Err(Refusal::Queue("queue-full")) };
+    let full = Refusal::Queue("queue-full");
+    let began = Instant::now();
+    let Ok(ticket) = turnstile.join(wants, coarse_millis()) else { return Err(full) };
     core.metrics.raise(metrics.queue_depth);
-    let place = Place { core: &core, backend: backend.0, turnstile, ticket };
+    let place = Place { core: &core, backend: backend.0, turnstile, ticket, lanes };
     let due = core.timers.now() + patience;
     client.rest();
     let granted = poll_fn(|context| {
-        if let Poll::Ready(grant) = turnstile.poll(ticket, context) {
-            return Poll::Ready(Ok(Some(grant)));
-        }
-        if lanes.iter().any(|lane| lane.is_alive()) {
-            return Poll::Ready(Ok(None));
-        }
-        lanes.iter().for_each(|lane| lane.wait(context));
-        client.read_ahead(context);
+        // Before there is a grant, which is not to be for nobody.
         if client.poll_gone(context).is_ready() {
             return Poll::Ready(Err(Refusal::ClientGone));
         }
+        match turnstile.poll(ticket, context) {
+            Poll::Ready(Err(_)) => return Poll::Ready(Err(Refusal::Queue("queue-full"))),
+            // The kernel may know of it before the event loop does.
+            Poll::Ready(Ok(grant)) if client.has_gone() => {
+                place.pass_on(grant);
+                return Poll::Ready(Err(Refusal::ClientGone));
+            }
+            Poll::Ready(Ok(grant)) => return Poll::Ready(Ok(Some(grant))),
+            Poll::Pending => {}
+        }
+        if place.lanes.iter().any(|lane| lane.is_alive()) {
+            return Poll::Ready(Ok(None));
+        }
+        place.lanes.iter().for_each(|lane| lane.watch(ticket, context));
+        client.read_ahead(context);
         if core.timers.now() >= due {
             return Poll::Ready(Err(Refusal::Queue("queue-timeout")));
         }
@@ -697,6 +552,9 @@ async fn wait(
     })
     .await;
     drop(place);
+    let micros = began.elapsed().as_micros() as u64;
+    experience.queue_us = Some(experience.queue_us.unwrap_or(0) + micros);
+    core.metrics.observe(metrics.queue_wait, micros);
     granted
 }
 

@@ -35,6 +35,7 @@ use zeroize::Zeroizing;
 
 use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
+use crate::deadline::coarse_millis;
 use crate::engine::worker_count;
 use crate::http1::path::route_key;
 use crate::names::{Found, Names};
@@ -320,7 +321,7 @@ impl Snapshot {
             if let Some(turnstile) = turnstile
                 && known.is_none_or(|known| !Arc::ptr_eq(known, turnstile))
             {
-                turnstile.settle();
+                turnstile.settle(coarse_millis());
             }
         }
     }

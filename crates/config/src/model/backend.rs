@@ -292,11 +292,13 @@ pub struct Queue {
     pub limit: usize,
     /// How long one waits. Default 5 s.
     pub timeout: Duration,
+    /// While somebody has waited for longer, those who came last are served first. Absent: always those who came first.
+    pub target: Option<Duration>,
 }
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue { limit: 1024, timeout: Duration::from_secs(5) }
+        Queue { limit: 1024, timeout: Duration::from_secs(5), target: None }
     }
 }
 

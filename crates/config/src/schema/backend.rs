@@ -228,6 +228,7 @@ fn queue(section: &mut Section<'_, '_>) -> Queue {
     if let Some(found) = table.duration("timeout", up_to(HOUR)) {
         queue.timeout = found.value;
     }
+    queue.target = table.duration("target", up_to(HOUR)).map(|found| found.value);
     table.close();
     queue
 }

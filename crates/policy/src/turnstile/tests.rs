@@ -41,43 +41,71 @@ struct World {
     busy: Vec<usize>,
     /// In the order of their joins.
     waiting: VecDeque<Request>,
-    limit: usize,
+    bounds: Bounds,
+    /// Requests that wait elsewhere, and are counted in.
+    elsewhere: usize,
+    /// Milliseconds.
+    now: u64,
     served: usize,
+}
+
+/// A bound of the line that is served in its order.
+fn fifo(limit: usize) -> Bounds {
+    Bounds { limit, order: Order::default() }
 }
 
 impl World {
     fn new(random: &mut fastrand::Rng) -> World {
         let max: Vec<u32> = (0..random.usize(1..4)).map(|_| random.u32(1..5)).collect();
         let (cores, limit) = (random.usize(1..5), random.usize(0..12));
+        let order = Order { target: random.bool().then(|| random.u64(0..40)) };
+        let bounds = Bounds { limit, order };
         World {
-            turnstile: Turnstile::new(&max, cores, limit),
+            turnstile: Turnstile::new(&max, cores, bounds),
             earlier: Vec::new(),
             over: vec![0; max.len()],
             idle: vec![vec![0; max.len()]; cores],
             busy: Vec::new(),
             waiting: VecDeque::new(),
             max,
-            limit,
+            bounds,
+            elsewhere: 0,
+            now: 0,
             served: 0,
         }
     }
 
     fn step(&mut self, random: &mut fastrand::Rng) {
         let core = random.usize(..self.idle.len());
-        match random.u8(..10) {
+        self.now += random.u64(0..4);
+        match random.u8(..11) {
             0..=3 => self.arrive(core, random),
             4..=6 if !self.busy.is_empty() => {
                 let server = self.busy.swap_remove(random.usize(..self.busy.len()));
-                if random.bool() { self.lay_down(core, server) } else { self.view(server).release(server) }
+                if random.bool() { self.lay_down(core, server) } else { self.view(server).release(server, self.now) }
             }
             7 if !self.waiting.is_empty() => self.give_up(core, random),
             8 => self.close_idle(core, random),
             9 if random.u8(..8) == 0 => self.change(random),
+            10 => self.count(random),
             _ => {}
         }
         self.stewards();
         self.collect(random);
         self.check();
+    }
+
+    /// Somebody waits elsewhere, or does so no more.
+    fn count(&mut self, random: &mut fastrand::Rng) {
+        if self.elsewhere > 0 && random.bool() {
+            self.turnstile.count_out();
+            self.elsewhere -= 1;
+        } else {
+            let waiting = self.turnstile.depth();
+            let counted = self.turnstile.count_in();
+            assert_eq!(counted.is_ok(), waiting < self.bounds.limit, "{waiting} of {}", self.bounds.limit);
+            self.elsewhere += usize::from(counted.is_ok());
+        }
     }
 
     /// The limits change, and perhaps there is one server more.
@@ -90,11 +118,12 @@ impl World {
             self.over.push(0);
             self.idle.iter_mut().for_each(|core| core.push(0));
         }
-        self.limit = random.usize(self.waiting.len()..self.waiting.len() + 12);
-        let next = self.turnstile.succeeded_by(&self.max, self.limit);
+        let waiting = self.waiting.len() + self.elsewhere;
+        self.bounds.limit = random.usize(waiting..waiting + 12);
+        let next = self.turnstile.succeeded_by(&self.max, self.bounds);
         self.earlier.push(std::mem::replace(&mut self.turnstile, next));
         self.over = (0..self.max.len()).map(|server| self.turnstile.open(server)).collect();
-        self.turnstile.settle();
+        self.turnstile.settle(self.now);
     }
 
     /// One of the turnstiles that know this server.
@@ -121,8 +150,10 @@ impl World {
             }
         }
         let waiting = self.turnstile.depth();
-        match self.view(most).join(wants.clone()) {
-            Err(Full) => assert!(waiting >= self.limit, "refused with {waiting} of {} in the line", self.limit),
+        match self.view(most).join(wants.clone(), self.now) {
+            Err(Full) => {
+                assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the line", self.bounds.limit);
+            }
             Ok(ticket) => {
                 let woken = Arc::new(Count(AtomicUsize::new(0)));
                 self.waiting.push_back(Request { ticket, wants, woken, asked: false });
@@ -137,8 +168,8 @@ impl World {
 
     fn lay_down(&mut self, core: usize, server: usize) {
         if self.view(server).is_over(server) {
-            self.view(server).release(server);
-        } else if self.view(server).offer(server, server).is_err() {
+            self.view(server).release(server, self.now);
+        } else if self.view(server).offer(server, server, self.now).is_err() {
             self.set_idle(core, server, self.idle[core][server] + 1);
         }
     }
@@ -147,7 +178,7 @@ impl World {
         let Some(request) = self.waiting.remove(random.usize(..self.waiting.len())) else { return };
         match self.turnstile.leave(request.ticket) {
             None => {}
-            Some(Grant::Permit(server)) => self.turnstile.release(server),
+            Some(Grant::Permit(server)) => self.turnstile.release(server, self.now),
             Some(Grant::Connection(server, _)) => self.lay_down(core, server),
         }
     }
@@ -156,7 +187,7 @@ impl World {
         let server = random.usize(..self.max.len());
         if self.idle[core][server] > 0 {
             self.set_idle(core, server, self.idle[core][server] - 1);
-            self.turnstile.release(server);
+            self.turnstile.release(server, self.now);
         }
     }
 
@@ -167,7 +198,7 @@ impl World {
                 continue;
             }
             for server in 0..self.max.len() {
-                while self.idle[core][server] > 0 && self.turnstile.offer(server, server).is_ok() {
+                while self.idle[core][server] > 0 && self.turnstile.offer(server, server, self.now).is_ok() {
                     self.set_idle(core, server, self.idle[core][server] - 1);
                 }
             }
@@ -193,9 +224,14 @@ impl World {
                     refused.extend(&request.wants);
                     still.push_back(request);
                 }
-                Poll::Ready(Grant::Permit(server) | Grant::Connection(server, _)) => {
+                Poll::Ready(Err(Full)) => {
+                    assert!(self.bounds.order.target.is_some(), "nobody makes way in a line that goes by its order");
+                    assert!(woken || !request.asked, "made way without a wake-up");
+                }
+                Poll::Ready(Ok(Grant::Permit(server) | Grant::Connection(server, _))) => {
                     assert!(woken || !request.asked, "a grant without a wake-up");
-                    assert!(!refused.contains(&server), "server {server} was wanted by one who came before");
+                    let in_order = self.bounds.order.target.is_none();
+                    assert!(!in_order || !refused.contains(&server), "server {server}: one who came before wants it");
                     assert!(request.wants.contains(&server));
                     self.busy.push(server);
                     self.served += 1;
@@ -217,8 +253,9 @@ impl World {
             assert!(!wanted || (self.turnstile.open(server) >= *max && idle == 0), "somebody waits for nothing");
             assert_eq!(self.turnstile.is_wanted(server), wanted);
         }
-        assert!(self.waiting.len() <= self.limit);
-        assert_eq!(self.turnstile.depth(), self.waiting.len());
+        let waiting = self.waiting.len() + self.elsewhere;
+        assert!(waiting <= self.bounds.limit);
+        assert_eq!(self.turnstile.depth(), waiting);
     }
 }
 
@@ -232,7 +269,7 @@ fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_wh
         (0..400).for_each(|_| world.step(&mut random));
         // Everybody goes home, and nobody is left behind.
         while let Some(server) = world.busy.pop() {
-            world.turnstile.release(server);
+            world.turnstile.release(server, world.now);
             world.collect(&mut random);
             world.check();
         }
@@ -255,7 +292,7 @@ fn take(turnstile: &Turnstile<Connection>, patience: usize, waker: &Waker) -> bo
     if turnstile.try_take(0) {
         return true;
     }
-    let Ok(ticket) = turnstile.join([0]) else { return false };
+    let Ok(ticket) = turnstile.join([0], 0) else { return false };
     for _ in 0..patience {
         if turnstile.poll(ticket, &Context::from_waker(waker)).is_ready() {
             return true;
@@ -268,7 +305,7 @@ fn take(turnstile: &Turnstile<Connection>, patience: usize, waker: &Waker) -> bo
 #[test]
 fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
     const MAX: u32 = 3;
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[MAX], 4, 64);
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[MAX], 4, fifo(64));
     let (inside, served) = (AtomicU32::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for thread in 0..8 {
@@ -288,8 +325,8 @@ fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
                         std::thread::yield_now();
                     }
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    if turnstile.offer(0, 0).is_err() {
-                        turnstile.release(0);
+                    if turnstile.offer(0, 0, 0).is_err() {
+                        turnstile.release(0, 0);
                     }
                 }
             });
@@ -301,52 +338,107 @@ fn threads_never_exceed_the_maximum_and_every_one_that_waits_is_woken() {
 
 #[test]
 fn a_full_line_refuses_and_a_place_given_up_can_be_had() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, 1);
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, fifo(1));
     assert!(turnstile.try_take(0));
-    let first = turnstile.join([0]).unwrap();
-    assert_eq!(turnstile.join([0]), Err(Full));
+    let first = turnstile.join([0], 0).unwrap();
+    assert_eq!(turnstile.join([0], 0), Err(Full));
     assert_eq!(turnstile.leave(first), None);
-    let second = turnstile.join([0]).unwrap();
-    turnstile.release(0);
+    let second = turnstile.join([0], 0).unwrap();
+    turnstile.release(0, 0);
     let grant = turnstile.poll(second, &Context::from_waker(Waker::noop()));
-    assert_eq!(grant, Poll::Ready(Grant::Permit(0)));
+    assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))));
     assert!(!turnstile.has_room(0), "the permit is the waiter's");
 }
 
 #[test]
 fn a_newcomer_does_not_overtake_the_line_but_may_go_where_nobody_waits() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, 8);
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(8));
     assert!(turnstile.try_take(0));
-    let waits = turnstile.join([0]).unwrap();
+    let waits = turnstile.join([0], 0).unwrap();
     assert!(turnstile.try_take(1), "the line is for the other server");
-    turnstile.release(0);
+    turnstile.release(0, 0);
     assert!(!turnstile.try_take(0));
     assert_eq!(turnstile.leave(waits), Some(Grant::Permit(0)));
 }
 
 #[test]
 fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
-    let first: Turnstile<Connection> = Turnstile::new(&[2], 1, 8);
+    let first: Turnstile<Connection> = Turnstile::new(&[2], 1, fifo(8));
     assert!(first.try_take(0) && first.try_take(0));
-    let second = first.succeeded_by(&[1, 1], 8);
+    let second = first.succeeded_by(&[1, 1], fifo(8));
     assert!(second.is_kin(&first));
     assert!(!first.is_over(0), "nothing is in force yet");
-    second.settle();
+    second.settle(0);
     assert!(second.is_over(0));
-    first.release(0);
+    first.release(0, 0);
     assert!(!second.try_take(0) && !first.try_take(0), "one is still out, and one there may be");
-    let waits = first.join([0]).unwrap();
-    let third = second.succeeded_by(&[2, 1], 8);
-    third.settle();
+    let waits = first.join([0], 0).unwrap();
+    let third = second.succeeded_by(&[2, 1], fifo(8));
+    third.settle(0);
     let grant = third.poll(waits, &Context::from_waker(Waker::noop()));
-    assert_eq!(grant, Poll::Ready(Grant::Permit(0)), "who waits by the first hears of the third's room");
-    third.release(0);
-    third.release(0);
+    assert_eq!(grant, Poll::Ready(Ok(Grant::Permit(0))), "who waits by the first hears of the third's room");
+    third.release(0, 0);
+    third.release(0, 0);
     assert_eq!(first.open(0), 0);
 }
 
 #[test]
 fn a_server_without_a_limit_never_makes_anybody_wait() {
-    let turnstile: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, 0);
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, fifo(0));
     assert!((0..10_000).all(|_| turnstile.try_take(0)));
+}
+
+/// What the tickets have, in the order in which they are asked.
+fn heard(turnstile: &Turnstile<Connection>, tickets: &[Ticket]) -> Vec<Poll<Result<Grant<Connection>, Full>>> {
+    let mut context = Context::from_waker(Waker::noop());
+    tickets.iter().map(|ticket| turnstile.poll(*ticket, &mut context)).collect()
+}
+
+const GRANTED: Poll<Result<Grant<Connection>, Full>> = Poll::Ready(Ok(Grant::Permit(0)));
+
+#[test]
+fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_line() {
+    let bounds = Bounds { limit: 3, order: Order { target: Some(100) } };
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, bounds);
+    assert!(turnstile.try_take(0) && turnstile.try_take(1));
+    let mut tickets: Vec<Ticket> = [0, 10, 20].map(|now| turnstile.join([0, 1], now).unwrap()).into();
+    assert_eq!(turnstile.join([0, 1], 100), Err(Full), "nobody has waited for too long");
+    tickets.push(turnstile.join([0], 101).unwrap());
+    assert_eq!(heard(&turnstile, &tickets), [Poll::Ready(Err(Full)), Poll::Pending, Poll::Pending, Poll::Pending]);
+    turnstile.release(0, 105);
+    assert_eq!(heard(&turnstile, &tickets[1..2]), [GRANTED], "none has waited for too long: by their order");
+    turnstile.release(0, 121);
+    assert_eq!(heard(&turnstile, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
+    turnstile.release(0, 122);
+    assert_eq!(heard(&turnstile, &tickets[2..3]), [GRANTED]);
+    assert_eq!(turnstile.depth(), 0);
+}
+
+#[test]
+fn who_waits_elsewhere_counts_and_does_not_make_way() {
+    let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, bounds);
+    assert!(turnstile.try_take(0));
+    assert_eq!((turnstile.count_in(), turnstile.count_in(), turnstile.count_in()), (Ok(()), Ok(()), Err(Full)));
+    assert_eq!(turnstile.join([0], 1_000), Err(Full));
+    turnstile.count_out();
+    assert!(turnstile.join([0], 1_000).is_ok());
+    assert_eq!(turnstile.depth(), 2);
+}
+
+#[test]
+fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1; 64], 1, fifo(10_000));
+    assert!((0..64).all(|server| turnstile.try_take(server)));
+    for round in 0..3 {
+        let tickets: Vec<Ticket> = (0..64)
+            .flat_map(|server| [vec![server], (0..64).filter(|other| *other != server).collect()])
+            .map(|wants: Vec<usize>| turnstile.join(wants, 0).unwrap())
+            .collect();
+        assert_eq!(turnstile.depth(), 128);
+        assert!(tickets.into_iter().all(|ticket| turnstile.leave(ticket).is_none()));
+        let room = turnstile.lock();
+        assert_eq!((room.kinds.len(), room.unused.len(), room.by_wants.len()), (128, 128, 0), "round {round}");
+        assert!(room.by_server.values().all(Vec::is_empty));
+    }
 }

@@ -448,6 +448,9 @@ pub fn backend(backend: &Backend) -> Value {
         "via": backend.via,
         "min_idle": backend.min_idle,
     });
+    if let Some(target) = backend.queue.target {
+        value["queue"]["target"] = json!(duration(target));
+    }
     if let Some(version) = backend.send_proxy_protocol {
         value["send_proxy_protocol"] = json!(match version {
             ProxyProtocol::V1 => "v1",
@@ -756,7 +759,7 @@ mod tests {
         min_healthy = 30
         sticky = { cookie = "seat", key_file = "sticky.key", ttl = "9h", secure = true, http_only = false, same_site = "none", path = "/a" }
         reuse = "aggressive"
-        queue = { limit = 0, timeout = "3s" }
+        queue = { limit = 0, timeout = "3s", target = "250ms" }
         min_idle = 2
         max_requests = 500
         max_lifetime = "10m"

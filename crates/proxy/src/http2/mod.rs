@@ -7,7 +7,8 @@
 //! | `stream.rs` | one request's stream: what its body brings, and what is said to its client |
 //! | `ahead.rs` | a body's bytes that wait for somebody to take them: small frames put together |
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
-//! | `server.rs` | connections to servers, and seats on them |
+//! | `server.rs` | connections to servers, made and driven |
+//! | `lane.rs` | those of one server, the seats on them, and who waits for one |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `familiar.rs` | fields of responses that come again and again |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
@@ -28,6 +29,7 @@ mod flood;
 mod hpack;
 mod huffman;
 pub mod intake;
+mod lane;
 mod responses;
 mod server;
 mod stream;
@@ -38,5 +40,6 @@ pub use ahead::Ahead;
 pub use connection::{ERRORS, Link, PREFACE, serve};
 pub use familiar::Familiar;
 pub use flood::FLOODS;
-pub use server::{Lane, ServerSeat, begin as begin_server};
+pub use lane::{Answer, Lane, Place, ServerSeat, Terms};
+pub use server::begin as begin_server;
 pub use stream::{Chunk, Meter, Piece, Stream};

@@ -1,0 +1,721 @@
+//! The connections to one server of HTTP/2 on a core, and the requests that wait for a stream on one of them.
+//!
+//! A stream that becomes free goes to whose turn it is in the lane's line, and nobody else is woken. Who waits sees to further
+//! connections: one at a time until the server has shown that they are of use, and after one that came to nothing, or on which it
+//! allows no streams, later and later. While any connection is open nobody fails for another one's sake.
+//!
+//! A place in the lane's line is one in the backend's ([`Turnstile::count_in`]), but for those whom a connection that is being
+//! made will seat.
+//!
+//! [`Turnstile::count_in`]: propylon_policy::turnstile::Turnstile::count_in
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
+use propylon_policy::line::{Line, Order};
+use propylon_policy::turnstile::Ticket;
+use tokio::task::spawn_local;
+use tokio::time::sleep;
+
+use super::responses::Responses;
+use super::stream::Piece;
+use crate::attempt::{Attempt, Repeatable};
+use crate::core::Core;
+use crate::notice::{Notice, Way};
+use crate::pool::ServerTurnstile;
+
+/// Connections to one server that a core makes at the same time, once one of them has been of use.
+const CONNECTING_MAX: usize = 4;
+/// Open connections on which the server allows no streams; a further one would not be of more use.
+const BARREN_MAX: usize = 4;
+/// How long a core waits, beside a connection that is open, before it makes another after one that was of no use: at first, and at most. It
+/// is twice as long each time.
+const PAUSE_MILLIS_MIN: u64 = 100;
+const PAUSE_MILLIS_MAX: u64 = 5_000;
+/// How long a core's only connection to a server with a limit is used before it makes way for another core's: making one costs
+/// some round trips.
+const SHARE_MILLIS: u64 = 100;
+
+/// What the configuration says of a lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    /// Streams on a connection at a time.
+    pub streams_max: usize,
+    /// Streams over a connection's life.
+    pub requests_max: u32,
+    pub order: Order,
+}
+
+/// The connections to one server.
+#[derive(Default)]
+pub struct Lane {
+    terms: Cell<Terms>,
+    links: RefCell<Vec<Rc<ServerLink>>>,
+    /// Connections being made.
+    connecting: Cell<usize>,
+    /// Those who wait for a seat.
+    line: RefCell<Line<Rc<Waiter>>>,
+    /// Tickets of those of them who are not counted among all who wait.
+    uncounted: RefCell<BTreeSet<u64>>,
+    next: Cell<u64>,
+    /// Those who wait in the backend's line for the right to make a connection: one that this core has will do.
+    watching: RefCell<BTreeMap<Ticket, Waker>>,
+    pace: Pace,
+    /// The server has agreed on HTTP/1.1 the last time.
+    speaks_http1: Cell<bool>,
+    /// Only requests of earlier configurations come here.
+    abandoned: Cell<bool>,
+    /// There are more connections than there may be, since the limit was lowered.
+    shedding: Cell<bool>,
+}
+
+/// When further connections are made.
+#[derive(Default)]
+struct Pace {
+    /// The last connection that was made has seated somebody.
+    is_proven: Cell<bool>,
+    /// The last pause, in milliseconds; 0 after a connection that was of use.
+    pause: Cell<u64>,
+    /// Its end, in milliseconds on the core's clock.
+    until: Cell<u64>,
+    /// Somebody will look when it is over.
+    is_armed: Cell<bool>,
+}
+
+impl Pace {
+    fn quicken(&self) {
+        self.is_proven.set(true);
+        self.pause.set(0);
+        self.until.set(0);
+    }
+
+    fn slow(&self, now: u64) {
+        self.is_proven.set(false);
+        self.pause.set((self.pause.get() * 2).clamp(PAUSE_MILLIS_MIN, PAUSE_MILLIS_MAX));
+        self.until.set(now + self.pause.get());
+    }
+}
+
+/// What somebody in a lane's line hears.
+pub enum Answer {
+    Seat(ServerSeat),
+    /// The server speaks HTTP/1.1, and a connection lies in the pool.
+    Look,
+    /// There is no connection, and this is why the last one came to nothing.
+    Failed(Attempt),
+    /// As many wait as may.
+    Full,
+}
+
+/// Somebody who waits for a seat.
+pub struct Waiter {
+    core: Rc<Core>,
+    /// Index of the backend.
+    backend: usize,
+    turnstile: Arc<ServerTurnstile>,
+    waker: RefCell<Option<Waker>>,
+    answer: Cell<Option<Answer>>,
+    counted: RefCell<Option<Counted>>,
+}
+
+/// One of those who wait at a backend, until it is dropped.
+struct Counted {
+    core: Rc<Core>,
+    backend: usize,
+    turnstile: Arc<ServerTurnstile>,
+    began: Instant,
+    /// Milliseconds on the core's clock.
+    since: u64,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.turnstile.count_out();
+        let metrics = &self.core.telemetry.backends[self.backend];
+        self.core.metrics.lower(metrics.queue_depth);
+        self.core.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
+    }
+}
+
+impl Waiter {
+    /// False where as many wait as may.
+    fn count(&self) -> bool {
+        if self.turnstile.count_in().is_err() {
+            return false;
+        }
+        let core = Rc::clone(&self.core);
+        core.metrics.raise(core.telemetry.backends[self.backend].queue_depth);
+        let since = core.timers.now();
+        let turnstile = Arc::clone(&self.turnstile);
+        *self.counted.borrow_mut() =
+            Some(Counted { core, backend: self.backend, turnstile, began: Instant::now(), since });
+        self.wake();
+        true
+    }
+
+    fn is_counted(&self) -> bool {
+        self.counted.borrow().is_some()
+    }
+
+    fn hear(&self, answer: Answer) {
+        self.answer.set(Some(answer));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A place in a lane's line, given up when it is dropped.
+pub struct Place {
+    lane: Rc<Lane>,
+    ticket: u64,
+    waiter: Rc<Waiter>,
+    is_new: bool,
+}
+
+impl Place {
+    /// What has been heard; to be called each time, and to be called no more once there is something. Others are served as far
+    /// as this one does not need to be: those who are new have to take a place among all who wait.
+    pub fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
+        if std::mem::take(&mut self.is_new) {
+            self.lane.enlist(self.waiter.core.timers.now());
+        }
+        if let Some(answer) = self.waiter.answer.take() {
+            return Poll::Ready(answer);
+        }
+        let mut waker = self.waiter.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    /// Since when it is one among all who wait, in milliseconds on the core's clock.
+    pub fn since(&self) -> Option<u64> {
+        self.waiter.counted.borrow().as_ref().map(|counted| counted.since)
+    }
+
+    /// Microseconds for which it has been one of them.
+    pub fn waited(&self) -> Option<u64> {
+        self.waiter.counted.borrow().as_ref().map(|counted| counted.began.elapsed().as_micros() as u64)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lane.leave(self.ticket);
+        let now = self.waiter.core.timers.now();
+        match self.waiter.answer.take() {
+            // It goes to the next.
+            Some(Answer::Seat(seat)) => drop(seat),
+            Some(Answer::Look) => self.lane.nudge(now),
+            _ => {}
+        }
+        // It may have been the one to see to a connection.
+        self.lane.stir(now);
+    }
+}
+
+/// A connection to a server.
+pub struct ServerLink {
+    /// None when no further stream may begin.
+    send: RefCell<Option<SendRequest<Piece>>>,
+    pub is_tls: bool,
+    pub(super) seats: Cell<usize>,
+    /// Streams begun on it.
+    requests: Cell<u32>,
+    /// Streams that the server allowed when that was last looked at.
+    allowed: Cell<usize>,
+    expires: Option<Instant>,
+    /// Whether its server is open and still where the connection leads.
+    notice: Arc<Notice>,
+    way: Cell<Way>,
+    /// Milliseconds on the core's clock: when it was made.
+    since: u64,
+    responses: Rc<Responses>,
+    /// Whom to wake when it is to end.
+    pub(super) driver: RefCell<Option<Waker>>,
+    /// Milliseconds on the core's clock: when the last seat was left.
+    pub(super) left: Cell<u64>,
+    /// It ends for a reason of ours.
+    is_dismissed: Cell<bool>,
+}
+
+/// A place for one request; it is left when it is dropped.
+pub struct ServerSeat {
+    pub link: Rc<ServerLink>,
+    lane: Rc<Lane>,
+    core: Rc<Core>,
+}
+
+impl Drop for ServerSeat {
+    fn drop(&mut self) {
+        self.link.seats.set(self.link.seats.get() - 1);
+        self.link.left.set(self.core.timers.now());
+        if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
+            self.link.close();
+        }
+        self.lane.serve(&self.core);
+    }
+}
+
+impl ServerLink {
+    pub(super) fn new(
+        (send, responses): (SendRequest<Piece>, Rc<Responses>),
+        is_tls: bool,
+        expires: Option<Instant>,
+        (notice, way): (Arc<Notice>, Way),
+        now: u64,
+    ) -> ServerLink {
+        ServerLink {
+            send: RefCell::new(Some(send)),
+            is_tls,
+            seats: Cell::new(0),
+            requests: Cell::new(0),
+            allowed: Cell::new(0),
+            expires,
+            notice,
+            way: Cell::new(way),
+            since: now,
+            responses,
+            driver: RefCell::default(),
+            left: Cell::new(now),
+            is_dismissed: Cell::new(false),
+        }
+    }
+
+    /// Streams begun on it.
+    pub fn requests(&self) -> u32 {
+        self.requests.get()
+    }
+
+    /// Where the connection leads.
+    pub fn peer(&self) -> SocketAddr {
+        self.way.get().address
+    }
+
+    /// Whether the server takes WebSockets (RFC 8441 §3).
+    pub fn speaks_websocket(&self) -> bool {
+        self.send.borrow().as_ref().is_some_and(SendRequest::is_extended_connect_protocol_enabled)
+    }
+
+    /// Begins a stream.
+    pub fn open(
+        &self,
+        request: http::Request<()>,
+        end: bool,
+    ) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
+        let mut send = self.send.borrow_mut();
+        // Of its own, so that one that waits to be opened does not stand in the way of the others.
+        let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
+        let (response, sending) = send.send_request(request, end)?;
+        self.responses.begin(sending.stream_id().as_u32());
+        Ok((response, sending))
+    }
+
+    /// Nobody reads this stream's response any more.
+    pub fn forget(&self, sending: &SendStream<Piece>) {
+        self.responses.forget(sending.stream_id().as_u32());
+    }
+
+    /// Gets no further streams; those begun go on.
+    pub fn close(&self) {
+        *self.send.borrow_mut() = None;
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    /// The same where it is not the server who wants it.
+    pub fn dismiss(&self) {
+        self.is_dismissed.set(true);
+        self.close();
+    }
+
+    fn is_open(&self) -> bool {
+        self.send.borrow().is_some()
+    }
+
+    /// Streams that the server allows at a time (RFC 9113 §5.1.2).
+    fn allowed(&self) -> usize {
+        self.send.borrow().as_ref().map_or(0, SendRequest::current_max_send_streams)
+    }
+
+    /// The server allows no streams, for now.
+    fn is_barren(&self) -> bool {
+        self.is_open() && self.allowed() == 0
+    }
+
+    /// Whether the server allows more streams than it did.
+    pub(super) fn allows_more(&self) -> bool {
+        let allowed = self.allowed();
+        self.allowed.replace(allowed) < allowed
+    }
+
+    /// Whether it leads to where its server is.
+    fn is_current(&self) -> bool {
+        let mut way = self.way.get();
+        let current = self.notice.is_current(&mut way);
+        self.way.set(way);
+        current
+    }
+
+    fn has_room(&self, terms: Terms) -> bool {
+        let mut send = self.send.borrow_mut();
+        let Some(sender) = send.as_mut() else { return false };
+        // Says so when the server has said GOAWAY or the connection is lost.
+        if let Poll::Ready(Err(_)) = sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
+            drop(send);
+            self.close();
+            return false;
+        }
+        let worn = self.requests.get() >= terms.requests_max;
+        if worn || self.expires.is_some_and(|expires| Instant::now() >= expires) || !self.is_current() {
+            drop(send);
+            self.dismiss();
+            return false;
+        }
+        self.seats.get() < terms.streams_max.min(sender.current_max_send_streams())
+    }
+}
+
+impl Lane {
+    pub fn new(terms: Terms) -> Lane {
+        Lane { terms: Cell::new(terms), ..Lane::default() }
+    }
+
+    /// Another configuration has it.
+    pub fn renew(&self, terms: Terms) {
+        self.terms.set(terms);
+    }
+
+    /// A seat for somebody who has just come, behind those who wait.
+    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<ServerSeat> {
+        if self.line.borrow().is_empty() { self.free_seat(core) } else { None }
+    }
+
+    /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
+    fn free_seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<ServerSeat> {
+        let links = self.links.borrow();
+        let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
+        let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
+        link.seats.set(link.seats.get() + 1);
+        link.requests.set(link.requests.get().saturating_add(1));
+        self.pace.quicken();
+        Some(ServerSeat { link, lane: Rc::clone(self), core: Rc::clone(core) })
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.line.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
+    }
+
+    /// A place in the line.
+    pub fn join(self: &Rc<Lane>, core: &Rc<Core>, backend: usize, turnstile: &Arc<ServerTurnstile>) -> Place {
+        let ticket = self.next.get();
+        self.next.set(ticket + 1);
+        let waiter = Rc::new(Waiter {
+            core: Rc::clone(core),
+            backend,
+            turnstile: Arc::clone(turnstile),
+            waker: RefCell::default(),
+            answer: Cell::default(),
+            counted: RefCell::default(),
+        });
+        self.line.borrow_mut().join(ticket, core.timers.now(), Rc::clone(&waiter));
+        self.uncounted.borrow_mut().insert(ticket);
+        Place { lane: Rc::clone(self), ticket, waiter, is_new: true }
+    }
+
+    /// Takes somebody out of the line, if they are in it.
+    fn leave(&self, ticket: u64) -> Option<Rc<Waiter>> {
+        self.uncounted.borrow_mut().remove(&ticket);
+        self.line.borrow_mut().leave(ticket)
+    }
+
+    /// Gives what seats there are to those whose turn it is.
+    pub fn serve(self: &Rc<Lane>, core: &Rc<Core>) {
+        let now = core.timers.now();
+        loop {
+            let Some(next) = self.line.borrow().next(self.terms.get().order, now) else { break };
+            let Some(seat) = self.free_seat(core) else { break };
+            match self.leave(next) {
+                Some(waiter) => waiter.hear(Answer::Seat(seat)),
+                None => break,
+            }
+        }
+        self.stir(now);
+    }
+
+    /// Has somebody see to what those who wait need. Without any connection each of them has to find another way.
+    fn stir(&self, now: u64) {
+        let line = self.line.borrow();
+        if !self.is_alive() {
+            line.iter().for_each(|(_, waiter)| waiter.wake());
+        } else if (self.wants_connection(now) || self.wants_alarm(now))
+            && let Some(waiter) = line.oldest().and_then(|(oldest, _)| line.get(oldest))
+        {
+            waiter.wake();
+        }
+    }
+
+    /// A connection lies in the pool for the next of those who wait.
+    fn nudge(&self, now: u64) {
+        let next = self.line.borrow().next(self.terms.get().order, now);
+        let waiter = next.and_then(|next| self.leave(next));
+        waiter.iter().for_each(|waiter| waiter.hear(Answer::Look));
+    }
+
+    /// Has those who wait count as such, but for those whom the connections being made will seat. Who finds too many there is
+    /// refused; in overload the one who has waited for the longest makes way.
+    fn enlist(&self, now: u64) {
+        let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
+        if self.uncounted.borrow().len() > exempt {
+            let beyond: Vec<u64> = self.uncounted.borrow().iter().skip(exempt).copied().collect();
+            beyond.into_iter().for_each(|ticket| self.admit(ticket, now));
+        }
+    }
+
+    fn admit(&self, ticket: u64, now: u64) {
+        self.uncounted.borrow_mut().remove(&ticket);
+        if self.count(ticket) || (self.displace_before(ticket, now) && self.count(ticket)) {
+            return;
+        }
+        let refused = self.leave(ticket);
+        refused.iter().for_each(|waiter| waiter.hear(Answer::Full));
+    }
+
+    fn count(&self, ticket: u64) -> bool {
+        self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count())
+    }
+
+    /// In overload the one who has waited for the longest makes way.
+    fn displace_before(&self, ticket: u64, now: u64) -> bool {
+        let order = self.terms.get().order;
+        let line = self.line.borrow();
+        let oldest = line.oldest().filter(|(oldest, since)| *oldest < ticket && order.is_overload(*since, now));
+        // One that is not counted would leave no room.
+        let counted = oldest.filter(|(oldest, _)| line.get(*oldest).is_some_and(|waiter| waiter.is_counted()));
+        drop(line);
+        let Some(displaced) = counted.and_then(|(oldest, _)| self.leave(oldest)) else { return false };
+        drop(displaced.counted.take());
+        displaced.hear(Answer::Full);
+        true
+    }
+
+    /// Whether those who wait are more than those being made will seat, and another may be made now.
+    pub fn wants_connection(&self, now: u64) -> bool {
+        let (waiting, connecting) = (self.line.borrow().len(), self.connecting.get());
+        if self.speaks_http1.get() {
+            return waiting > connecting;
+        }
+        let most = if self.pace.is_proven.get() { CONNECTING_MAX } else { 1 };
+        let is_needed = connecting < most && waiting > connecting * self.terms.get().streams_max;
+        is_needed && (!self.is_open() || now >= self.pace.until.get()) && self.barren() < BARREN_MAX
+    }
+
+    /// Whether it is only too early for another connection.
+    fn wants_alarm(&self, now: u64) -> bool {
+        now < self.pace.until.get() && !self.pace.is_armed.get() && self.wants_connection(self.pace.until.get())
+    }
+
+    /// Has somebody look when it is time for another connection.
+    pub fn arm(self: &Rc<Lane>, core: &Rc<Core>) {
+        let now = core.timers.now();
+        if !self.wants_alarm(now) {
+            return;
+        }
+        self.pace.is_armed.set(true);
+        let (lane, core) = (Rc::clone(self), Rc::clone(core));
+        let pause = Duration::from_millis(self.pace.until.get() - now);
+        spawn_local(async move {
+            sleep(pause).await;
+            lane.pace.is_armed.set(false);
+            lane.stir(core.timers.now());
+        });
+    }
+
+    /// The server allows no streams on the connections that there are. Requests had better go elsewhere.
+    pub fn is_barren(&self) -> bool {
+        let links = self.links.borrow();
+        let mut open = links.iter().filter(|link| link.is_open()).peekable();
+        open.peek().is_some() && open.all(|link| link.is_barren())
+    }
+
+    /// Those who wait for a seat.
+    pub fn waiting(&self) -> usize {
+        self.line.borrow().len()
+    }
+
+    fn barren(&self) -> usize {
+        self.links.borrow().iter().filter(|link| link.is_barren()).count()
+    }
+
+    fn is_open(&self) -> bool {
+        self.links.borrow().iter().any(|link| link.is_open())
+    }
+
+    /// The configuration that is in force has no use for these connections: each ends with its last stream. Requests that
+    /// began before find them, and get others, for as long as they last.
+    pub fn abandon(&self) {
+        self.abandoned.set(true);
+        self.close_unused();
+    }
+
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.get()
+    }
+
+    /// There are more connections than there may be now, over all cores: those that nobody uses end, the others one by one.
+    pub fn shed_from_here_on(&self) {
+        self.shedding.set(true);
+        self.close_unused();
+    }
+
+    pub fn is_shedding(&self) -> bool {
+        self.shedding.get()
+    }
+
+    /// Has the emptiest connection end with its streams, if there is another and none is ending already.
+    pub fn shed(&self, is_over: bool) {
+        if !is_over {
+            return self.shedding.set(false);
+        }
+        let links = self.links.borrow();
+        if links.len() > 1
+            && links.iter().all(|link| link.is_open())
+            && let Some(emptiest) = links.iter().min_by_key(|link| link.seats.get())
+        {
+            emptiest.dismiss();
+        }
+    }
+
+    fn close_unused(&self) {
+        self.links.borrow().iter().filter(|link| link.seats.get() == 0).for_each(|link| link.dismiss());
+    }
+
+    /// Whether there is a connection on which a seat will become free.
+    pub fn is_alive(&self) -> bool {
+        self.connecting.get() > 0 || self.is_open()
+    }
+
+    /// Its connections.
+    pub fn links(&self) -> usize {
+        self.links.borrow().len()
+    }
+
+    /// Requests of another core wait for a connection to this server, which has as many as it may: whoever drives one looks
+    /// whether it is to make way.
+    pub fn call(&self) {
+        for link in self.links.borrow().iter() {
+            link.driver.borrow().iter().for_each(Waker::wake_by_ref);
+        }
+    }
+
+    /// Whether this connection is to end for another core's sake: at most one at a time, the emptiest, and not before it has been
+    /// of use. Else when to look again.
+    pub(super) fn make_way(&self, link: &Rc<ServerLink>, now: u64) -> Result<(), u64> {
+        let links = self.links.borrow();
+        if links.iter().any(|other| !other.is_open()) {
+            return Err(u64::MAX);
+        }
+        let emptiest = links.iter().min_by_key(|other| other.seats.get());
+        if !emptiest.is_some_and(|emptiest| Rc::ptr_eq(emptiest, link)) {
+            return Err(u64::MAX);
+        }
+        let is_idle = link.seats.get() == 0 && link.requests.get() > 0;
+        let due = link.since + SHARE_MILLIS;
+        if is_idle || links.len() > 1 || now >= due { Ok(()) } else { Err(due) }
+    }
+
+    /// Connections that carry one request at a time may be idle in the pool.
+    pub fn speaks_http1(&self) -> bool {
+        self.speaks_http1.get()
+    }
+
+    /// Somebody in the backend's line is to be woken once there is a connection here, or one is being made.
+    pub fn watch(&self, ticket: Ticket, context: &Context<'_>) {
+        self.watching.borrow_mut().insert(ticket, context.waker().clone());
+    }
+
+    pub fn watch_no_more(&self, ticket: Ticket) {
+        let waker = self.watching.borrow_mut().remove(&ticket);
+        drop(waker);
+    }
+
+    /// A connection is being made.
+    pub(super) fn begun(&self) {
+        self.connecting.set(self.connecting.get() + 1);
+        self.watching.take().into_values().for_each(Waker::wake);
+    }
+
+    /// A connection was made.
+    pub(super) fn opened(self: &Rc<Lane>, core: &Rc<Core>, link: &Rc<ServerLink>) {
+        let now = core.timers.now();
+        self.speaks_http1.set(false);
+        self.connecting.set(self.connecting.get() - 1);
+        link.allows_more();
+        if link.is_barren() {
+            self.pace.slow(now);
+        }
+        self.links.borrow_mut().push(Rc::clone(link));
+        self.serve(core);
+        self.enlist(now);
+    }
+
+    /// A connection was made whose server wants to be spoken to in HTTP/1.1, and lies in the pool.
+    pub(super) fn opened_http1(&self, now: u64) {
+        self.speaks_http1.set(true);
+        self.connecting.set(self.connecting.get() - 1);
+        self.nudge(now);
+        self.enlist(now);
+        self.stir(now);
+    }
+
+    /// A connection came to nothing: those who wait are told, unless there is another.
+    pub(super) fn failed(&self, attempt: Attempt, now: u64) {
+        self.connecting.set(self.connecting.get() - 1);
+        self.was_of_no_use(attempt, now);
+    }
+
+    fn was_of_no_use(&self, attempt: Attempt, now: u64) {
+        self.pace.slow(now);
+        if self.is_alive() {
+            self.enlist(now);
+            return self.stir(now);
+        }
+        self.uncounted.take();
+        let line = self.line.take();
+        line.iter().for_each(|(_, waiter)| waiter.hear(Answer::Failed(attempt)));
+    }
+
+    /// A connection has ended.
+    pub(super) fn ended(self: &Rc<Lane>, core: &Rc<Core>, link: &Rc<ServerLink>) {
+        link.close();
+        self.links.borrow_mut().retain(|known| !Rc::ptr_eq(known, link));
+        if link.requests.get() == 0 && !link.is_dismissed.get() {
+            let unused = Attempt { status: 502, reason: "closed-before-response", repeatable: Repeatable::Unsent };
+            self.was_of_no_use(unused, core.timers.now());
+        }
+        self.serve(core);
+    }
+
+    /// Ends the connections that nobody uses.
+    pub fn clear(&self) {
+        self.links.borrow().iter().for_each(|link| link.dismiss());
+    }
+
+    /// Ends those that lead to a server that is closed or elsewhere by now, each when its last stream is over.
+    pub fn sweep(&self) {
+        let links = self.links.borrow();
+        links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.dismiss());
+    }
+}
