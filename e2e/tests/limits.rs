@@ -9,8 +9,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use propylon_e2e::frames::{CANCEL, Http2, RST_STREAM};
 use propylon_e2e::http::Response;
-use propylon_e2e::{Engine, Origin, binaries, holds};
+use propylon_e2e::{Client, Engine, Origin, binaries, holds};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -328,4 +329,219 @@ fn a_lack_of_files_is_no_fault_of_the_server() {
     assert!(engine.metric("propylon_server_faults_total", &[("reason", "out-of-files")]) >= 4.0);
     assert_eq!(engine.metric("propylon_retries_total", &[]), 0.0, "another attempt would fare no better");
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
+
+/// How a client goes away.
+#[derive(Clone, Copy, Debug)]
+enum Farewell {
+    Reset,
+    /// With bytes of a further request that nobody has read.
+    ResetBehindBytes,
+    /// After it has said that it sends no more.
+    ResetBehindEnd,
+}
+
+impl Farewell {
+    const ALL: [Farewell; 3] = [Farewell::Reset, Farewell::ResetBehindBytes, Farewell::ResetBehindEnd];
+
+    /// What comes before the reset; to be said early, so that the engine has it.
+    fn prepare(self, client: &mut Client) {
+        match self {
+            Farewell::Reset => {}
+            Farewell::ResetBehindBytes => client.send("GET /more HTTP/1.1\r\n"),
+            Farewell::ResetBehindEnd => client.finish(),
+        }
+    }
+}
+
+#[test]
+fn a_client_that_goes_away_leaves_the_line_whatever_it_has_sent_before() {
+    let (origin, go) = patient();
+    let engine = Engine::start(&config(origin.address(), 1, 1, "queue = { timeout = \"10m\" }"));
+    let mut first = engine.client("plain");
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the first is served", || origin.received_text().contains("/first"));
+    for farewell in Farewell::ALL {
+        println!("{farewell:?}");
+        let mut client = engine.client("plain");
+        client.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
+        engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+        farewell.prepare(&mut client);
+        client.reset();
+        engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+    }
+    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "client-gone")]), 3.0);
+    go.send(()).expect("the origin waits");
+    assert_eq!(first.read_response().text(), "hello\n");
+    assert!(!origin.received_text().contains("/gone"));
+}
+
+#[test]
+fn a_client_that_goes_away_ends_the_work_at_the_server_whatever_it_has_sent_before() {
+    let origin = Origin::scripted(|peer| {
+        if peer.read_request().is_some() {
+            assert!(peer.await_close(Duration::from_secs(20)), "nobody waits for the answer");
+            peer.close();
+        }
+    });
+    let engine = Engine::start(&config(origin.address(), 1, 1, "queue = { timeout = \"10m\" }"));
+    for (n, farewell) in Farewell::ALL.into_iter().enumerate() {
+        println!("{farewell:?}");
+        let mut client = engine.client("plain");
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        // It has the permit that the one before has left.
+        holds("it is served", || origin.received_text().matches("GET / ").count() == n + 1);
+        farewell.prepare(&mut client);
+        client.reset();
+        engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    }
+    assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), 0.0);
+    assert_eq!(engine.metric("propylon_client_faults_total", &[("reason", "client-reset")]), 3.0);
+    assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
+}
+
+/// An upload that its server does not take: nobody reads what the client sends.
+#[test]
+fn a_client_that_goes_away_in_an_upload_that_the_server_does_not_take_ends_it() {
+    let origin = Origin::scripted(|peer| {
+        if peer.read_head().is_some() {
+            peer.stall(Duration::from_secs(20));
+        }
+    });
+    let engine = Engine::start(&config(origin.address(), 1, 1, "timeouts = { body = \"10m\", close = \"100ms\" }"));
+    let mut client = engine.client("plain");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
+    client.patience(Duration::from_millis(300));
+    // Until nobody takes any more.
+    let piece = vec![b'x'; 1 << 20];
+    client.socket().set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    while client.try_send(&piece).is_ok() {}
+    client.reset();
+    engine.metric_reaches("propylon_client_faults_total", &[("reason", "client-reset")], 1.0);
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+}
+
+/// An origin as a pool of processes is one: each works on a request until it is told to stop, and does not look up. It knows
+/// how many it has worked on at once, and in all.
+struct Workers {
+    origin: Origin,
+    go: Sender<()>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Workers {
+    fn new() -> Workers {
+        let (go, wait) = channel::<()>();
+        let (wait, now, most) = (Mutex::new(wait), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let known = Arc::clone(&most);
+        let origin = Origin::scripted(move |peer| {
+            while peer.read_request().is_some() {
+                known.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let _ = wait.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(60));
+                now.fetch_sub(1, Ordering::SeqCst);
+                peer.send(HELLO);
+            }
+        });
+        Workers { origin, go, most }
+    }
+
+    fn requests(&self) -> usize {
+        self.origin.received_text().matches("GET /").count()
+    }
+}
+
+#[test]
+fn impatient_clients_do_not_have_a_server_work_on_more_than_its_limit() {
+    let workers = Workers::new();
+    let engine = Engine::start(&config(
+        workers.origin.address(),
+        5,
+        2,
+        "queue = { timeout = \"10m\" }\ntimeouts = { close = \"10m\" }",
+    ));
+    // By connections of HTTP/1.1, and by streams of one of HTTP/2.
+    let mut clients: Vec<_> = (0..3).map(|_| engine.client("plain")).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let mut streams = Http2::start(&engine);
+    streams.get(1, "/");
+    streams.get(3, "/");
+    holds("all five are at work", || workers.requests() == 5);
+    clients.into_iter().for_each(Client::reset);
+    streams.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    streams.send(RST_STREAM, 0, 3, &CANCEL.to_be_bytes());
+    engine.metric_reaches("propylon_server_connections_closing", &[], 5.0);
+    assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), 0.0);
+    // They are at work on these still, so that others wait, and most of them give up.
+    let mut others: Vec<_> = (0..45).map(|_| engine.client("plain")).collect();
+    others.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    engine.metric_reaches("propylon_queue_depth", &[], 45.0);
+    let mut patient = others.split_off(40);
+    others.into_iter().for_each(Client::reset);
+    engine.metric_reaches("propylon_queue_depth", &[], 5.0);
+    assert_eq!((workers.requests(), workers.origin.connections()), (5, 5));
+    // What is answered late is for nobody, and makes room.
+    (0..5).for_each(|_| workers.go.send(()).expect("the origin waits"));
+    holds("the patient ones are at work", || workers.requests() == 10);
+    (0..5).for_each(|_| workers.go.send(()).expect("the origin waits"));
+    patient.iter_mut().for_each(|client| assert_eq!(client.read_response().text(), "hello\n"));
+    assert_eq!(workers.most.load(Ordering::SeqCst), 5, "never more at once");
+    let connections = workers.origin.connections();
+    assert!((6..=10).contains(&connections), "{connections} connections over all of it");
+    engine.metric_reaches("propylon_server_connections_closing", &[], 0.0);
+}
+
+#[test]
+fn a_request_that_took_too_long_counts_until_the_server_is_done_with_it_or_for_so_long() {
+    let workers = Workers::new();
+    let timeouts = "timeouts = { first_byte = \"100ms\", close = \"10m\" }\nqueue = { timeout = \"10m\" }";
+    let engine = Engine::start(&config(workers.origin.address(), 1, 1, timeouts));
+    assert_eq!(engine.client("plain").get("/").status, 504);
+    engine.metric_reaches("propylon_server_connections_closing", &[], 1.0);
+    let mut second = engine.client("plain");
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    assert_eq!(workers.origin.connections(), 1);
+    workers.go.send(()).expect("the origin waits");
+    holds("the second is at work", || workers.requests() == 2);
+    assert_eq!(workers.most.load(Ordering::SeqCst), 1);
+    assert_eq!(second.read_response().status, 504);
+    assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
+
+    let workers = Workers::new();
+    let engine =
+        Engine::start(&config(workers.origin.address(), 1, 1, &timeouts.replace("close = \"10m\"", "close = \"1s\"")));
+    assert_eq!(engine.client("plain").get("/").status, 504);
+    // Nothing is heard of that server, and another request gets its turn all the same.
+    assert_eq!(engine.client("plain").get("/").status, 504);
+    engine.metric_reaches("propylon_server_close_timeouts_total", &[], 2.0);
+    assert_eq!(workers.origin.connections(), 2);
+}
+
+#[test]
+fn in_overload_the_newest_are_served_first_and_the_oldest_makes_way() {
+    let (origin, go) = patient();
+    let queue = "queue = { limit = 3, timeout = \"10m\", target = \"20ms\" }";
+    let engine = Engine::start(&config(origin.address(), 1, 2, queue));
+    let mut clients: Vec<_> = (0..5).map(|_| engine.client("plain")).collect();
+    let ask = |n: usize, client: &mut Client| client.send(format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    for (n, client) in clients.iter_mut().enumerate().take(4) {
+        ask(n, client);
+        match n {
+            0 => holds("the first is served", || origin.received_text().contains("GET /0 ")),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    // Nothing but time makes an overload.
+    std::thread::sleep(Duration::from_millis(60));
+    ask(4, &mut clients[4]);
+    let response = clients[1].read_response();
+    assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-full\n"));
+    engine.metric_reaches("propylon_queue_depth", &[], 3.0);
+    for n in [0, 4, 3, 2] {
+        go.send(()).expect("the origin waits");
+        assert_eq!(clients[n].read_response().text(), "hello\n", "{n}");
+    }
+    let text = origin.received_text();
+    let order: Vec<&str> = text.split("GET /").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    assert_eq!(order, ["0", "4", "3", "2"]);
 }

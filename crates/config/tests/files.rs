@@ -203,7 +203,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(backend.queue, Queue { limit: 1024, timeout: Duration::from_secs(5), target: None });
     assert_eq!((backend.retries, backend.max_idle, backend.via), (2, 128, false));
     let t = backend.timeouts;
-    assert_eq!([t.connect, t.first_byte, t.body, t.idle], [3, 60, 60, 50].map(Duration::from_secs));
+    assert_eq!([t.connect, t.first_byte, t.body, t.idle, t.close], [3, 60, 60, 50, 10].map(Duration::from_secs));
     assert_eq!((config.tls[0].policy.clone(), config.tls[0].prefer.len()), (TlsPolicy::Intermediate, 2));
     let resumption = Resumption { tickets: 2, ticket_keys: TicketKeys::Memory, session_ids: 16_384 };
     assert_eq!(config.tls[0].resumption, resumption);

@@ -89,6 +89,10 @@ pub async fn forward(
     let wish = wish(client, request, snapshot, backend);
     let mut experience = Experience { wish, ..Experience::default() };
     loop {
+        // Before another attempt, which is not to be for nobody.
+        if request.note.attempts > 0 && is_gone(client).await {
+            return refuse(client, request, snapshot, backend, &Refusal::ClientGone);
+        }
         request.note.attempts += 1;
         experience.turn = None;
         begin_attempt(client, request);
@@ -131,6 +135,10 @@ pub async fn forward(
             return after;
         }
     }
+}
+
+async fn is_gone(client: &mut ClientSide<'_>) -> bool {
+    poll_fn(|context| Poll::Ready(client.poll_gone(context).is_ready() || client.has_gone())).await
 }
 
 /// An attempt of a request that is recorded has a span, which servers are told of.

@@ -34,7 +34,8 @@ use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, progressed, server_fault, wait_for,
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, is_unanswered, progressed, server_fault,
+    wait_for,
 };
 
 /// Where the request's body stands.
@@ -177,8 +178,7 @@ impl<'a> Bridge<'a> {
     fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         // A request that is taken back before it is sent is to cost its server nothing; once it is sent the question is worth
         // asking only while there is no answer.
-        let was_sent = self.sent;
-        if !was_sent {
+        if !self.sent {
             self.poll_gone(context)?;
         }
         let upload_first = !std::mem::take(&mut self.download_first);
@@ -192,17 +192,22 @@ impl<'a> Bridge<'a> {
         if !upload_first {
             self.poll_upload(context)?;
         }
-        if was_sent {
+        if self.sent || self.is_stalled() {
             self.poll_gone(context)?;
         }
         self.poll_limits(context)
+    }
+
+    /// The server takes nothing more of the request for now, so that nobody reads what the client sends.
+    fn is_stalled(&self) -> bool {
+        !self.sent && matches!(self.upload_wait, Some(Waiting { side: Side::Server, .. }))
     }
 
     /// A client that has given up ends the work at the server at once. Over HTTP/1 that shows only while nothing is read.
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         if let ClientSide::Http1(_) = self.client.client {
             self.client.client.rest();
-            if !self.sent {
+            if !self.sent && !self.is_stalled() {
                 return Ok(());
             }
         }
@@ -608,6 +613,10 @@ impl<'a> Bridge<'a> {
             && self.request.response.keep_alive;
         if let Some(failure) = http1.connection.stream.failure() {
             seat::complain(&self.core, snapshot, backend, http1.connection.key.server, failure);
+        }
+        if !clean && is_unanswered(&ended, self.request.note.fault) {
+            seat::part(&self.core, snapshot, backend, http1.connection);
+            return ended;
         }
         let permit = seat::leave(&self.core, snapshot, backend, http1.connection, clean);
         match ended {

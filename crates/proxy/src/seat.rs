@@ -1,5 +1,6 @@
 //! A place at a server for a request or a relay: which server, on which connection, and the wait while all of them are full.
 
+mod closing;
 mod streams;
 
 use std::future::{Future, poll_fn};
@@ -33,6 +34,8 @@ use crate::telemetry::Wait;
 
 /// Connections end up to so much earlier than `max_lifetime` says, by chance: those made together do not end together.
 const LIFETIME_SPREAD_PERCENT: u64 = 10;
+
+pub use closing::part;
 
 pub const CONNECT_TIMEOUT: Attempt = Attempt { status: 504, reason: "connect-timeout", repeatable: Repeatable::Unsent };
 

@@ -489,6 +489,9 @@ pub struct ServerMetrics {
     pub requests: Counter,
     pub connections: Counter,
     pub open: Gauge,
+    /// Of the open ones those that are ending while their servers may be at work.
+    pub closing: Gauge,
+    pub close_timeouts: Counter,
     pub idle: Gauge,
     pub in_flight: Gauge,
     pub reused: Counter,
@@ -993,6 +996,16 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         in_flight: r.gauge(
             "propylon_server_requests_in_flight",
             "Requests at a server, from their pick to their end.",
+            by,
+        ),
+        closing: r.gauge(
+            "propylon_server_connections_closing",
+            "Connections to a server that count against its limit because it may be at work on a request that is over.",
+            by,
+        ),
+        close_timeouts: r.counter(
+            "propylon_server_close_timeouts_total",
+            "Connections that were closing for as long as timeouts.close allows, and count no more.",
             by,
         ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),

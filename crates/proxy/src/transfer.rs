@@ -389,10 +389,7 @@ impl<'a> Transfer<'a> {
             };
             let written = match self.server.stream.poll_write(context, &self.core.stock, slices) {
                 Poll::Ready(written) => written,
-                Poll::Pending => {
-                    wait_for(&mut self.upload_wait, Side::Server, &self.core);
-                    return Poll::Pending;
-                }
+                Poll::Pending => return self.stall(context),
             };
             let count = match written {
                 Ok(count) if count > 0 => count,
@@ -418,11 +415,14 @@ impl<'a> Transfer<'a> {
         match self.server.stream.poll_flush(context, &self.core.stock) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
             Poll::Ready(Err(_)) => Poll::Ready(Err(self.write_failed())),
-            Poll::Pending => {
-                wait_for(&mut self.upload_wait, Side::Server, &self.core);
-                Poll::Pending
-            }
+            Poll::Pending => self.stall(context),
         }
+    }
+
+    /// While the server takes nothing more of the request: nobody reads what the client sends, and one that is gone ends the wait.
+    fn stall(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        wait_for(&mut self.upload_wait, Side::Server, &self.core);
+        self.connection.stream.socket.poll_reset(context).map(|()| Err(Stop::Client("client-reset")))
     }
 
     fn write_failed(&self) -> Stop {
@@ -928,11 +928,24 @@ impl<'a> Transfer<'a> {
         if let Some(failure) = self.server.stream.failure() {
             seat::complain(&self.core, snapshot, backend, self.server.key.server, failure);
         }
+        if !clean && is_unanswered(&ended, self.request.note.fault) {
+            seat::part(&self.core, snapshot, backend, self.server);
+            return ended;
+        }
         let permit = seat::leave(&self.core, snapshot, backend, self.server, clean);
         match ended {
             Ended::Failed(failed, _) => Ended::Failed(failed, permit),
             ended => ended,
         }
+    }
+}
+
+/// Whether a server may still be at work on a request that is over here: nobody waits for its answer any more.
+pub fn is_unanswered(ended: &Ended, fault: Option<&'static str>) -> bool {
+    match ended {
+        Ended::Failed(failed, _) => failed.status == 504,
+        Ended::Over(_) => fault.is_some(),
+        Ended::Switched(_) => false,
     }
 }
 

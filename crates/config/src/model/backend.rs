@@ -313,4 +313,7 @@ pub struct ServerTimeouts {
     pub body: Duration,
     /// A pooled connection unused for this long is closed. Default 50 s.
     pub idle: Duration,
+    /// How long a connection counts against its server's limit after its request was given up, while the server has not closed
+    /// it. Default 10 s.
+    pub close: Duration,
 }

@@ -212,6 +212,7 @@ fn timeouts(mut section: Option<Section<'_, '_>>) -> ServerTimeouts {
         first_byte: timeout(&mut section, "first_byte", DAY, seconds(60)),
         body: timeout(&mut section, "body", DAY, seconds(60)),
         idle: timeout(&mut section, "idle", DAY, seconds(50)),
+        close: timeout(&mut section, "close", HOUR, seconds(10)),
     };
     close(section);
     timeouts

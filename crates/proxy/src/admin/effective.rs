@@ -442,6 +442,7 @@ pub fn backend(backend: &Backend) -> Value {
             "first_byte": duration(timeouts.first_byte),
             "body": duration(timeouts.body),
             "idle": duration(timeouts.idle),
+            "close": duration(timeouts.close),
         },
         "retries": backend.retries,
         "max_idle": backend.max_idle,
@@ -764,7 +765,7 @@ mod tests {
         max_requests = 500
         max_lifetime = "10m"
         tls = { ca = ["ca.pem", "cas"], server_name = "app.internal", sni = false, certificate = "c.pem", policy = "modern", resume = false, watch = "5s" }
-        timeouts = { connect = "250ms", first_byte = "1h" }
+        timeouts = { connect = "250ms", first_byte = "1h", close = "7s" }
         retries = 0
         max_idle = 9
         via = true
