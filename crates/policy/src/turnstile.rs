@@ -234,7 +234,7 @@ impl<C> Turnstile<C> {
         }
         let waits = !room.granted.contains_key(&ticket);
         let mut full = waits && room.len() > room.bounds.limit;
-        if full && let Some(oldest) = room.overdue(now).filter(|oldest| *oldest != ticket) {
+        if full && let Some(oldest) = room.overdue(now) {
             room.leave(oldest);
             woken.extend(room.answer(oldest, Err(Full)));
             full = false;

@@ -411,7 +411,7 @@ fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_lin
     assert_eq!(heard(&turnstile, &tickets[2..]), [Poll::Pending, GRANTED], "the newest of all kinds");
     turnstile.release(0, 122);
     assert_eq!(heard(&turnstile, &tickets[2..3]), [GRANTED]);
-    assert_eq!(turnstile.depth(), 0);
+    assert_eq!((turnstile.depth(), turnstile.lock().wakers.len()), (0, 0), "who was answered is forgotten");
 }
 
 #[test]
@@ -436,9 +436,43 @@ fn kinds_of_waiters_are_forgotten_when_their_last_one_leaves() {
             .map(|wants: Vec<usize>| turnstile.join(wants, 0).unwrap())
             .collect();
         assert_eq!(turnstile.depth(), 128);
+        assert!(heard(&turnstile, &tickets).iter().all(Poll::is_pending));
         assert!(tickets.into_iter().all(|ticket| turnstile.leave(ticket).is_none()));
         let room = turnstile.lock();
         assert_eq!((room.kinds.len(), room.unused.len(), room.by_wants.len()), (128, 128, 0), "round {round}");
         assert!(room.by_server.values().all(Vec::is_empty));
+        assert_eq!((room.waiters.len(), room.wakers.len(), room.granted.len()), (0, 0, 0), "round {round}");
+        assert!(room.kinds.iter().all(|kind| kind.servers.is_empty()), "an unused kind holds no servers");
     }
+}
+
+#[test]
+fn who_is_served_at_once_is_not_refused_for_a_line_that_is_longer_than_it_may_be_by_now() {
+    let first: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(8));
+    assert!(first.try_take(0));
+    let waits = [0, 1].map(|now| first.join([0], now).unwrap());
+    let second = first.succeeded_by(&[1, 1], fifo(1));
+    second.settle(2);
+    assert_eq!(second.join([0], 3), Err(Full));
+    let served = second.join([1, 0], 4).unwrap();
+    assert_eq!(heard(&second, &[served]), [Poll::Ready(Ok(Grant::Permit(1)))]);
+    assert_eq!(second.depth(), 2, "who waits already goes on");
+    assert!(waits.into_iter().all(|ticket| second.leave(ticket).is_none()));
+}
+
+#[test]
+fn who_joins_the_line_calls_each_core_that_has_what_they_want_and_no_other_and_a_call_is_heard_once() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 3, fifo(8));
+    assert!(turnstile.try_take(0) && turnstile.try_take(1));
+    let called = || [0, 1, 2].map(|core| turnstile.poll_called(core, &Context::from_waker(Waker::noop())).is_ready());
+    turnstile.note_idle(0, 0, 1);
+    turnstile.note_idle(1, 1, 1);
+    turnstile.note_idle(2, 0, 1);
+    turnstile.note_idle(2, 0, 0);
+    assert_eq!(called(), [false; 3]);
+    let waits = turnstile.join([0], 0).unwrap();
+    assert_eq!(called(), [true, false, false]);
+    assert_eq!(called(), [false; 3]);
+    assert_eq!(turnstile.offer(0, 7, 0), Ok(()));
+    assert_eq!(turnstile.leave(waits), Some(Grant::Connection(0, 7)));
 }
