@@ -38,7 +38,7 @@ fn every_operation_is_answered_with_signatures_that_verify() {
 #[test]
 fn thousands_of_operations_of_every_sort_at_once_verify_with_kernels_and_without() {
     for switch in [true, false] {
-        let server = KeyServer::start(&format!("[ecdsa]\nprecompute = {switch}\n[rsa]\nbatch = {switch}\n"));
+        let server = KeyServer::start(&format!("[ecdsa]\nbatch = {switch}\n[rsa]\nbatch = {switch}\n"));
         std::thread::scope(|scope| {
             for (key, operation, count) in [
                 ("ec", "ecdsa-sha256", "1500"),

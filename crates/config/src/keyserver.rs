@@ -24,10 +24,10 @@ pub struct KeyServer {
     pub admin: Option<Bind>,
     /// `[log]` `level`. Default info.
     pub level: Level,
-    /// `[ecdsa]` `precompute`: nonces made ahead. Default true.
-    pub precompute: bool,
-    /// `[rsa]` `batch`: several operations at once where the processor can. Default true.
-    pub batch: bool,
+    /// `[ecdsa]` `batch`: several signatures on P-256 at once where the processor can. Default true.
+    pub ecdsa_batch: bool,
+    /// `[rsa]` `batch`: several operations at once likewise. Default true.
+    pub rsa_batch: bool,
     /// `[sandbox]`
     pub sandbox: Sandbox,
 }

@@ -1,5 +1,5 @@
 //! What of AWS-LC its safe Rust door does not offer: the bare RSA private operation, ECDSA over a finished digest of any
-//! length, any encoding of a private key, X25519 on bare numbers. All of this crate's unsafe code.
+//! length, any encoding of a private key, X25519 on bare numbers, a hash of secrets. All of this crate's unsafe code.
 
 use std::ffi::{c_long, c_uint};
 use std::ptr::{self, NonNull};
@@ -179,6 +179,12 @@ impl Key {
         };
         finished(done && len == SIGNATURE_LEN, out)
     }
+}
+
+/// SHA-512 of what may be secret: AWS-LC wipes the state that it keeps meanwhile, which its safe door does not.
+pub(crate) fn sha512(bytes: &[u8], digest: &mut [u8; 64]) {
+    // SAFETY: the function reads as many bytes as are there, and writes 64.
+    unsafe { c::SHA512(bytes.as_ptr(), bytes.len(), digest.as_mut_ptr()) };
 }
 
 /// A secret and the share that goes with it (RFC 7748 §6.1).

@@ -1,9 +1,9 @@
 //! What a core does for many handshakes at once, and what it makes ahead of them.
 //!
 //! [`Batching`] is the process's: whether there are lanes, and whether they can still be trusted. Each thread that is to
-//! use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory, blindings, and
-//! two pools. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, a P-256 key signs with a nonce from the
-//! pool, and [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair. When the thread has nothing else to do it calls
+//! use them calls [`install`] once, and has from then on a bench of its own: the kernels' working memory, blindings, and a
+//! pool. A [`Desk`](crate::Desk) of that thread does its jobs at the bench, and
+//! [`X25519Pair::draw`](crate::X25519Pair::draw) takes a pair from the pool. When the thread has nothing else to do it calls
 //! [`refill`]. None of this needs a runtime, or a second thread:
 //!
 //! ```
@@ -32,6 +32,7 @@ mod health;
 mod plan;
 pub(crate) mod pools;
 mod raise;
+pub(crate) mod signatures;
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -41,20 +42,20 @@ use zeroize::Zeroizing;
 
 pub use direct::{company, go_together, prepare, run_all};
 pub use health::{Batching, Kernel, KernelState};
-pub use plan::LANES;
+pub use plan::{LANES, P256_MAX};
 pub use pools::{POOL_MAX, REFILL};
 
 pub(crate) use chance::stir;
 
 use crate::awslc;
 use crate::job::{Job, JobError, JobKind, Outcome};
-use crate::key::{LanesKey, PrivateKey};
 use crate::locked::Locked;
 use crate::pair::X25519Pair;
 use chance::Chance;
 use plan::Part;
-use pools::{Nonces, Shares, Unfilled};
+use pools::{Shares, Unfilled};
 use raise::Raise;
+use signatures::{Signatures, Unsigned};
 
 /// One signature of so many is verified before it is released, one batch of so many is done again by AWS-LC.
 const CHECKED_ONE_OF: u64 = 256;
@@ -87,14 +88,16 @@ impl Work {
 pub struct BatchCounts {
     /// Batches of RSA operations and of X25519 agreements that left, by their size less one; those of one are AWS-LC's.
     pub sizes: [[u64; LANES]; 2],
+    /// Batches of signatures on P-256 likewise.
+    pub p256_sizes: [u64; P256_MAX],
     /// Done in the lanes, or with what they made ahead; in the order of [`Work::ALL`].
     pub in_lanes: [u64; Work::ALL.len()],
     /// Done by AWS-LC, in the same order.
     pub by_awslc: [u64; Work::ALL.len()],
-    /// Nonces, then X25519 pairs, that are ready now.
-    pub pool_levels: [usize; 2],
-    /// Times that a pool was filled when it was empty and somebody waited.
-    pub pool_misses: [u64; 2],
+    /// X25519 pairs that are ready now.
+    pub pool_level: usize,
+    /// Times that the pool was filled when it was empty and somebody waited.
+    pub pool_misses: u64,
     /// RSA results that were found to be wrong, and done again.
     pub bad_lanes: u64,
     /// Results that were compared with AWS-LC's, or verified by it, and were right.
@@ -111,8 +114,7 @@ struct Bench {
     chance: Chance,
     /// Each made when it is first needed; none where there was no memory for it.
     raise: Place<Box<Raise>>,
-    nonces: Place<Locked<Nonces>>,
-    points: Place<Locked<p256::Scratch>>,
+    signatures: Place<Locked<Signatures>>,
     shares: Place<Locked<Shares>>,
     /// Done in the lanes: of RSA operations, of X25519 agreements, of X25519 pairs.
     batches: [u64; 3],
@@ -152,8 +154,7 @@ pub fn install(batching: &Arc<Batching>) {
         ifma,
         chance: Chance::new(),
         raise: Place::Unused,
-        nonces: Place::Unused,
-        points: Place::Unused,
+        signatures: Place::Unused,
         shares: Place::Unused,
         batches: [0; 3],
         counts: BatchCounts { is_locked: true, ..BatchCounts::default() },
@@ -167,7 +168,7 @@ pub fn counts() -> Option<BatchCounts> {
     with(|bench| bench.counts())
 }
 
-/// For a thread that has nothing else to do: makes one batch ahead, if a pool that is in use has room for one. At most
+/// For a thread that has nothing else to do: makes one batch ahead, if the pool is in use and has room for one. At most
 /// 0.1 ms. Returns whether there was something to make.
 pub fn refill() -> bool {
     with(Bench::refill).unwrap_or(false)
@@ -180,7 +181,11 @@ fn with<T>(use_it: impl FnOnce(&mut Bench) -> T) -> Option<T> {
 
 /// Jobs of a kind that are as many as can be done together.
 pub(crate) fn full_at(kind: JobKind) -> usize {
-    if kind == JobKind::Rsa { plan::RSA_PASS } else { LANES }
+    match kind {
+        JobKind::Rsa => plan::RSA_PASS,
+        JobKind::Ecdsa => plan::P256_MAX,
+        _ => LANES,
+    }
 }
 
 /// Jobs of one kind, sorted into those that go together, in the order in which they came as far as that goes.
@@ -189,6 +194,11 @@ pub(crate) fn sorted<T>(kind: JobKind, jobs: Vec<(T, Job)>) -> Vec<Vec<(T, Job)>
     match kind {
         _ if jobs.len() < 2 => vec![jobs],
         JobKind::X25519 if usable(Kernel::X25519) => divided(jobs, plan::x25519),
+        JobKind::Ecdsa if usable(Kernel::P256) => {
+            let takes = |(_, job): &(T, Job)| job.p256_operation().is_some();
+            let (jobs, others): (Vec<_>, Vec<_>) = jobs.into_iter().partition(takes);
+            divided(jobs, plan::p256).into_iter().chain(others.into_iter().map(|job| vec![job])).collect()
+        }
         JobKind::Rsa if usable(Kernel::Rsa) => {
             let (mut by_size, mut others) = ([const { Vec::new() }; 3], Vec::new());
             for (slot, job) in jobs {
@@ -223,6 +233,7 @@ pub(crate) fn run(kind: JobKind, jobs: Vec<Job>) -> Vec<Outcome> {
         (0 | 1, _) => None,
         (_, JobKind::Rsa) => with(|bench| bench.rsa(&jobs)),
         (_, JobKind::X25519) => with(|bench| bench.x25519(&jobs)),
+        (_, JobKind::Ecdsa) => with(|bench| bench.p256(&jobs)),
         _ => None,
     }
     .unwrap_or_default();
@@ -236,11 +247,6 @@ pub(crate) fn count_awslc(work: Work) {
     with(|bench| bench.counts.by_awslc[work as usize] += 1);
 }
 
-/// An ECDSA signature in DER by a P-256 key; none where AWS-LC is to make it.
-pub(crate) fn sign(key: &PrivateKey, digest: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    with(|bench| bench.sign(key, digest)).flatten()
-}
-
 /// None where AWS-LC is to make it.
 pub(crate) fn x25519_pair() -> Option<X25519Pair> {
     with(Bench::x25519_pair).flatten()
@@ -248,21 +254,17 @@ pub(crate) fn x25519_pair() -> Option<X25519Pair> {
 
 impl Bench {
     fn counts(&mut self) -> BatchCounts {
-        let nonces = self.nonces.there().map_or((0, true), |pool| (pool.level(), pool.is_locked()));
         let shares = self.shares.there().map_or((0, true), |pool| (pool.level(), pool.is_locked()));
         let scratch = self.raise.there().is_none_or(|raise| raise.is_locked());
-        let points = self.points.there().is_none_or(|points| points.is_locked());
-        BatchCounts {
-            pool_levels: [nonces.0, shares.0],
-            is_locked: nonces.1 && shares.1 && scratch && points,
-            ..self.counts
-        }
+        let signatures = self.signatures.there().is_none_or(|memory| memory.is_locked());
+        BatchCounts { pool_level: shares.0, is_locked: shares.1 && scratch && signatures, ..self.counts }
     }
 
     fn count_size(&mut self, kind: JobKind, count: usize) {
-        let sizes = match kind {
+        let sizes: &mut [u64] = match kind {
             JobKind::Rsa => &mut self.counts.sizes[0],
             JobKind::X25519 => &mut self.counts.sizes[1],
+            JobKind::Ecdsa => &mut self.counts.p256_sizes,
             _ => return,
         };
         if let Some(size) = count.checked_sub(1).and_then(|index| sizes.get_mut(index)) {
@@ -297,9 +299,9 @@ impl Bench {
     fn give_up(&mut self, kernel: Kernel) {
         self.batching.give_up(kernel);
         match kernel {
-            Kernel::Rsa => {}
+            // They keep nothing from one batch to the next.
+            Kernel::Rsa | Kernel::P256 => {}
             Kernel::X25519 => self.shares.there().into_iter().for_each(|pool| pool.clear()),
-            Kernel::P256 => self.nonces.there().into_iter().for_each(|pool| pool.clear()),
         }
     }
 
@@ -358,26 +360,38 @@ impl Bench {
         (0..count).map(|index| Some(outcome(index))).collect()
     }
 
-    fn sign(&mut self, key: &PrivateKey, digest: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let LanesKey::P256(scalar) = key.lanes_key()? else { return None };
-        if !self.batching.is_usable(Kernel::P256) {
-            return None;
+    fn p256(&mut self, jobs: &[Job]) -> Vec<Option<Outcome>> {
+        let operations: Vec<_> = jobs.iter().filter_map(Job::p256_operation).collect();
+        if operations.len() != jobs.len() || jobs.len() > P256_MAX {
+            return Vec::new();
         }
-        if self.nonces.made(Locked::new)?.level() == 0 {
-            self.counts.pool_misses[0] += 1;
-            self.make_nonces()?;
+        let Some(memory) = self.signatures.made(Locked::new) else { return Vec::new() };
+        let signed: Vec<_> = operations.iter().map(|(_, scalar, digest)| (*scalar, *digest)).collect();
+        let signatures = match memory.sign(self.ifma, &signed) {
+            Ok(signatures) => signatures,
+            Err(Unsigned::Chance) => return Vec::new(),
+            Err(Unsigned::Kernel) => {
+                self.checked(Kernel::P256, false);
+                return Vec::new();
+            }
+        };
+        let mut outcomes = Vec::with_capacity(jobs.len());
+        for ((key, _, digest), signature) in operations.into_iter().zip(signatures) {
+            let Some(signature) = signature else {
+                outcomes.push(None);
+                continue;
+            };
+            #[cfg(test)]
+            let signature = faults::flipped(signature);
+            let der = Zeroizing::new(p256::DerSignature::new(&signature).as_bytes().to_vec());
+            if self.is_due(Work::P256Signature) && !self.checked(Kernel::P256, key.verifies(digest, &der)) {
+                // Nor is one of the others released.
+                return Vec::new();
+            }
+            self.counts.in_lanes[Work::P256Signature as usize] += 1;
+            outcomes.push(Some(Ok(der)));
         }
-        let pair = self.nonces.there()?.take()?;
-        let signature = p256::sign(scalar, digest, pair)?;
-        #[cfg(test)]
-        let signature = faults::flipped(signature);
-        let der = p256::DerSignature::new(&signature);
-        let signature = Zeroizing::new(der.as_bytes().to_vec());
-        if self.is_due(Work::P256Signature) && !self.checked(Kernel::P256, key.verifies(digest, &signature)) {
-            return None;
-        }
-        self.counts.in_lanes[Work::P256Signature as usize] += 1;
-        Some(signature)
+        outcomes
     }
 
     fn x25519_pair(&mut self) -> Option<X25519Pair> {
@@ -385,7 +399,7 @@ impl Bench {
             return None;
         }
         if self.shares.made(Locked::new)?.level() == 0 {
-            self.counts.pool_misses[1] += 1;
+            self.counts.pool_misses += 1;
             self.make_shares()?;
         }
         let pair = self.shares.there()?.take()?;
@@ -399,7 +413,7 @@ impl Bench {
                 self.raise.made(|| Raise::new().map(Box::new));
             }
             Work::P256Signature => {
-                self.make_nonces();
+                self.signatures.made(Locked::new);
             }
             Work::X25519Pair => {
                 self.make_shares();
@@ -410,27 +424,8 @@ impl Bench {
     }
 
     fn refill(&mut self) -> bool {
-        let room = |level: Option<usize>| level.filter(|level| level + REFILL <= POOL_MAX);
-        let nonces = room(self.nonces.there().map(|pool| pool.level()));
-        let shares = room(self.shares.there().map(|pool| pool.level()));
-        let made = match (nonces, shares) {
-            (Some(nonces), Some(shares)) if nonces > shares => self.make_shares(),
-            (Some(_), _) => self.make_nonces(),
-            (None, Some(_)) => self.make_shares(),
-            (None, None) => None,
-        };
-        made.is_some()
-    }
-
-    fn make_nonces(&mut self) -> Option<()> {
-        if !self.batching.is_usable(Kernel::P256) {
-            return None;
-        }
-        let (pool, scratch) = (self.nonces.made(Locked::new)?, self.points.made(Locked::new)?);
-        match pool.refill(self.ifma, &mut self.chance, scratch) {
-            Ok(()) => Some(()),
-            Err(unfilled) => self.unfilled(Kernel::P256, unfilled),
-        }
+        let has_room = self.shares.there().is_some_and(|pool| pool.level() + REFILL <= POOL_MAX);
+        has_room && self.make_shares().is_some()
     }
 
     fn make_shares(&mut self) -> Option<()> {
@@ -443,15 +438,12 @@ impl Bench {
                 self.counts.checks_passed += u64::from(due.is_some());
                 Some(())
             }
-            Err(unfilled) => self.unfilled(Kernel::X25519, unfilled),
+            Err(Unfilled::Chance) => None,
+            Err(Unfilled::Kernel) => {
+                self.checked(Kernel::X25519, false);
+                None
+            }
         }
-    }
-
-    fn unfilled(&mut self, kernel: Kernel, why: Unfilled) -> Option<()> {
-        if why == Unfilled::Kernel {
-            self.checked(kernel, false);
-        }
-        None
     }
 }
 

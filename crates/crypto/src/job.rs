@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use propylon_lanes::rsa;
+use propylon_lanes::{p256, rsa};
 use zeroize::Zeroizing;
 
 use crate::awslc;
@@ -78,22 +78,19 @@ impl Job {
         }
     }
 
-    /// Does the work on this thread, with what its bench has made ahead, or else by AWS-LC. A remote key's can not be:
-    /// `Unavailable`.
+    /// Does the work on this thread, by AWS-LC: it is alone. A remote key's can not be: `Unavailable`.
     pub fn run(self) -> Outcome {
         match self {
             Job::Rsa { key, block } => {
                 batch::count_awslc(Work::Rsa);
                 key.rsa_raw(&block)
             }
-            Job::Ecdsa { key, digest } if key.kind() == KeyKind::P256 => match batch::sign(&key, &digest) {
-                Some(signature) => Ok(signature),
-                None => {
+            Job::Ecdsa { key, digest } => {
+                if key.kind() == KeyKind::P256 {
                     batch::count_awslc(Work::P256Signature);
-                    key.ecdsa(&digest)
                 }
-            },
-            Job::Ecdsa { key, digest } => key.ecdsa(&digest),
+                key.ecdsa(&digest)
+            }
             Job::Ed25519 { key, message } => key.ed25519(&message),
             Job::X25519 { secret, peer } => {
                 batch::count_awslc(Work::X25519);
@@ -109,6 +106,15 @@ impl Job {
         match key.lanes_key()? {
             LanesKey::Rsa(numbers) => Some((key, numbers, block)),
             LanesKey::P256(_) => None,
+        }
+    }
+
+    /// What the kernel takes of a signature; none if it is another job, or with a key that the kernel does not take.
+    pub(crate) fn p256_operation(&self) -> Option<(&PrivateKey, &p256::SecretScalar, &[u8])> {
+        let Job::Ecdsa { key, digest } = self else { return None };
+        match key.lanes_key()? {
+            LanesKey::P256(scalar) => Some((key, scalar, digest)),
+            LanesKey::Rsa(_) => None,
         }
     }
 }

@@ -19,9 +19,9 @@ unsafe impl Blank for rsa::Scratch {}
 unsafe impl Blank for p256::Scratch {}
 // SAFETY: integers, and a `bool` that is false when it is zero: `PairSlot::EMPTY` has no other bits.
 unsafe impl Blank for p256::PairSlot {}
+// SAFETY: arrays of integers, and of blank things.
+unsafe impl Blank for crate::batch::signatures::Signatures {}
 // SAFETY: numbers, arrays of blank things.
-unsafe impl Blank for crate::batch::pools::Nonces {}
-// SAFETY: as above.
 unsafe impl Blank for crate::batch::pools::Shares {}
 
 /// A value on pages of its own, zero at first. Belongs to one thread.

@@ -255,7 +255,7 @@ impl Connection {
         }
         if !scratch.jobs.is_empty() {
             let p256 = scratch.jobs.iter().filter(|job| job.kind() == JobKind::Ecdsa).count();
-            kernels::run_each(scratch.jobs.drain(..), &mut scratch.outcomes);
+            scratch.outcomes = kernels::run_together(std::mem::take(&mut scratch.jobs));
             desk.telemetry.kernels.report(&desk.column, &mut scratch.seen, p256 as u64, 0);
         }
         for (id, outcome) in scratch.ids.drain(..).zip(scratch.outcomes.drain(..)) {

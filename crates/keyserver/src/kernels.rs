@@ -1,21 +1,21 @@
-//! What does private-key work: the kernels' nonces made ahead and passes of several RSA operations where the configuration
-//! and the processor have them, and AWS-LC elsewhere; and the numbers that come of it.
+//! What does private-key work: the kernels, which make several ECDSA signatures or RSA operations at once, where the
+//! configuration and the processor have them, and AWS-LC elsewhere; and the numbers that come of it.
 
 use std::sync::Arc;
 
-use propylon_crypto::batch::{self, BatchCounts, Batching, Kernel, KernelState, LANES, Work};
+use propylon_crypto::batch::{self, BatchCounts, Batching, Kernel, KernelState, LANES, P256_MAX, Work};
 use propylon_crypto::{Job, Outcome};
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
 
 /// The switches of the configuration, and what they come to on this machine. Every private-key operation of the process
-/// goes through [`run_each`] or [`run_together`].
+/// goes through [`run_together`].
 #[derive(Clone)]
 pub struct Kernels {
     batching: Arc<Batching>,
-    /// `[ecdsa]` `precompute`: P-256 takes a nonce that was made ahead.
-    precompute: bool,
+    /// `[ecdsa]` `batch`: several signatures on P-256 at once.
+    ecdsa: bool,
     /// `[rsa]` `batch`: several RSA operations in one pass.
-    batch: bool,
+    rsa: bool,
 }
 
 /// What a thread is for.
@@ -27,14 +27,13 @@ pub enum Role {
 }
 
 /// The kernels that are used here, each with what it does.
-const USED: [(Kernel, &str); 2] =
-    [(Kernel::P256, "ECDSA P-256 with nonces made ahead"), (Kernel::Rsa, "RSA in batches")];
+const USED: [(Kernel, &str); 2] = [(Kernel::P256, "ECDSA P-256 in batches"), (Kernel::Rsa, "RSA in batches")];
 
 impl Kernels {
     /// Has the kernels tested, if any is wanted.
-    pub fn start(precompute: bool, batch: bool) -> Kernels {
-        let batching = if precompute || batch { Batching::start() } else { Batching::off() };
-        Kernels { batching, precompute, batch }
+    pub fn start(ecdsa: bool, rsa: bool) -> Kernels {
+        let batching = if ecdsa || rsa { Batching::start() } else { Batching::off() };
+        Kernels { batching, ecdsa, rsa }
     }
 
     /// Says what has come of it: once, in the log.
@@ -57,8 +56,8 @@ impl Kernels {
     /// As of now.
     pub fn state(&self, kernel: Kernel) -> KernelState {
         let wanted = match kernel {
-            Kernel::P256 => self.precompute,
-            Kernel::Rsa => self.batch,
+            Kernel::P256 => self.ecdsa,
+            Kernel::Rsa => self.rsa,
             Kernel::X25519 => false,
         };
         if wanted { self.batching.state(kernel) } else { KernelState::TurnedOff }
@@ -68,8 +67,8 @@ impl Kernels {
     /// that the process denies itself.
     pub fn install(&self, role: Role) {
         let work = match role {
-            Role::Links if self.precompute => Work::P256Signature,
-            Role::Rsa if self.batch => Work::Rsa,
+            Role::Links if self.ecdsa => Work::P256Signature,
+            Role::Rsa if self.rsa => Work::Rsa,
             Role::Links | Role::Curves | Role::Rsa => return,
         };
         batch::install(&self.batching);
@@ -77,28 +76,17 @@ impl Kernels {
     }
 }
 
-/// Does jobs that gain nothing by each other; outcomes are in their order.
-pub fn run_each(jobs: impl Iterator<Item = Job>, outcomes: &mut Vec<Outcome>) {
-    outcomes.extend(jobs.map(Job::run));
-}
-
-/// Does jobs that may be better off together. As many outcomes as jobs, in their order.
+/// Does jobs, together where that is cheaper. As many outcomes as jobs, in their order.
 pub fn run_together(jobs: Vec<Job>) -> Vec<Outcome> {
     batch::run_all(jobs)
-}
-
-/// For a thread that is about to wait: makes some more nonces, if there is room for them. At most 0.1 ms.
-pub fn idle() {
-    batch::refill();
 }
 
 /// Those of a thread with a bench, or without one.
 pub struct KernelMetrics {
     sizes: Histogram,
+    p256_sizes: Histogram,
     /// ECDSA P-256, RSA; by the lanes, by AWS-LC.
     operations: [[Counter; 2]; 2],
-    pool_level: Gauge,
-    pool_misses: Counter,
     bad_lanes: Counter,
     checks: [Counter; 2],
     swappable: Gauge,
@@ -113,7 +101,8 @@ pub struct Seen(BatchCounts);
 impl KernelMetrics {
     pub fn register(r: &mut Registry) -> KernelMetrics {
         let name = |name: &str| format!("propylon_keyserver_{name}");
-        let bounds: Vec<u64> = (1..=LANES as u64).collect();
+        // A signature on P-256 shares what it costs with up to four groups of lanes.
+        let bounds: Vec<u64> = (1..=LANES as u64).chain([16, 24, P256_MAX as u64]).collect();
         let mut operations = |work| {
             ["lanes", "aws-lc"].map(|by| {
                 let help = "Private-key operations on P-256 and with RSA, by what did them.";
@@ -129,17 +118,14 @@ impl KernelMetrics {
             let help = "1 while a kernel is wanted, tested, trusted and in use.";
             r.gauge(&name("kernel"), help, &[("kernel", kernel.name())])
         });
-        let help = "RSA operations that were done together; those of one are done by AWS-LC.";
-        let sizes = r.histogram(&name("batch_size"), help, &[], &bounds, 1.0);
-        let pool_level =
-            r.gauge(&name("pool_level"), "Nonces for P-256 made ahead and ready, after the last operations.", &[]);
-        let help = "Times that no nonce was ready, and some were made while somebody waited.";
-        let pool_misses = r.counter(&name("pool_misses_total"), help, &[]);
+        let help = "Operations that were done together, by work; those of one are done by AWS-LC.";
+        let sizes = r.histogram(&name("batch_size"), help, &[("work", "rsa")], &bounds, 1.0);
+        let p256_sizes = r.histogram(&name("batch_size"), help, &[("work", "p256")], &bounds, 1.0);
         let help = "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.";
         let bad_lanes = r.counter(&name("bad_lanes_total"), help, &[]);
-        let help = "Threads whose nonces or working memory could not be locked into memory.";
+        let help = "Threads whose working memory could not be locked into memory.";
         let swappable = r.gauge(&name("swappable"), help, &[]);
-        KernelMetrics { sizes, operations, pool_level, pool_misses, bad_lanes, checks, swappable, kernels }
+        KernelMetrics { sizes, p256_sizes, operations, bad_lanes, checks, swappable, kernels }
     }
 
     /// For the main thread.
@@ -165,13 +151,13 @@ impl KernelMetrics {
             column.add(*in_lanes, lanes);
             column.add(*by_awslc, done.saturating_sub(lanes));
         }
-        for ((size, now), before) in (1..).zip(now.sizes[0]).zip(before.sizes[0]) {
-            if now > before {
-                column.observe_many(self.sizes, size, now - before);
+        let sizes = |histogram: Histogram, now: &[u64], before: &[u64]| {
+            for ((size, now), before) in (1..).zip(now).zip(before).filter(|((_, now), before)| now > before) {
+                column.observe_many(histogram, size, now - before);
             }
-        }
-        column.set(self.pool_level, now.pool_levels[0] as i64);
-        column.add(self.pool_misses, now.pool_misses[0] - before.pool_misses[0]);
+        };
+        sizes(self.sizes, &now.sizes[0], &before.sizes[0]);
+        sizes(self.p256_sizes, &now.p256_sizes, &before.p256_sizes);
         column.add(self.bad_lanes, now.bad_lanes - before.bad_lanes);
         column.add(self.checks[0], now.checks_passed - before.checks_passed);
         column.add(self.checks[1], now.checks_failed - before.checks_failed);
@@ -186,8 +172,8 @@ mod tests {
 
     use super::*;
 
-    /// Signs so many times on a thread of its own, as one of the links does, and returns what was counted.
-    fn signed(kernels: &Kernels, times: usize) -> (Arc<Store>, KernelMetrics) {
+    /// Signs turns of so many on a thread of its own, as one of the links does, and returns what was counted.
+    fn signed(kernels: &Kernels, turns: &[usize]) -> (Arc<Store>, KernelMetrics) {
         let mut registry = Registry::new();
         let metrics = KernelMetrics::register(&mut registry);
         let store = registry.build(1);
@@ -198,14 +184,14 @@ mod tests {
             let (metrics, column) = (&metrics, column);
             scope.spawn(move || {
                 kernels.install(Role::Links);
-                let (mut seen, mut outcomes) = (Seen::default(), Vec::new());
+                let mut seen = Seen::default();
                 metrics.report(&column, &mut seen, 0, 0);
-                for _ in 0..times {
-                    let job = key.job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
-                    run_each(std::iter::once(job), &mut outcomes);
-                    metrics.report(&column, &mut seen, 1, 0);
+                for turn in turns {
+                    let job = |_| key.job(Scheme::Ecdsa(Hash::Sha256), &[7; 32]).expect("a job");
+                    let outcomes = run_together((0..*turn).map(job).collect());
+                    metrics.report(&column, &mut seen, *turn as u64, 0);
+                    assert!(outcomes.iter().all(Result::is_ok));
                 }
-                assert!(outcomes.iter().all(Result::is_ok));
             });
         });
         (store, metrics)
@@ -213,16 +199,15 @@ mod tests {
 
     #[test]
     fn every_signature_is_counted_once_by_what_made_it() {
-        for precompute in [true, false] {
-            let kernels = Kernels::start(precompute, true);
+        for ecdsa in [true, false] {
+            let kernels = Kernels::start(ecdsa, true);
             let is_used = kernels.state(Kernel::P256) == KernelState::Used;
-            assert!(precompute || kernels.state(Kernel::P256) == KernelState::TurnedOff);
-            let (store, metrics) = signed(&kernels, 100);
+            assert!(ecdsa || kernels.state(Kernel::P256) == KernelState::TurnedOff);
+            let (store, metrics) = signed(&kernels, &[1, 32, 1, 5, 61]);
             let [p256, rsa] = metrics.operations.map(|counters| counters.map(|counter| store.count(counter)));
-            assert_eq!((p256, rsa), (if is_used { [100, 0] } else { [0, 100] }, [0, 0]));
-            // 64 were there at the start, and 64 were made when they were used up.
-            let pool = (store.count(metrics.pool_misses), store.level(metrics.pool_level));
-            assert_eq!(pool, if is_used { (1, 28) } else { (0, 0) });
+            // Those that are alone are AWS-LC's.
+            assert_eq!((p256, rsa), (if is_used { [98, 2] } else { [0, 100] }, [0, 0]));
+            assert_eq!(store.distribution(metrics.p256_sizes).count, if is_used { 6 } else { 0 });
         }
     }
 }

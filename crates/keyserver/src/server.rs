@@ -87,7 +87,7 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let column = Store::column(&store, main);
     column.set(telemetry.keys, keys.len() as i64);
     let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
-    let kernels = Kernels::start(config.precompute, config.batch);
+    let kernels = Kernels::start(config.ecdsa_batch, config.rsa_batch);
     kernels.tell();
     let crew = start(&config, &kernels, &tokens, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
     let states = column.clone();

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use crate::access::Rules;
 use crate::connection::Connection;
 use crate::hsm::Tokens;
-use crate::kernels::{self, Kernels, Role, Seen};
+use crate::kernels::{Kernels, Role, Seen};
 use crate::keys::Keys;
 use crate::signing::{Lines, Note};
 use crate::telemetry::{End, Telemetry};
@@ -125,7 +125,7 @@ impl Worker {
     /// Serves until it is told to drain and the last connection has ended; `ready` is waited for by all threads.
     pub fn run(self, ready: &Barrier) -> io::Result<()> {
         self.kernels.install(Role::Links);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().on_thread_park(kernels::idle).build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let Ok(runtime) = runtime else {
             ready.wait();
             return runtime.map(drop);

@@ -15,6 +15,22 @@ impl Ifma {
         }
         None
     }
+
+    /// The processor's own instructions, or, where it has only the rest of AVX-512, an emulation that is far too slow for
+    /// anything but tests. Absent from release builds.
+    #[cfg(debug_assertions)]
+    #[must_use]
+    pub fn emulated() -> Option<Ifma> {
+        if let Some(ifma) = Ifma::detect() {
+            return Some(ifma);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if x86::has_avx512() {
+            crate::multiply::EMULATED.store(true, core::sync::atomic::Ordering::Relaxed);
+            return Some(Ifma(()));
+        }
+        None
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -28,8 +44,17 @@ mod x86 {
     /// SSE, AVX, the mask registers, and both parts of the 512-bit registers (Intel SDM vol. 1 §13.3).
     const XCR0_AVX512: u64 = 0b1110_0110;
 
-    #[allow(unused_unsafe, reason = "the cpuid intrinsics are safe in newer compilers, unsafe in older ones")]
     pub fn has_ifma() -> bool {
+        has(LEAF_7_EBX_BMI2 | LEAF_7_EBX_AVX512F | LEAF_7_EBX_AVX512IFMA)
+    }
+
+    #[cfg(debug_assertions)]
+    pub fn has_avx512() -> bool {
+        has(LEAF_7_EBX_BMI2 | LEAF_7_EBX_AVX512F)
+    }
+
+    #[allow(unused_unsafe, reason = "the cpuid intrinsics are safe in newer compilers, unsafe in older ones")]
+    fn has(wanted: u32) -> bool {
         // SAFETY: every x86-64 processor has CPUID.
         let (highest, features) = unsafe { (__cpuid(0).eax, __cpuid(1)) };
         if highest < 7 || features.ecx & LEAF_1_ECX_OSXSAVE == 0 {
@@ -39,7 +64,6 @@ mod x86 {
         let saved = unsafe { xcr0() };
         // SAFETY: leaf 7 exists, as just checked.
         let extended = unsafe { __cpuid_count(7, 0) };
-        let wanted = LEAF_7_EBX_BMI2 | LEAF_7_EBX_AVX512F | LEAF_7_EBX_AVX512IFMA;
         saved & XCR0_AVX512 == XCR0_AVX512 && extended.ebx & wanted == wanted
     }
 

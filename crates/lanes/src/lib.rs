@@ -7,6 +7,8 @@
 #![cfg_attr(not(test), no_std)]
 
 mod cpu;
+#[cfg(target_arch = "x86_64")]
+mod multiply;
 pub mod p256;
 pub mod rsa;
 #[cfg(target_arch = "x86_64")]

@@ -1,9 +1,13 @@
-//! P-256 for eight lanes: ECDSA nonces with their points made ahead in batches, signatures that then cost two products,
-//! and key pairs for ECDHE.
+//! P-256 for eight lanes: ECDSA nonces with their points in batches, signatures that then cost two products, and key pairs
+//! for ECDHE.
+//!
+//! A nonce is bound to what it signs: the caller hashes key, digest and fresh random bytes into it ([`scalar_of`]), so a
+//! batch is made when its digests are there and never before. Nonces that wait for a digest serve two of them where a
+//! machine is cloned or rolled back, and two signatures with one nonce disclose the key.
 //!
 //! Numbers mod p are five limbs of 52 bits in Montgomery form (`field`), points are (X, Y, ZZ, ZZZ) (`point`), and k·G
 //! is a sum of 37 entries of a fixed table of signed odd windows (`table`). A batch pays for its inversions once
-//! (`batch`), by Montgomery's trick. What is left when a message arrives is scalar code (`scalar`).
+//! (`batch`), by Montgomery's trick. The rest of a signature is scalar code (`scalar`).
 
 mod der;
 mod scalar;
@@ -85,8 +89,23 @@ pub fn is_scalar(bytes: &[u8; 32]) -> bool {
     ((some | some.wrapping_neg()) >> 63) & below & 1 == 1
 }
 
-/// An ECDSA nonce made ready: r = x(k·G) mod n, and k^-1. Good for one signature under any P-256 key; two signatures
-/// with one pair disclose the key, so it can be neither copied nor borrowed for signing, and is wiped when dropped.
+/// The value of 512 bits mod n. Of bits that nobody can predict it is uniform to within 2^-256 (FIPS 186-5 §A.2.1 asks for
+/// 64 bits more than n has). None, with a probability of 2^-256, if it is 0. Constant time.
+#[must_use]
+pub fn scalar_of(wide: &[u8; 64]) -> Option<[u8; 32]> {
+    let mut halves = [[0; 32]; 2];
+    halves.as_flattened_mut().copy_from_slice(wide);
+    let [mut high, mut low] = [scalar::from_bytes(&halves[0]), scalar::from_bytes(&halves[1])];
+    let mut reduced = scalar::reduced_wide(&high, &low);
+    let bytes = scalar::to_bytes(&reduced);
+    let is_zero = scalar::or_of_words(&reduced) == 0;
+    halves.iter_mut().for_each(wipe);
+    [&mut high, &mut low, &mut reduced].into_iter().for_each(wipe);
+    (!is_zero).then_some(bytes)
+}
+
+/// An ECDSA nonce made ready: r = x(k·G) mod n, and k^-1. Good for the one signature that k was made for; two
+/// signatures with one pair disclose the key, so it can be neither copied nor borrowed for signing, and is wiped when dropped.
 pub struct Pair {
     r: scalar::Scalar,
     /// k^-1 · 2^256 mod n.
@@ -100,7 +119,7 @@ impl Drop for Pair {
     }
 }
 
-/// A place for a [`Pair`] in a pool. Taking the pair wipes the place.
+/// A place for a [`Pair`] until its signature is made. Taking the pair wipes the place.
 pub struct PairSlot {
     r: scalar::Scalar,
     k_inverse: scalar::Scalar,
@@ -182,8 +201,8 @@ fn checked_groups(scalars: &[[u8; 32]], outputs: usize) -> Result<usize, BatchEr
     if good == scalars.len() { Ok(scalars.len() / LANES) } else { Err(BatchError::NotAScalar) }
 }
 
-/// Makes a pair of every scalar, each drawn uniformly from [1, n − 1] by rejection (see [`is_scalar`]), and wipes the
-/// scalars whatever happens. A multiple of [`LANES`], up to [`BATCH_MAX`]; as many slots, which are overwritten.
+/// Makes a pair of every scalar, each uniform in [1, n − 1] and bound to a key and a digest (see [`scalar_of`]), and wipes
+/// the scalars whatever happens. A multiple of [`LANES`], up to [`BATCH_MAX`]; as many slots, which are overwritten.
 ///
 /// # Errors
 /// The slots are empty then. No nonce of the batch may be used in any other way.
@@ -272,6 +291,13 @@ impl SecretScalar {
 impl Drop for SecretScalar {
     fn drop(&mut self) {
         wipe(&mut self.times_r);
+    }
+}
+
+impl SecretScalar {
+    /// Writes what is as secret as the key and stands for it alone: for hashing it into nonces.
+    pub fn write_secret(&self, bytes: &mut [u8; 32]) {
+        *bytes = scalar::to_bytes(&self.times_r);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use propylon_config::Batch;
 use propylon_crypto::X25519Pair;
-use propylon_crypto::batch::{self, BatchCounts, Batching, Kernel, KernelState, LANES, Work};
+use propylon_crypto::batch::{self, BatchCounts, Batching, Kernel, KernelState, LANES, P256_MAX, Work};
 use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry};
 use propylon_tls::{Deferral, KeyPairs};
 
@@ -34,8 +34,9 @@ pub fn start(wanted: Batch) -> Arc<Batching> {
 pub fn install(batching: &Arc<Batching>) -> Deferral {
     batch::install(batching);
     KeyPairs::draw_from(X25519Pair::draw);
-    let (rsa, x25519) = (batching.is_usable(Kernel::Rsa), batching.is_usable(Kernel::X25519));
-    Deferral { rsa, x25519, in_company_only: true, ..Deferral::default() }
+    let usable = |kernel| batching.is_usable(kernel);
+    let (rsa, x25519, ecdsa) = (usable(Kernel::Rsa), usable(Kernel::X25519), usable(Kernel::P256));
+    Deferral { rsa, x25519, ecdsa, in_company_only: true, ..Deferral::default() }
 }
 
 /// For the moments in which a core has nothing to do: makes something ahead.
@@ -46,12 +47,13 @@ pub fn refill() {
 pub struct BatchMetrics {
     /// RSA, X25519.
     sizes: [Histogram; 2],
+    p256_sizes: Histogram,
     /// In the order of `Work::ALL`.
     in_lanes: Vec<Counter>,
     by_awslc: Vec<Counter>,
-    /// Nonces, X25519 pairs.
-    pool_levels: [Gauge; 2],
-    pool_misses: [Counter; 2],
+    /// X25519 pairs.
+    pool_level: Gauge,
+    pool_misses: Counter,
     bad_lanes: Counter,
     checks_passed: Counter,
     checks_failed: Counter,
@@ -60,15 +62,18 @@ pub struct BatchMetrics {
     kernels: Vec<Gauge>,
 }
 
-const POOLS: [&str; 2] = ["p256-nonces", "x25519-pairs"];
+const POOL: [(&str, &str); 1] = [("pool", "x25519-pairs")];
 
 impl BatchMetrics {
     pub fn new(r: &mut Registry) -> BatchMetrics {
-        let bounds: Vec<u64> = (1..=LANES as u64).collect();
-        let sizes = ["rsa", "x25519"].map(|work| {
+        // A signature on P-256 shares what it costs with up to four groups of lanes.
+        let bounds: Vec<u64> = (1..=LANES as u64).chain([16, 24, P256_MAX as u64]).collect();
+        let mut sizes_of = |work| {
             let help = "Private-key operations that were done together, by work; those of one are done by AWS-LC.";
             r.histogram("propylon_crypto_batch_size", help, &[("work", work)], &bounds, 1.0)
-        });
+        };
+        let sizes = ["rsa", "x25519"].map(&mut sizes_of);
+        let p256_sizes = sizes_of("p256-signature");
         let mut jobs = |by: &'static str| -> Vec<Counter> {
             let help = "Private-key operations, by work and by what did them.";
             let counter =
@@ -83,14 +88,15 @@ impl BatchMetrics {
         let (checks_passed, checks_failed) = (check("right"), check("wrong"));
         BatchMetrics {
             sizes,
+            p256_sizes,
             in_lanes,
             by_awslc,
-            pool_levels: POOLS
-                .map(|pool| r.gauge("propylon_crypto_pool_level", "Made ahead and ready.", &[("pool", pool)])),
-            pool_misses: POOLS.map(|pool| {
-                let help = "Times that a pool was empty and had to be filled while somebody waited.";
-                r.counter("propylon_crypto_pool_misses_total", help, &[("pool", pool)])
-            }),
+            pool_level: r.gauge("propylon_crypto_pool_level", "Made ahead and ready.", &POOL),
+            pool_misses: r.counter(
+                "propylon_crypto_pool_misses_total",
+                "Times that a pool was empty and had to be filled while somebody waited.",
+                &POOL,
+            ),
             bad_lanes: r.counter(
                 "propylon_crypto_bad_lanes_total",
                 "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.",
@@ -100,7 +106,7 @@ impl BatchMetrics {
             checks_failed,
             unlocked: r.gauge(
                 "propylon_crypto_swappable",
-                "1 for each core whose nonces, keys and working memory could not be locked into memory.",
+                "1 for each core whose keys made ahead and working memory could not be locked into memory.",
                 &[],
             ),
             kernels: Kernel::ALL
@@ -127,11 +133,15 @@ impl BatchMetrics {
         if now == seen {
             return;
         }
-        for (histogram, (now, seen)) in self.sizes.iter().zip(now.sizes.iter().zip(seen.sizes)) {
+        let sizes = |histogram: Histogram, now: &[u64], seen: &[u64]| {
             for ((size, now), seen) in (1..).zip(now).zip(seen) {
-                column.observe_many(*histogram, size, now - seen);
+                column.observe_many(histogram, size, now - seen);
             }
+        };
+        for (histogram, (now, seen)) in self.sizes.iter().zip(now.sizes.iter().zip(&seen.sizes)) {
+            sizes(*histogram, now, seen);
         }
+        sizes(self.p256_sizes, &now.p256_sizes, &seen.p256_sizes);
         let add = |counters: &[Counter], now: &[u64], seen: &[u64]| {
             for ((counter, now), seen) in counters.iter().zip(now).zip(seen) {
                 column.add(*counter, now - seen);
@@ -139,10 +149,8 @@ impl BatchMetrics {
         };
         add(&self.in_lanes, &now.in_lanes, &seen.in_lanes);
         add(&self.by_awslc, &now.by_awslc, &seen.by_awslc);
-        add(&self.pool_misses, &now.pool_misses, &seen.pool_misses);
-        for (gauge, level) in self.pool_levels.iter().zip(now.pool_levels) {
-            column.set(*gauge, level as i64);
-        }
+        column.add(self.pool_misses, now.pool_misses - seen.pool_misses);
+        column.set(self.pool_level, now.pool_level as i64);
         column.add(self.bad_lanes, now.bad_lanes - seen.bad_lanes);
         column.add(self.checks_passed, now.checks_passed - seen.checks_passed);
         column.add(self.checks_failed, now.checks_failed - seen.checks_failed);

@@ -69,7 +69,7 @@ backend = "origin"
     )
 }
 
-/// The same without batches, and without keys and nonces made ahead.
+/// The same without batches, and without key pairs made ahead.
 pub fn propylon_unbatched(site: &Site) -> String {
     propylon(site).replacen("[process]\n", "[process]\nbatch = \"off\"\n", 1)
 }

@@ -37,8 +37,8 @@ pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> K
         clients: clients(report, &mut top, base),
         admin: process::reading_admin(top.section("admin")),
         level: level(top.section("log")),
-        precompute: switch(top.section("ecdsa"), "precompute"),
-        batch: switch(top.section("rsa"), "batch"),
+        ecdsa_batch: ecdsa_batch(report, top.section("ecdsa")),
+        rsa_batch: switch(top.section("rsa"), "batch"),
         sandbox: sandbox(top.section("sandbox")),
     };
     let has_tokens = top.node("pkcs11").is_some();
@@ -262,6 +262,18 @@ fn switch(section: Option<Section<'_, '_>>, key: &'static str) -> bool {
     on.is_none_or(|on| on.value)
 }
 
+/// With the name that the key had when nonces were made ahead.
+fn ecdsa_batch(report: &Report<'_>, section: Option<Section<'_, '_>>) -> bool {
+    let Some(mut section) = section else { return true };
+    let (batch, former) = (section.boolean("batch"), section.boolean("precompute"));
+    if let Some(former) = &former {
+        let what = "`precompute` is now `batch`: nothing is computed before it is known what is signed";
+        report.warning(former.span, what, "write `batch`");
+    }
+    section.close();
+    batch.or(former).is_none_or(|on| on.value)
+}
+
 fn sandbox(section: Option<Section<'_, '_>>) -> Sandbox {
     let mut sandbox = Sandbox { seccomp: true, landlock: true, lock_memory: true };
     let Some(mut section) = section else { return sandbox };
@@ -299,7 +311,7 @@ mod tests {
         assert_eq!(config.server.identity.at, At { line: 3, column: 12, length: 12 });
         assert_eq!((config.server.idle_timeout, config.server.timeout), (seconds(60), seconds(5)));
         assert_eq!((config.server.connections_max, config.server.workers), (1024, Workers::Auto));
-        assert!(config.keys.watch && config.precompute && config.batch && config.clients.is_empty());
+        assert!(config.keys.watch && config.ecdsa_batch && config.rsa_batch && config.clients.is_empty());
         assert_eq!(config.sandbox, Sandbox { seccomp: true, landlock: true, lock_memory: true });
         assert!(config.admin.is_none());
     }

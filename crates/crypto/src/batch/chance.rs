@@ -1,8 +1,9 @@
-//! Random bytes for what is made ahead: a generator for each batch, seeded anew.
+//! Random bytes for X25519 pairs and blindings: a generator for each batch, seeded anew.
 //!
 //! What seeds it comes from AWS-LC's generator, which the system seeds, and from a secret that all private keys of the
 //! process have gone into. So whoever could predict the system's random numbers and knows none of the keys does not know
-//! the nonces either; AWS-LC sees to that by mixing key and digest into each nonce, which here cannot be.
+//! what is made here either. It is no protection against a copy of the machine, which has the secret as well: the nonces of
+//! signatures are not made here ([`signatures`](super::signatures)).
 
 use std::sync::Mutex;
 

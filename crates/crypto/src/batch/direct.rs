@@ -17,6 +17,7 @@ pub fn company(job: &Job) -> usize {
     match job {
         Job::Rsa { key, .. } if has_lanes(key.kind()) && usable(Kernel::Rsa) => plan::RSA_PASS,
         Job::X25519 { .. } if usable(Kernel::X25519) => plan::LANES,
+        Job::Ecdsa { key, .. } if key.kind() == KeyKind::P256 && usable(Kernel::P256) => plan::P256_MAX,
         _ => 1,
     }
 }
@@ -27,6 +28,9 @@ pub fn go_together(one: &Job, other: &Job) -> bool {
     match (one, other) {
         (Job::Rsa { key: one, .. }, Job::Rsa { key: other, .. }) => one.kind() == other.kind(),
         (Job::X25519 { .. }, Job::X25519 { .. }) => true,
+        (Job::Ecdsa { key: one, .. }, Job::Ecdsa { key: other, .. }) => {
+            one.kind() == KeyKind::P256 && other.kind() == KeyKind::P256
+        }
         _ => false,
     }
 }

@@ -9,6 +9,11 @@ use propylon_lanes::rsa;
 pub const LANES: usize = 8;
 /// X25519 agreements from which on the lanes are the cheaper place.
 pub const X25519_MIN: usize = 2;
+/// Signatures on P-256 from which on the lanes are the cheaper place.
+pub const P256_MIN: usize = 2;
+/// Signatures on P-256 that are made at once: four groups of lanes share two inversions. More would make those who came first
+/// wait for little.
+pub const P256_MAX: usize = 4 * LANES;
 /// RSA operations from which on the lanes are the cheaper place.
 pub const RSA_MIN: usize = 2;
 /// RSA operations that one pass does, with the halves of each key side by side.
@@ -25,6 +30,11 @@ pub enum Part {
 /// Of `waiting` agreements.
 pub fn x25519(waiting: usize) -> Part {
     if waiting < X25519_MIN { Part::Alone } else { Part::Lanes(waiting.min(LANES)) }
+}
+
+/// Of `waiting` signatures on P-256.
+pub fn p256(waiting: usize) -> Part {
+    if waiting < P256_MIN { Part::Alone } else { Part::Lanes(waiting.min(P256_MAX)) }
 }
 
 /// Of `waiting` RSA operations with keys of one size. Two passes at once, for eight, cost no less than one after the other,
@@ -55,11 +65,13 @@ mod tests {
         for waiting in 0..100 {
             assert_eq!(parts(rsa, waiting).iter().sum::<usize>(), waiting);
             assert_eq!(parts(x25519, waiting).iter().sum::<usize>(), waiting);
+            assert_eq!(parts(p256, waiting).iter().sum::<usize>(), waiting);
         }
         // A fifth that had a pass to itself would cost more than AWS-LC asks for it.
         assert_eq!(parts(rsa, 5), [4, 1]);
         assert_eq!(parts(rsa, 15), [4, 4, 4, 3]);
-        assert_eq!((rsa(1), x25519(1)), (Part::Alone, Part::Alone));
+        assert_eq!((rsa(1), x25519(1), p256(1)), (Part::Alone, Part::Alone, Part::Alone));
+        assert_eq!(parts(p256, 75), [32, 32, 11]);
         assert_eq!((x25519(2), x25519(30)), (Part::Lanes(2), Part::Lanes(8)));
     }
 }

@@ -1,10 +1,12 @@
-//! What one core has made ahead: nonces for ECDSA and pairs for X25519. Each is taken out once, and its place is wiped.
+//! What one core has made ahead: ephemeral pairs for X25519. Each is taken out once, and its place is wiped.
 //!
-//! Both live on pages that a child of the process finds empty ([`Locked`](crate::locked::Locked)); their level lives there too, so that the child
-//! knows. All-zero bytes are an empty pool.
+//! They live on pages that a child of the process finds empty ([`Locked`](crate::locked::Locked)); their level lives there too, so that the child
+//! knows. All-zero bytes are an empty pool. A copy of the whole machine is not told from the machine, and has the same pairs:
+//! each serves one handshake there and one here, and discloses neither that handshake nor any other key. Of what would
+//! disclose a key when it is used twice nothing is made ahead ([`signatures`](super::signatures)).
 
 use aws_lc_rs::error::Unspecified;
-use propylon_lanes::{Ifma, p256, x25519};
+use propylon_lanes::{Ifma, x25519};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::chance::Chance;
@@ -29,63 +31,6 @@ impl From<Unspecified> for Unfilled {
     fn from(_: Unspecified) -> Unfilled {
         Unfilled::Chance
     }
-}
-
-/// ECDSA nonces of P-256 with their points.
-pub(crate) struct Nonces {
-    level: usize,
-    /// The first `level` are full.
-    slots: [p256::PairSlot; POOL_MAX],
-    /// Empty but while a batch is made.
-    scalars: [[u8; 32]; REFILL],
-}
-
-impl Nonces {
-    pub fn level(&self) -> usize {
-        self.level
-    }
-
-    pub fn take(&mut self) -> Option<p256::Pair> {
-        self.level = self.level.checked_sub(1)?;
-        self.slots[self.level].take()
-    }
-
-    /// Adds [`REFILL`], if there is room.
-    pub fn refill(&mut self, ifma: Ifma, chance: &mut Chance, scratch: &mut p256::Scratch) -> Result<(), Unfilled> {
-        let Some(room) = self.slots.get_mut(self.level..self.level + REFILL) else { return Ok(()) };
-        // A scalar that the formulas cannot do has the whole batch thrown away: once in 2^248 batches. Twice is a defect.
-        for _ in 0..2 {
-            draw(&mut self.scalars, chance)?;
-            if p256::nonce_pairs(ifma, &mut self.scalars, scratch, room).is_ok() {
-                self.level += REFILL;
-                return Ok(());
-            }
-        }
-        Err(Unfilled::Kernel)
-    }
-
-    pub fn clear(&mut self) {
-        self.level = 0;
-        self.slots.iter_mut().for_each(p256::PairSlot::clear);
-        self.scalars.as_flattened_mut().zeroize();
-    }
-
-    #[cfg(test)]
-    pub fn is_empty_and_wiped(&self) -> bool {
-        let slots = self.slots.iter().all(|slot| !slot.is_full());
-        self.level == 0 && slots && self.scalars.as_flattened().iter().all(|byte| *byte == 0)
-    }
-}
-
-/// Uniform in [1, n − 1]: what is not in there is drawn again (FIPS 186-5 A.3.2).
-fn draw(scalars: &mut [[u8; 32]], chance: &mut Chance) -> Result<(), Unspecified> {
-    chance.fill(scalars.as_flattened_mut())?;
-    for scalar in scalars {
-        while !p256::is_scalar(scalar) {
-            chance.fill(scalar)?;
-        }
-    }
-    Ok(())
 }
 
 /// X25519 secrets and their shares.
@@ -137,12 +82,6 @@ impl Shares {
 }
 
 impl Drop for Shares {
-    fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-impl Drop for Nonces {
     fn drop(&mut self) {
         self.clear();
     }

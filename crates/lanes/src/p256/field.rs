@@ -5,13 +5,13 @@
 //! Only a point's X is brought back near p, by [`Loose::near_p`]. `p256::bounds` iterates these inequalities.
 
 use core::arch::x86_64::{
-    __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epi64_mask, _mm512_madd52hi_epu64,
-    _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_mask_sub_epi64, _mm512_permutexvar_epi64, _mm512_set1_epi64,
-    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srai_epi64, _mm512_srli_epi64, _mm512_sub_epi64,
-    _mm512_test_epi64_mask,
+    __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epi64_mask, _mm512_mask_blend_epi64,
+    _mm512_mask_sub_epi64, _mm512_permutexvar_epi64, _mm512_set1_epi64, _mm512_setr_epi64, _mm512_setzero_si512,
+    _mm512_slli_epi64, _mm512_srai_epi64, _mm512_srli_epi64, _mm512_sub_epi64, _mm512_test_epi64_mask,
 };
 
 use super::wipe::Plain;
+use crate::multiply::{multiply_add_high, multiply_add_low};
 
 /// Eight 64-bit lanes.
 pub type Vector = __m512i;
@@ -59,13 +59,13 @@ pub fn sub(a: Vector, b: Vector) -> Vector {
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub fn low(sum: Vector, a: Vector, b: Vector) -> Vector {
-    _mm512_madd52lo_epu64(sum, a, b)
+    multiply_add_low(sum, a, b)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 pub fn high(sum: Vector, a: Vector, b: Vector) -> Vector {
-    _mm512_madd52hi_epu64(sum, a, b)
+    multiply_add_high(sum, a, b)
 }
 
 /// The columns of a product: `low[k]` has weight 2^(52k), `high[k]` the weight of the next column.

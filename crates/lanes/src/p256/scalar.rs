@@ -69,6 +69,13 @@ pub fn reduced(a: &Scalar) -> Scalar {
     less_n(a, 0)
 }
 
+/// high·2^256 + low mod n, for any 512 bits.
+#[inline]
+pub fn reduced_wide(high: &Scalar, low: &Scalar) -> Scalar {
+    // 2^512 mod n is below n, so the product is below n·2^256, and leaves high·2^256.
+    add(&multiply(high, &R_SQUARED), &reduced(low))
+}
+
 /// a + b mod n, for a and b below n.
 #[inline]
 pub fn add(a: &Scalar, b: &Scalar) -> Scalar {

@@ -19,8 +19,11 @@ const fn hex32(text: &str) -> [u8; 32] {
     bytes
 }
 
-/// The processor's lanes, or a note that there are none to test.
+/// The processor's lanes, emulated ones in their place, or a note that there are none to test.
 fn lanes() -> Option<Ifma> {
+    #[cfg(debug_assertions)]
+    let ifma = Ifma::emulated();
+    #[cfg(not(debug_assertions))]
     let ifma = Ifma::detect();
     if ifma.is_none() {
         println!("this processor has no AVX-512 IFMA: nothing to test");
@@ -290,6 +293,34 @@ fn arithmetic_mod_n_is_that_of_big_integers() {
         assert!(a_number < n() && b_number < n());
         assert_eq!(number(&scalar::to_bytes(&scalar::add(&a, &b))), (a_number + b_number) % n());
     }
+}
+
+#[test]
+fn wide_numbers_are_reduced_mod_n_and_zero_is_no_scalar() {
+    let mut random = fastrand::Rng::with_seed(23);
+    for round in 0..20_000 {
+        let mut wide: [u8; 64] = core::array::from_fn(|_| random.u8(..));
+        match round {
+            0 => wide = [0xff; 64],
+            1 => wide = [0; 64],
+            2 => wide[..32].fill(0),
+            3 => wide[32..].fill(0),
+            4..40 => {
+                // Around multiples of n.
+                let multiple = n() * BigUint::from(1u64 << round) + 18u32 - BigUint::from(round as u32 / 2);
+                let digits = multiple.to_bytes_be();
+                wide = [0; 64];
+                wide[64 - digits.len()..].copy_from_slice(&digits);
+            }
+            _ => {}
+        }
+        let expected = number(&wide) % n();
+        let expected = (expected != BigUint::ZERO).then(|| bytes_of(&expected));
+        assert_eq!(scalar_of(&wide), expected, "{wide:02x?}");
+    }
+    let mut multiple = [0; 64];
+    multiple[32..].copy_from_slice(&N_BYTES);
+    assert_eq!(scalar_of(&multiple), None);
 }
 
 #[test]

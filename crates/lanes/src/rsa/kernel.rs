@@ -4,11 +4,11 @@
 //! sliding accumulators. Columns are not carried before the end: a column gathers at most 4·limbs terms of 52 bits.
 
 use super::Lanes;
+use crate::multiply::{multiply_add_high, multiply_add_low};
 use core::arch::x86_64::{
     __m512i, _mm_cvtsi64_si128, _mm512_add_epi64, _mm512_and_si512, _mm512_cmpeq_epi64_mask, _mm512_load_si512,
-    _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_srai_epi64, _mm512_srl_epi64, _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64,
-    _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_mask_mov_epi64, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_srai_epi64, _mm512_srl_epi64,
+    _mm512_srli_epi64, _mm512_store_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 type V = __m512i;
@@ -25,13 +25,13 @@ pub(super) const POWERS: usize = 16;
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn lo(c: V, a: V, b: V) -> V {
-    _mm512_madd52lo_epu64(c, a, b)
+    multiply_add_low(c, a, b)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn hi(c: V, a: V, b: V) -> V {
-    _mm512_madd52hi_epu64(c, a, b)
+    multiply_add_high(c, a, b)
 }
 
 /// # Safety

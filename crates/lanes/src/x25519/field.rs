@@ -10,11 +10,12 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epu64_mask, _mm512_loadu_si512, _mm512_madd52hi_epu64,
-    _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512, _mm512_sub_epi64, _mm512_test_epi64_mask,
+    __m512i, _mm512_add_epi64, _mm512_and_si512, _mm512_cmplt_epu64_mask, _mm512_loadu_si512, _mm512_mask_blend_epi64,
+    _mm512_or_si512, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srli_epi64,
+    _mm512_storeu_si512, _mm512_sub_epi64, _mm512_test_epi64_mask,
 };
 
+use crate::multiply::{multiply_add_high, multiply_add_low};
 use crate::wipe::Blank;
 
 pub const LIMBS: usize = 5;
@@ -50,7 +51,7 @@ unsafe impl Blank for Raised {}
 macro_rules! lo {
     ($start:expr; $($a:ident $b:ident),+) => {{
         let sum = $start;
-        $(let sum = _mm512_madd52lo_epu64(sum, $a, $b);)+
+        $(let sum = multiply_add_low(sum, $a, $b);)+
         sum
     }};
 }
@@ -59,7 +60,7 @@ macro_rules! lo {
 macro_rules! hi {
     ($start:expr; $($a:ident $b:ident),+) => {{
         let sum = $start;
-        $(let sum = _mm512_madd52hi_epu64(sum, $a, $b);)+
+        $(let sum = multiply_add_high(sum, $a, $b);)+
         sum
     }};
 }

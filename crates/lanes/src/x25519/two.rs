@@ -3,7 +3,9 @@
 //! A processor looks ahead by a few hundred instructions, about two products; what is to run at the same time must
 //! stand together. Worth 10 % of a shared secret against one product after the other.
 
-use core::arch::x86_64::{__m512i, _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_slli_epi64};
+use core::arch::x86_64::{__m512i, _mm512_slli_epi64};
+
+use crate::multiply::{multiply_add_high, multiply_add_low};
 
 use super::field::{Factor, LIMB_MASK, LIMBS, add1, double, kernel, opaque, times_9, times_19, word};
 
@@ -132,11 +134,11 @@ pub(super) use {multiply_two, square_two};
 
 kernel! {
     pub fn hi2(sums: [__m512i; 2], a: [__m512i; 2], b: [__m512i; 2]) -> [__m512i; 2] {
-        [_mm512_madd52hi_epu64(sums[0], a[0], b[0]), _mm512_madd52hi_epu64(sums[1], a[1], b[1])]
+        [multiply_add_high(sums[0], a[0], b[0]), multiply_add_high(sums[1], a[1], b[1])]
     }
 
     pub fn lo2(sums: [__m512i; 2], a: [__m512i; 2], b: [__m512i; 2]) -> [__m512i; 2] {
-        [_mm512_madd52lo_epu64(sums[0], a[0], b[0]), _mm512_madd52lo_epu64(sums[1], a[1], b[1])]
+        [multiply_add_low(sums[0], a[0], b[0]), multiply_add_low(sums[1], a[1], b[1])]
     }
 
     pub fn add2(a: [__m512i; 2], b: [__m512i; 2]) -> [__m512i; 2] {

@@ -26,7 +26,7 @@ const CONNTRACK_WANTED: u64 = 262_144;
 /// Between the first and the last second of what is taken for a right clock: certificates outlive neither.
 const CLOCK_FROM: u64 = 1_767_225_600;
 const CLOCK_UNTIL: u64 = 4_102_444_800;
-/// Nonces and key pairs made ahead, per worker.
+/// Key pairs made ahead and the working memory of batches, per worker.
 const LOCKED_BYTES_WANTED: u64 = 1 << 20;
 
 /// For somebody who is there to say so.
