@@ -17,6 +17,9 @@ const PING: u8 = 0xf1;
 const ECDSA_SHA256: u8 = 0x15;
 const PSS_SHA256: u8 = 0x35;
 const DIGEST: (u8, &[u8]) = (0x12, &[7; 32]);
+/// Whoever has this certificate may ask for what is only done by name as well.
+const WEAK_AS_WELL: &str = "[[client]]\ncommon_name = \"engine\"\n\
+    operations = [\"default\", \"rsa-decrypt\", \"rsa-pkcs1-md5sha1\", \"ecdsa-md5sha1\"]\n";
 
 #[test]
 fn every_operation_is_answered_with_signatures_that_verify() {
@@ -38,7 +41,7 @@ fn every_operation_is_answered_with_signatures_that_verify() {
 #[test]
 fn thousands_of_operations_of_every_sort_at_once_verify_with_kernels_and_without() {
     for switch in [true, false] {
-        let server = KeyServer::start(&format!("[ecdsa]\nbatch = {switch}\n[rsa]\nbatch = {switch}\n"));
+        let server = KeyServer::start(&format!("[ecdsa]\nbatch = {switch}\n[rsa]\nbatch = {switch}\n{WEAK_AS_WELL}"));
         std::thread::scope(|scope| {
             for (key, operation, count) in [
                 ("ec", "ecdsa-sha256", "1500"),
@@ -107,7 +110,7 @@ fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
 
 #[test]
 fn each_mistake_has_its_error_and_the_link_goes_on() {
-    let server = KeyServer::start("");
+    let server = KeyServer::start(WEAK_AS_WELL);
     let (ec, rsa, ed) = (server.ski("ec"), server.ski("rsa"), server.ski("ed"));
     let mut link = server.link();
     let mut id = 0;
@@ -147,7 +150,7 @@ fn each_mistake_has_its_error_and_the_link_goes_on() {
 
 #[test]
 fn odd_but_lawful_requests_are_served() {
-    let server = KeyServer::start("");
+    let server = KeyServer::start(WEAK_AS_WELL);
     let (ec, rsa, ed) = (server.ski("ec"), server.ski("rsa"), server.ski("ed"));
     let mut link = server.link();
     // Digests of any length for ECDSA; no ciphertext is the number zero; 36 bytes of two digests; a long message.
@@ -278,6 +281,67 @@ fn a_client_does_not_learn_of_keys_that_it_may_not_use() {
     assert_eq!(ask(&mut other, PSS_SHA256, "rsa").opcode, 0xf0);
     assert_eq!(ask(&mut other, ECDSA_SHA256, "ec").payload, [0x02]);
     assert_eq!(other.ask(&frame(ECDSA_SHA256, 1, &[DIGEST, (0x04, &[9; 20])])).payload, [0x02]);
+}
+
+#[test]
+fn what_is_weak_is_done_by_name_only_and_for_the_keys_that_it_is_allowed_for() {
+    const DENIED: &str = "propylon_keyserver_denied_total{reason=\"operation\"}";
+    let weak: [(u8, &str, usize); 9] = [
+        (0x01, "rsa", 256),
+        (0x02, "rsa", 36),
+        (0x03, "rsa", 20),
+        (0x04, "rsa", 28),
+        (0x12, "ec", 36),
+        (0x13, "ec", 20),
+        (0x14, "ec", 28),
+        (0x13, "ec384", 20),
+        (0x14, "ec384", 28),
+    ];
+    let allowed = "[[client]]\ncommon_name = \"other\"\n\
+        [[client]]\nsan = \"other.test\"\nkeys = [\"keys/rsa.pem\"]\noperations = [\"rsa-decrypt\"]\n";
+    for (more, identity) in [("", "engine.pem"), (allowed, "other.pem")] {
+        let server = KeyServer::start(more);
+        let mut link = server.link_as(identity, rustls::DEFAULT_VERSIONS).expect("a link");
+        let mut denied = 0;
+        for (opcode, key, length) in weak {
+            let mut payload = vec![7; length];
+            payload[0] = 0;
+            let reply = link.ask(&frame(opcode, 1, &[(0x12, &payload), (0x04, &server.ski(key))]));
+            if opcode == 0x01 && identity == "other.pem" {
+                assert_eq!((reply.opcode, reply.payload.len()), (0xf0, 256));
+            } else {
+                assert_eq!((reply.opcode, reply.payload.as_slice()), (0xff, &[0x05][..]), "{opcode:#x} {key}");
+                denied += 1;
+            }
+        }
+        assert_eq!(server.metric(DENIED), denied);
+        // What engines ask for is done as ever.
+        for (opcode, key, length) in
+            [(0x15, "ec", 32), (0x16, "ec384", 48), (0x35, "rsa", 32), (0x07, "rsa", 64), (0x18, "ed", 9)]
+        {
+            let reply = link.ask(&frame(opcode, 2, &[(0x12, &vec![7; length]), (0x04, &server.ski(key))]));
+            assert_eq!(reply.opcode, 0xf0, "{opcode:#x} {key}");
+        }
+    }
+}
+
+#[test]
+fn a_client_has_its_rate_over_all_its_links_and_others_have_theirs() {
+    let server =
+        KeyServer::start("[[client]]\ncommon_name = \"engine\"\nrate = 10\n[[client]]\ncommon_name = \"other\"\n");
+    let ski = server.ski("ec");
+    let asked = Instant::now();
+    let mut links = [server.link(), server.link()];
+    let replies: Vec<_> =
+        (0..200).map(|id| links[id as usize % 2].ask(&frame(ECDSA_SHA256, id, &[DIGEST, (0x04, &ski)]))).collect();
+    let done = replies.iter().filter(|reply| reply.opcode == 0xf0).count();
+    // Ten at once, and ten for each second that this has taken.
+    let most = 10 + 10 * (asked.elapsed().as_secs() as usize + 1);
+    assert!((10..=most).contains(&done), "{done} of {most}");
+    assert!(replies.iter().all(|reply| reply.opcode == 0xf0 || reply.payload == [0x08]));
+    assert_eq!(server.metric("propylon_keyserver_denied_total{reason=\"rate\"}"), 200 - done as u64);
+    let mut other = server.link_as("other.pem", rustls::DEFAULT_VERSIONS).expect("a link");
+    assert!((0..200).all(|id| other.ask(&frame(ECDSA_SHA256, id, &[DIGEST, (0x04, &ski)])).opcode == 0xf0));
 }
 
 #[test]

@@ -53,7 +53,8 @@ fn every_type_of_key_signs_and_openssl_agrees() {
         ("shop-ec521", hsm.generate("shop-ec521", "03", &rcgen::PKCS_ECDSA_P521_SHA512)),
         ("shop-rsa", hsm.generate("shop-rsa", "04", &rcgen::PKCS_RSA_SHA256)),
     ];
-    let server = start(&hsm, "");
+    let operations = "[\"default\", \"rsa-decrypt\", \"rsa-pkcs1-md5sha1\", \"rsa-pkcs1-sha1\"]";
+    let server = start(&hsm, &format!("[[client]]\ncommon_name = \"engine\"\noperations = {operations}"));
     let mut link = server.link();
     let said = server.command("keys", &[]).ok().text();
     assert!(said.lines().any(|line| line.contains("RSA-2048") && line.ends_with("pkcs11:web/shop-rsa")), "{said}");

@@ -1,6 +1,7 @@
 //! The configuration of a key server: its own file, with the same two languages and the same care for problems.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -135,8 +136,113 @@ pub struct Client {
     pub fingerprint: Option<[u8; 32]>,
     /// Which keys; absent: all.
     pub keys: Option<Vec<KeyReference>>,
+    /// What these keys may be used for. Default [`Operations::DEFAULT`].
+    pub operations: Operations,
+    /// Operations a second, of all links that show the same certificate; absent: any number.
+    pub rate: Option<NonZeroU32>,
     /// Where the section is.
     pub at: At,
+}
+
+/// What a private key is asked for, by the names that configurations have for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The bare private operation, which decrypts whatever was encrypted for the key, and signs anything.
+    RsaDecrypt,
+    /// RSASSA-PKCS1-v1_5 over MD5 and SHA-1, as TLS 1.0 has it.
+    RsaPkcs1Md5Sha1,
+    /// RSASSA-PKCS1-v1_5 with SHA-1.
+    RsaPkcs1Sha1,
+    /// The same with SHA-224.
+    RsaPkcs1Sha224,
+    /// The same with SHA-256.
+    RsaPkcs1Sha256,
+    /// The same with SHA-384.
+    RsaPkcs1Sha384,
+    /// The same with SHA-512.
+    RsaPkcs1Sha512,
+    /// RSASSA-PSS with SHA-256.
+    RsaPssSha256,
+    /// The same with SHA-384.
+    RsaPssSha384,
+    /// The same with SHA-512.
+    RsaPssSha512,
+    /// ECDSA over MD5 and SHA-1.
+    EcdsaMd5Sha1,
+    /// ECDSA over SHA-1.
+    EcdsaSha1,
+    /// The same over SHA-224.
+    EcdsaSha224,
+    /// The same over SHA-256.
+    EcdsaSha256,
+    /// The same over SHA-384.
+    EcdsaSha384,
+    /// The same over SHA-512.
+    EcdsaSha512,
+    /// Ed25519, over the message.
+    Ed25519,
+}
+
+impl Operation {
+    /// Every operation with its name.
+    pub const ALL: [(Operation, &str); 17] = [
+        (Operation::RsaDecrypt, "rsa-decrypt"),
+        (Operation::RsaPkcs1Md5Sha1, "rsa-pkcs1-md5sha1"),
+        (Operation::RsaPkcs1Sha1, "rsa-pkcs1-sha1"),
+        (Operation::RsaPkcs1Sha224, "rsa-pkcs1-sha224"),
+        (Operation::RsaPkcs1Sha256, "rsa-pkcs1-sha256"),
+        (Operation::RsaPkcs1Sha384, "rsa-pkcs1-sha384"),
+        (Operation::RsaPkcs1Sha512, "rsa-pkcs1-sha512"),
+        (Operation::RsaPssSha256, "rsa-pss-sha256"),
+        (Operation::RsaPssSha384, "rsa-pss-sha384"),
+        (Operation::RsaPssSha512, "rsa-pss-sha512"),
+        (Operation::EcdsaMd5Sha1, "ecdsa-md5sha1"),
+        (Operation::EcdsaSha1, "ecdsa-sha1"),
+        (Operation::EcdsaSha224, "ecdsa-sha224"),
+        (Operation::EcdsaSha256, "ecdsa-sha256"),
+        (Operation::EcdsaSha384, "ecdsa-sha384"),
+        (Operation::EcdsaSha512, "ecdsa-sha512"),
+        (Operation::Ed25519, "ed25519"),
+    ];
+}
+
+/// A set of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operations(u32);
+
+impl Operations {
+    /// Nothing.
+    pub const NONE: Operations = Operations(0);
+    /// What engines ask for: signatures of TLS 1.2 and 1.3 that are not known to be weak.
+    pub const DEFAULT: Operations = Operations::NONE
+        .and(Operation::RsaPkcs1Sha256)
+        .and(Operation::RsaPkcs1Sha384)
+        .and(Operation::RsaPkcs1Sha512)
+        .and(Operation::RsaPssSha256)
+        .and(Operation::RsaPssSha384)
+        .and(Operation::RsaPssSha512)
+        .and(Operation::EcdsaSha256)
+        .and(Operation::EcdsaSha384)
+        .and(Operation::EcdsaSha512)
+        .and(Operation::Ed25519);
+
+    /// With one more.
+    #[must_use]
+    pub const fn and(self, operation: Operation) -> Operations {
+        Operations(self.0 | 1 << operation as u32)
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub const fn union(self, other: Operations) -> Operations {
+        Operations(self.0 | other.0)
+    }
+
+    /// Whether an operation is in it.
+    #[must_use]
+    pub const fn contains(self, operation: Operation) -> bool {
+        self.0 >> operation as u32 & 1 == 1
+    }
 }
 
 /// A key, or the keys of a file or a folder.

@@ -1,6 +1,8 @@
 //! Which client may use which keys, by the certificate that it has proved to own.
 
-use propylon_config::keyserver::{Client, KeyReference};
+use std::num::NonZeroU32;
+
+use propylon_config::keyserver::{Client, KeyReference, Operations};
 use propylon_crypto::Hash;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -22,12 +24,28 @@ impl ClientId {
     }
 }
 
-/// What a connection may do.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Access {
-    Everything,
-    /// The keys that these name; of none, none.
-    Rules(Box<[RuleId]>),
+/// What a connection may do: what any of these allows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Access(Box<[Grant]>);
+
+/// What one rule allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The keys that this rule names; absent: all.
+    pub keys: Option<RuleId>,
+    pub operations: Operations,
+}
+
+impl Access {
+    pub fn new(grants: impl IntoIterator<Item = Grant>) -> Access {
+        Access(grants.into_iter().collect())
+    }
+
+    /// What a key may be used for that these rules name; none if it may not be used at all.
+    pub fn to_key(&self, named_by: &[RuleId]) -> Option<Operations> {
+        let grants = self.0.iter().filter(|grant| grant.keys.is_none_or(|rule| named_by.contains(&rule)));
+        grants.map(|grant| grant.operations).reduce(Operations::union)
+    }
 }
 
 /// The `[[client]]` sections.
@@ -48,21 +66,20 @@ impl Rules {
         Rules { clients }
     }
 
-    /// Of a certificate that the authority has signed, and whose key the client has proved to hold.
-    pub fn access(&self, certificate: &[u8]) -> Access {
+    /// Of a certificate that the authority has signed, and whose key the client has proved to hold: what it may do, and how
+    /// often in a second. Of several rules the highest rate counts, and one without a rate sets none.
+    pub fn access(&self, certificate: &[u8]) -> (Access, Option<NonZeroU32>) {
         if self.clients.is_empty() {
-            return Access::Everything;
+            return (Access::new([Grant { keys: None, operations: Operations::DEFAULT }]), None);
         }
         let names = Names::of(certificate);
-        let matching = self.clients.iter().enumerate().filter(|(_, client)| names.fit(client));
-        let mut rules = Vec::new();
-        for (id, client) in matching {
-            if client.keys.is_none() {
-                return Access::Everything;
-            }
-            rules.push(RuleId(id));
-        }
-        Access::Rules(rules.into())
+        let matching: Vec<_> = self.clients.iter().enumerate().filter(|(_, client)| names.fit(client)).collect();
+        let grant = |(id, client): &(usize, &Client)| {
+            let keys = client.keys.is_some().then_some(RuleId(*id));
+            Grant { keys, operations: client.operations }
+        };
+        let rates: Option<Vec<NonZeroU32>> = matching.iter().map(|(_, client)| client.rate).collect();
+        (Access::new(matching.iter().map(grant)), rates.unwrap_or_default().into_iter().max())
     }
 
     /// What each rule names, by its id.
@@ -107,6 +124,8 @@ fn alternative(name: &GeneralName<'_>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use propylon_config::keyserver::Operation;
+
     use super::*;
 
     fn certificate(common_name: &str, san: &str) -> Vec<u8> {
@@ -122,13 +141,24 @@ mod tests {
             san: san.map(Into::into),
             fingerprint: None,
             keys: Some(Vec::new()),
+            operations: Operations::DEFAULT,
+            rate: None,
             at: propylon_config::At::default(),
         }
     }
 
+    fn named(rules: &[usize]) -> Access {
+        let grant = |id: &usize| Grant { keys: Some(RuleId(*id)), operations: Operations::DEFAULT };
+        Access::new(rules.iter().map(grant))
+    }
+
     #[test]
-    fn without_rules_every_client_may_do_everything() {
-        assert_eq!(Rules::new(Vec::new()).access(b"any"), Access::Everything);
+    fn without_rules_every_client_may_use_every_key_for_what_engines_ask_for() {
+        let (access, rate) = Rules::new(Vec::new()).access(b"any");
+        assert_eq!((access.to_key(&[]), rate), (Some(Operations::DEFAULT), None));
+        for weak in [Operation::RsaDecrypt, Operation::RsaPkcs1Sha1, Operation::EcdsaMd5Sha1, Operation::EcdsaSha224] {
+            assert!(!Operations::DEFAULT.contains(weak));
+        }
     }
 
     #[test]
@@ -139,11 +169,11 @@ mod tests {
             client(Some("engine"), Some("10.0.0.1")),
             client(Some("other"), Some("engine.example")),
         ]);
-        let access = |common_name, san| rules.access(&certificate(common_name, san));
-        assert_eq!(access("engine", "engine.example"), Access::Rules([RuleId(0), RuleId(1)].into()));
-        assert_eq!(access("engine", "10.0.0.1"), Access::Rules([RuleId(0), RuleId(2)].into()));
-        assert_eq!(access("nobody", "nowhere.example"), Access::Rules([].into()));
-        assert_eq!(rules.access(b"no certificate"), Access::Rules([].into()));
+        let access = |common_name, san| rules.access(&certificate(common_name, san)).0;
+        assert_eq!(access("engine", "engine.example"), named(&[0, 1]));
+        assert_eq!(access("engine", "10.0.0.1"), named(&[0, 2]));
+        assert_eq!(access("nobody", "nowhere.example"), named(&[]));
+        assert_eq!(rules.access(b"no certificate").0, named(&[]));
     }
 
     #[test]
@@ -151,7 +181,23 @@ mod tests {
         let der = certificate("engine", "engine.example");
         let fingerprint = Hash::Sha256.digest(&der).and_then(|digest| digest.as_ref().try_into().ok());
         let rules = Rules::new(vec![Client { fingerprint, keys: None, ..client(None, None) }]);
-        assert_eq!(rules.access(&der), Access::Everything);
-        assert_eq!(rules.access(&certificate("engine", "engine.example")), Access::Rules([].into()));
+        assert_eq!(rules.access(&der).0.to_key(&[]), Some(Operations::DEFAULT));
+        assert_eq!(rules.access(&certificate("engine", "engine.example")).0.to_key(&[]), None);
+    }
+
+    #[test]
+    fn what_a_rule_allows_is_allowed_for_its_own_keys_and_the_highest_rate_counts() {
+        let raw = Operations::NONE.and(Operation::RsaDecrypt);
+        let rate = NonZeroU32::new;
+        let mut rules = vec![
+            Client { operations: raw, rate: rate(5), ..client(Some("engine"), None) },
+            Client { rate: rate(7), ..client(Some("engine"), None) },
+        ];
+        let der = certificate("engine", "engine.example");
+        let (access, most) = Rules::new(rules.clone()).access(&der);
+        assert_eq!((access.to_key(&[RuleId(0)]), access.to_key(&[RuleId(2)]), most), (Some(raw), None, rate(7)));
+        assert_eq!(access.to_key(&[RuleId(1), RuleId(0)]), Some(raw.union(Operations::DEFAULT)));
+        rules.push(client(None, Some("engine.example")));
+        assert_eq!(Rules::new(rules).access(&der).1, None);
     }
 }

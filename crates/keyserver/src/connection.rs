@@ -23,9 +23,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::access::{Access, ClientId};
 use crate::kernels;
 use crate::line::Task;
+use crate::rate::Rate;
 use crate::request::{self, Answer};
 use crate::signing::{self, Crew, Note, Place, Turned};
-use crate::telemetry::{End, LineMetrics};
+use crate::telemetry::{Denied, End, LineMetrics};
 use crate::worker::Desk;
 
 /// From accept to the end of the handshake.
@@ -53,6 +54,8 @@ pub struct Connection {
     /// Absent until the handshake is done.
     access: Option<Access>,
     client: ClientId,
+    /// Absent where the client may ask as often as it likes.
+    rate: Option<Arc<Rate>>,
     decoder: Decoder,
     /// Frames that are not sealed yet.
     replies: Vec<u8>,
@@ -81,6 +84,7 @@ impl Connection {
             tls,
             access: None,
             client: ClientId(0),
+            rate: None,
             decoder: Decoder::new(),
             replies: Vec::new(),
             sealed_at: None,
@@ -227,10 +231,13 @@ impl Connection {
     fn welcome(&mut self) {
         let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
         // Without a certificate there is no handshake; should there ever be one, it opens nothing.
-        let nothing = Access::Rules([].into());
+        let nothing = (Access::default(), None);
+        let shared = &self.desk.shared;
         self.client = certificate.map_or(ClientId(0), |certificate| ClientId::of(certificate));
-        self.access = Some(certificate.map_or(nothing, |certificate| self.desk.shared.rules.access(certificate)));
+        let (access, rate) = certificate.map_or(nothing, |certificate| shared.rules.access(certificate));
         self.heard_at = Instant::now();
+        self.rate = rate.map(|rate| shared.rates.of(self.client, rate, self.heard_at.into_std()));
+        self.access = Some(access);
         self.desk.column.increment(self.desk.telemetry.handshakes);
     }
 
@@ -275,7 +282,7 @@ impl Connection {
             Err(_) => return Err(End::Malformed),
         };
         let desk = &self.desk;
-        let nothing = Access::Rules([].into());
+        let nothing = Access::default();
         let access = self.access.as_ref().unwrap_or(&nothing);
         let (asked, answer) = request::answer(&message, &desk.shared.keys.load(), access);
         desk.column.increment(desk.telemetry.requests[asked as usize]);
@@ -287,6 +294,15 @@ impl Connection {
                 let _ = pong.encode(&mut self.replies);
             }
             Answer::Error(code) => self.reply(id, Err(code)),
+            Answer::Denied => {
+                desk.column.increment(desk.telemetry.denied[Denied::Operation as usize]);
+                self.reply(id, Err(Answer::DENIED));
+            }
+            Answer::Job(_) if self.rate.as_ref().is_some_and(|rate| !rate.allows(now.into_std())) => {
+                desk.column.increment(desk.telemetry.denied[Denied::Rate as usize]);
+                // As where too many wait: an engine asks another key server.
+                self.reply(id, Err(ErrorCode::Internal));
+            }
             Answer::Job(job) => match signing::place(&job) {
                 Place::Here => {
                     ids.push(id);

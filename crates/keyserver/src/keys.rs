@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use propylon_config::At;
-use propylon_config::keyserver::KeyReference;
+use propylon_config::keyserver::{KeyReference, Operations};
 use propylon_crypto::{Key, KeyKind, Ski};
 
 use crate::access::{Access, RuleId};
@@ -83,14 +83,11 @@ impl Keys {
         keys
     }
 
-    /// None if there is no such key, or this client may not use it: it is not told which.
-    pub fn find(&self, ski: &Ski, access: &Access) -> Option<&Key> {
+    /// The key, and what this client may use it for. None if there is no such key, or this client may not use it: it is not
+    /// told which.
+    pub fn find(&self, ski: &Ski, access: &Access) -> Option<(&Key, Operations)> {
         let held = self.held.get(ski)?;
-        let allowed = match access {
-            Access::Everything => true,
-            Access::Rules(rules) => rules.iter().any(|rule| held.rules.contains(rule)),
-        };
-        allowed.then_some(&held.key)
+        Some((&held.key, access.to_key(&held.rules)?))
     }
 
     pub fn len(&self) -> usize {

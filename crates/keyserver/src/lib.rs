@@ -15,6 +15,7 @@ mod kernels;
 mod keys;
 mod line;
 mod logger;
+mod rate;
 mod request;
 mod sandbox;
 mod server;

@@ -26,6 +26,8 @@ pub struct Telemetry {
     pub ended: [Counter; 9],
     /// By [`Asked`].
     pub requests: [Counter; 5],
+    /// By [`Denied`].
+    pub denied: [Counter; 2],
     /// By error byte, from 1.
     pub errors: [Counter; 11],
     /// By [`Crew`].
@@ -88,6 +90,15 @@ pub enum Asked {
     Ed25519,
     Ping,
     Other,
+}
+
+/// Why a client is not served what it asks for, though it may use the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// The operation is none of those that its `[[client]]` allows.
+    Operation,
+    /// It has asked more often than its `[[client]]` allows.
+    Rate,
 }
 
 /// How a connection ended.
@@ -155,6 +166,10 @@ impl Telemetry {
                 &[("code", &byte), ("meaning", &code.to_string())],
             )
         });
+        let denied = ["operation", "rate"].map(|reason| {
+            let help = "Operations that clients may not ask for, by reason: not this one, or not as often.";
+            registry.counter("propylon_keyserver_denied_total", help, &[("reason", reason)])
+        });
         let ended = ENDS.map(|(_, reason)| {
             let help = "Connections ended, by reason.";
             registry.counter("propylon_keyserver_connections_ended_total", help, &[("reason", reason)])
@@ -174,6 +189,7 @@ impl Telemetry {
             handshakes: counter(registry, "handshakes_total", "TLS handshakes finished."),
             ended,
             requests,
+            denied,
             errors,
             lines: Crew::ALL.map(|crew| LineMetrics::register(registry, crew.name())),
             tokens: tokens.iter().map(|token| TokenMetrics::register(registry, token)).collect(),

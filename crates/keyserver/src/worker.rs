@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::hsm::Tokens;
 use crate::kernels::{Kernels, Role, Seen};
 use crate::keys::Keys;
+use crate::rate::Rates;
 use crate::signing::{Lines, Note};
 use crate::telemetry::{End, Telemetry};
 
@@ -39,6 +40,7 @@ pub struct Shared {
     pub keys: ArcSwap<Keys>,
     pub tls: ArcSwap<ServerConfig>,
     pub rules: Rules,
+    pub rates: Rates,
     pub connections_max: usize,
     /// Connections of each core.
     counts: Box<[AtomicUsize]>,
@@ -96,7 +98,8 @@ pub struct Scratch {
 impl Shared {
     pub fn new(keys: Keys, tls: Arc<ServerConfig>, rules: Rules, connections_max: usize, workers: usize) -> Shared {
         let counts = (0..workers).map(|_| AtomicUsize::new(0)).collect();
-        Shared { keys: ArcSwap::from_pointee(keys), tls: ArcSwap::new(tls), rules, connections_max, counts }
+        let (keys, tls) = (ArcSwap::from_pointee(keys), ArcSwap::new(tls));
+        Shared { keys, tls, rules, rates: Rates::default(), connections_max, counts }
     }
 
     /// Takes a place on the core that has the fewest connections, `own` if it is one of them. They are few and live long,

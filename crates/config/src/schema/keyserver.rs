@@ -1,13 +1,14 @@
 //! A key server's file: `[server]`, `[keys]`, `[[client]]` and its switches.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use super::{DAY, HOUR, MILLISECOND, file, pkcs11, process, required_file, seconds};
 use crate::address;
-use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Sandbox, Server};
+use crate::keyserver::{Client, KeyReference, KeyServer, Keys, NamedPath, Operation, Operations, Sandbox, Server};
 use crate::model::{At, Level, Workers};
 use crate::report::{Report, shown};
 use crate::text::Span;
@@ -20,6 +21,8 @@ const CONNECTIONS: RangeInclusive<i128> = 1..=1_000_000;
 /// Each of them is compared with every new client's certificate.
 const CLIENTS_MAX: usize = 4096;
 const TEXT_BYTES_MAX: usize = 256;
+/// Operations a second of a client: more than any machine does.
+const RATE_MAX: i128 = 10_000_000;
 
 /// Walks the whole tree. The result is of use only if no error was reported.
 pub(crate) fn key_server(report: &Report<'_>, root: &Node<'_>, base: &Path) -> KeyServer {
@@ -188,6 +191,8 @@ fn client(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Client> {
         san: text(&mut section, "san"),
         fingerprint: fingerprint(&mut section),
         keys: references(&mut section, base),
+        operations: operations(&mut section),
+        rate: section.integer("rate", 1..=RATE_MAX).and_then(|rate: Found<u32>| NonZeroU32::new(rate.value)),
         at: report.at(node.span),
     };
     let is_anybody = client.common_name.is_none() && client.san.is_none() && client.fingerprint.is_none();
@@ -197,6 +202,32 @@ fn client(report: &Report<'_>, node: &Node<'_>, base: &Path) -> Option<Client> {
         report.error(node.span, "nothing says which certificates this client has", fix);
     }
     Some(client)
+}
+
+/// `default` stands for what goes without saying.
+fn operations(section: &mut Section<'_, '_>) -> Operations {
+    let Some(node) = section.node("operations") else { return Operations::DEFAULT };
+    let Value::Array(nodes) = &node.value else {
+        mismatch::<()>(section.report, "operations", "an array", node);
+        return Operations::NONE;
+    };
+    let mut operations = Operations::NONE;
+    for node in nodes {
+        let Value::String(name) = &node.value else {
+            mismatch::<()>(section.report, "operations", "a string", node);
+            continue;
+        };
+        match Operation::ALL.iter().find(|(_, known)| known == name) {
+            Some((operation, _)) => operations = operations.and(*operation),
+            None if name == "default" => operations = operations.union(Operations::DEFAULT),
+            None => {
+                let known: Vec<&str> = Operation::ALL.iter().map(|(_, name)| *name).collect();
+                let fix = format!("write `default`, or names among {}", known.join(", "));
+                section.report.error(node.span, format!("no operation is called \"{}\"", shown(name)), fix);
+            }
+        }
+    }
+    operations
 }
 
 fn text(section: &mut Section<'_, '_>, key: &'static str) -> Option<String> {
