@@ -97,6 +97,8 @@ pub struct Dispatch {
     patience: VecDeque<(u64, Question)>,
     hedge_budget: Budget,
     refusals: HashMap<(Ski, usize), u64>,
+    /// By server: so many of its next signatures are verified, whatever the key, since one was found wrong.
+    suspected: Vec<u16>,
     /// Servers, as bits, that the log has been told to be out of reach.
     unreachable: u64,
     next_round: u64,
@@ -105,6 +107,11 @@ pub struct Dispatch {
     wake: Vec<Waker>,
     pub report: Report,
 }
+
+/// Signatures by keys whose signatures are not verified of which one is.
+const SAMPLED_ONE_OF: u16 = 256;
+/// Signatures of a server that are all verified after one of it was wrong.
+const SUSPECTED_SIGNATURES: u16 = 256;
 
 /// A question on a connection.
 #[derive(Clone, Copy)]
@@ -128,6 +135,7 @@ impl Dispatch {
             patience: VecDeque::new(),
             hedge_budget: Budget::new(),
             refusals: HashMap::new(),
+            suspected: vec![0; settings.servers],
             unreachable: 0,
             next_round: 0,
             random: fastrand::Rng::with_seed(seed),
@@ -466,10 +474,22 @@ impl Dispatch {
         }
     }
 
+    /// Whether the next signature of a server is one to be verified whatever its key: one of [`SAMPLED_ONE_OF`] by chance,
+    /// which nobody can foresee, and every one for a while after one was wrong, so that a server is soon found out that has
+    /// gone wrong altogether.
+    fn samples(&mut self, server: usize) -> bool {
+        if self.suspected[server] > 0 {
+            self.suspected[server] -= 1;
+            return true;
+        }
+        self.random.u16(..SAMPLED_ONE_OF) == 0
+    }
+
     fn job_answered(&mut self, server: usize, id: JobId, sent: &Sent, reply: Reply, now: u64) {
+        let sampled = self.samples(server);
         let verify = self.settings.verify;
         // The job may be over: cancelled, or answered by another server, or out of time.
-        let verdict = self.job(id).map(|job| job.judge(reply, verify));
+        let verdict = self.job(id).map(|job| job.judge(reply, verify, sampled));
         let outcome = match &verdict {
             None => "superfluous",
             Some(Verdict::Signed(_)) => "signed",
@@ -481,6 +501,7 @@ impl Dispatch {
         }
         match verdict {
             Some(Verdict::Wrong) => {
+                self.suspected[server] = SUSPECTED_SIGNATURES;
                 let change = self.servers.failed(server, now - sent.at, now);
                 self.changed(server, change);
                 self.report.wrong(server);
@@ -739,7 +760,8 @@ enum Verdict {
 }
 
 impl Job {
-    fn judge(&self, reply: Reply, verify: Verify) -> Verdict {
+    /// `sampled`: it is verified whatever its key, unless nothing is.
+    fn judge(&self, reply: Reply, verify: Verify, sampled: bool) -> Verdict {
         let signature = match reply {
             Reply::Error(code) => return Verdict::Refused(code),
             Reply::Pong | Reply::Nonsense => return Verdict::Wrong,
@@ -747,7 +769,7 @@ impl Job {
         };
         let verified = match verify {
             Verify::All => true,
-            Verify::Rsa => matches!(self.key.kind, KeyKind::Rsa { .. }),
+            Verify::Rsa => sampled || matches!(self.key.kind, KeyKind::Rsa { .. }),
             Verify::Nothing => false,
         };
         let good =
