@@ -68,10 +68,13 @@ pub struct Figures(BTreeMap<Kind, Figure>);
 pub const REENCRYPTION_FACTOR: f64 = 2.0;
 
 const DOCUMENTS: &str = "Avi sizing rule";
+/// One core of a virtual machine (AMD EPYC), one link, 64 outstanding, without the kernels for AVX-512 IFMA.
+const KEY_SERVER: &str = "propylon-keyserver without kernels, docs/keyserver.md";
 
 impl Figures {
     /// VMware NSX ALB (Avi) service engine sizing: per core 2,000 EC P-256 or 500 RSA-2048 transactions/s and 1 Gb/s of
-    /// TLS; per connection 40 kB with TLS, half of it for HTTP, a quarter for TCP. No rule for plain bulk.
+    /// TLS; per connection 40 kB with TLS, half of it for HTTP, a quarter for TCP. No rule for plain bulk, nor for key
+    /// servers: of these our own was measured.
     pub fn of_the_documents() -> Self {
         let rules = [
             (Kind::EcTransactions, 2000.0),
@@ -81,8 +84,10 @@ impl Figures {
             (Kind::HttpConnection, 20e3),
             (Kind::TcpConnection, 10e3),
         ];
-        let figure = |(kind, value)| (kind, Figure { value, source: DOCUMENTS.to_owned() });
-        Self(rules.map(figure).into())
+        let figure = |source: &'static str| move |(kind, value)| (kind, Figure { value, source: source.to_owned() });
+        let signatures = [(Kind::EcSignatures, 59_000.0), (Kind::RsaSignatures, 4_120.0)];
+        let rules = rules.map(figure(DOCUMENTS)).into_iter();
+        Self(rules.chain(signatures.map(figure(KEY_SERVER))).collect())
     }
 
     pub fn of(&self, kind: Kind) -> Option<&Figure> {
