@@ -345,6 +345,29 @@ fn a_client_has_its_rate_over_all_its_links_and_others_have_theirs() {
 }
 
 #[test]
+fn connections_that_show_no_certificate_lock_no_engine_out() {
+    const PLACES: usize = 64;
+    let server = KeyServer::start(&format!(
+        "[server]\nbind = \"127.0.0.1:0\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\nworkers = 2\nconnections_max = {PLACES}\n"
+    ));
+    let mut first = server.link();
+    // More than there are places, from the engine's own address.
+    let idle: Vec<_> =
+        (0..2 * PLACES).map(|_| std::net::TcpStream::connect(server.address()).expect("a connection")).collect();
+    let accepted = || server.metric("propylon_keyserver_connections_total") > 2 * PLACES as u64;
+    holds("all have been accepted", accepted);
+    let mut later: Vec<Link> = (0..4).map(|_| server.link()).collect();
+    for link in later.iter_mut().chain([&mut first]) {
+        assert_eq!(link.ask(&frame(PING, 1, &[])).opcode, 0xf2);
+    }
+    let ended = |reason| server.metric(&format!("propylon_keyserver_connections_ended_total{{reason=\"{reason}\"}}"));
+    assert!(ended("handshake-displaced") as usize >= PLACES, "{}", ended("handshake-displaced"));
+    assert!(server.metric("propylon_keyserver_handshaking") as usize <= PLACES / 2);
+    drop(idle);
+    holds("they are gone", || server.metric("propylon_keyserver_handshaking") == 0);
+}
+
+#[test]
 fn replies_come_as_they_are_ready_and_cheap_ones_do_not_wait_for_rsa() {
     let server = KeyServer::start("");
     let (ec, rsa) = (server.ski("ec"), server.ski("rsa"));

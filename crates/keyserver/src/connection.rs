@@ -44,11 +44,12 @@ const SEALED_BYTES_MAX: usize = 48 * 1024;
 const OPERATIONS_PER_TURN_MAX: usize = 32;
 /// Turns before other connections have theirs.
 const TURNS_MAX: usize = 4;
-/// Room for results and for being told to drain.
-const NOTES_MAX: usize = REQUESTS_IN_WORK_MAX + 1;
+/// Room for results, and for being told to drain or to make room.
+const NOTES_MAX: usize = REQUESTS_IN_WORK_MAX + 2;
 
 pub struct Connection {
     desk: Rc<Desk>,
+    serial: u64,
     stream: TcpStream,
     tls: ServerConnection,
     /// Absent until the handshake is done.
@@ -69,17 +70,24 @@ pub struct Connection {
     /// The client has said its last.
     is_at_end: bool,
     is_draining: bool,
+    is_displaced: bool,
     is_read_stopped: bool,
 }
 
 impl Connection {
-    pub fn new(desk: Rc<Desk>, stream: TcpStream, config: Arc<ServerConfig>) -> Result<Connection, rustls::Error> {
+    pub fn new(
+        desk: Rc<Desk>,
+        serial: u64,
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+    ) -> Result<Connection, rustls::Error> {
         let mut tls = ServerConnection::new(config)?;
         // What is in there is limited by what is sealed at once.
         tls.set_buffer_limit(None);
         let (reply_to, notes) = mpsc::channel(NOTES_MAX);
         Ok(Connection {
             desk,
+            serial,
             stream,
             tls,
             access: None,
@@ -94,6 +102,7 @@ impl Connection {
             heard_at: Instant::now(),
             is_at_end: false,
             is_draining: false,
+            is_displaced: false,
             is_read_stopped: false,
         })
     }
@@ -129,6 +138,9 @@ impl Connection {
     /// Whether anything was done, and so may be again.
     fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let was_told = self.hear(cx);
+        if self.is_displaced {
+            return Err(End::HandshakeDisplaced);
+        }
         let has_read = self.may_read() && self.read(cx)?;
         let has_answered = self.answer();
         // Also where the next frame is none: what came before it is answered.
@@ -151,6 +163,8 @@ impl Connection {
                     self.reply(id, result.as_ref().map(|signature| signature.as_slice()).map_err(|code| *code));
                 }
                 Note::Drain => self.is_draining = true,
+                // It may have shown one meanwhile.
+                Note::MakeRoom => self.is_displaced |= self.access.is_none(),
             }
         }
         was_told
@@ -238,6 +252,7 @@ impl Connection {
         self.heard_at = Instant::now();
         self.rate = rate.map(|rate| shared.rates.of(self.client, rate, self.heard_at.into_std()));
         self.access = Some(access);
+        self.desk.has_come_in(self.serial);
         self.desk.column.increment(self.desk.telemetry.handshakes);
     }
 

@@ -14,6 +14,7 @@ mod identity;
 mod kernels;
 mod keys;
 mod line;
+mod lobby;
 mod logger;
 mod rate;
 mod request;

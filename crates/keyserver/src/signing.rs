@@ -70,6 +70,8 @@ pub enum Note {
     },
     /// Finish what is in progress, and end.
     Drain,
+    /// End now: another needs the place, and no certificate has been shown.
+    MakeRoom,
 }
 
 pub type Signature = zeroize::Zeroizing<Vec<u8>>;

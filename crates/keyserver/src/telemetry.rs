@@ -21,9 +21,10 @@ pub struct Telemetry {
     pub accepted: Counter,
     pub accept_errors: Counter,
     pub turned_away: Counter,
+    pub handshaking: Gauge,
     pub handshakes: Counter,
     /// By [`End`].
-    pub ended: [Counter; 9],
+    pub ended: [Counter; 10],
     /// By [`Asked`].
     pub requests: [Counter; 5],
     /// By [`Denied`].
@@ -109,6 +110,8 @@ pub enum End {
     /// The client's certificate, or its TLS, was not acceptable.
     Handshake,
     HandshakeTimeout,
+    /// No certificate had been shown when another connection needed the place.
+    HandshakeDisplaced,
     Tls,
     Malformed,
     Idle,
@@ -118,10 +121,11 @@ pub enum End {
     Drained,
 }
 
-const ENDS: [(End, &str); 9] = [
+const ENDS: [(End, &str); 10] = [
     (End::Client, "client"),
     (End::Handshake, "handshake"),
     (End::HandshakeTimeout, "handshake-timeout"),
+    (End::HandshakeDisplaced, "handshake-displaced"),
     (End::Tls, "tls"),
     (End::Malformed, "malformed"),
     (End::Idle, "idle"),
@@ -186,6 +190,7 @@ impl Telemetry {
                 "connections_refused_total",
                 "Connections closed because there were too many.",
             ),
+            handshaking: gauge(registry, "handshaking", "Connections that have not shown a certificate yet."),
             handshakes: counter(registry, "handshakes_total", "TLS handshakes finished."),
             ended,
             requests,

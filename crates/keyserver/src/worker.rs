@@ -24,6 +24,7 @@ use crate::connection::Connection;
 use crate::hsm::Tokens;
 use crate::kernels::{Kernels, Role, Seen};
 use crate::keys::Keys;
+use crate::lobby::{Lobby, Source};
 use crate::rate::Rates;
 use crate::signing::{Lines, Note};
 use crate::telemetry::{End, Telemetry};
@@ -82,6 +83,7 @@ pub struct Desk {
     index: usize,
     doors: Vec<mpsc::Sender<Order>>,
     open: RefCell<HashMap<u64, mpsc::Sender<Note>>>,
+    lobby: RefCell<Lobby>,
     last: Notify,
 }
 
@@ -139,6 +141,7 @@ impl Worker {
     async fn serve(mut self, ready: &Barrier) -> io::Result<()> {
         let mut seen = Seen::default();
         self.telemetry.kernels.report(&self.column, &mut seen, 0, 0);
+        let lobby = Lobby::new(self.shared.connections_max, self.doors.len());
         let desk = Rc::new(Desk {
             shared: self.shared,
             lines: self.lines,
@@ -151,6 +154,7 @@ impl Worker {
             index: self.index,
             doors: self.doors,
             open: RefCell::default(),
+            lobby: RefCell::new(lobby),
             last: Notify::new(),
         });
         let accepting = self.listeners.into_iter().map(|listener| desk.listen(listener));
@@ -198,7 +202,7 @@ impl Desk {
     /// Finds the core that serves a connection.
     async fn accepted(&self, stream: TcpStream) {
         self.column.increment(self.telemetry.accepted);
-        let Some(index) = self.shared.admit(self.index) else {
+        let Some(index) = self.shared.admit(self.index).or_else(|| self.make_room()) else {
             self.column.increment(self.telemetry.turned_away);
             return;
         };
@@ -213,12 +217,42 @@ impl Desk {
         }
     }
 
+    /// Where all places are taken: that of one that has not shown a certificate, if this core has any. It is given back in a
+    /// moment, and until then there is one connection more.
+    fn make_room(&self) -> Option<usize> {
+        let serial = self.lobby.borrow().first_to_go()?;
+        self.displace(serial);
+        self.shared.counts[self.index].fetch_add(1, Ordering::Relaxed);
+        Some(self.index)
+    }
+
+    fn displace(&self, serial: u64) {
+        self.has_come_in(serial);
+        if let Some(ear) = self.open.borrow().get(&serial) {
+            // There is room for this one.
+            let _ = ear.try_send(Note::MakeRoom);
+        }
+    }
+
+    /// A connection has shown its certificate, or need not any more.
+    pub fn has_come_in(&self, serial: u64) {
+        self.lobby.borrow_mut().leave(serial);
+        self.column.set(self.telemetry.handshaking, self.lobby.borrow().len() as i64);
+    }
+
     fn serve(self: &Rc<Self>, stream: std::net::TcpStream, serial: u64) {
         let place = Taken { desk: Rc::clone(self), serial, end: End::Broken };
         self.column.raise(self.telemetry.connections);
         let Ok(stream) = TcpStream::from_std(stream) else { return };
-        let Ok(connection) = Connection::new(Rc::clone(self), stream, self.shared.tls.load_full()) else { return };
+        // Gone already.
+        let Ok(peer) = stream.peer_addr() else { return };
+        let Ok(connection) = Connection::new(Rc::clone(self), serial, stream, self.shared.tls.load_full()) else {
+            return;
+        };
         self.open.borrow_mut().insert(serial, connection.ear());
+        let goes = self.lobby.borrow_mut().enter(serial, Source::of(peer.ip()));
+        goes.into_iter().for_each(|serial| self.displace(serial));
+        self.column.set(self.telemetry.handshaking, self.lobby.borrow().len() as i64);
         spawn_local(async move {
             let mut place = place;
             let peer = log::log_enabled!(log::Level::Debug).then(|| connection.peer()).flatten();
@@ -251,6 +285,7 @@ impl Drop for Taken {
     fn drop(&mut self) {
         let desk = &self.desk;
         desk.open.borrow_mut().remove(&self.serial);
+        desk.has_come_in(self.serial);
         desk.shared.leave(desk.index);
         desk.column.lower(desk.telemetry.connections);
         desk.column.increment(desk.telemetry.ended[self.end as usize]);

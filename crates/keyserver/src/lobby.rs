@@ -1,0 +1,133 @@
+//! Connections of one core that have not shown a certificate yet: how many there may be, and who goes when there are too many.
+//!
+//! Anybody who can reach the port can open connections and say nothing. They may have a part of the places at most, each
+//! source a part of that, and where another comes the oldest goes: an engine's handshake takes milliseconds, and is long over
+//! by the time that it would be the oldest of its source.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Of all places, those that connections without a certificate may have: one in so many.
+const PART_OF_PLACES: usize = 4;
+/// Of these, those that one source may have: one in so many.
+const PART_OF_SOURCE: usize = 4;
+/// As many as an engine with many cores begins at once after a restart, even where places are few.
+const SOURCE_MIN: usize = 16;
+
+/// Who is counted together: an IPv4 address, or a network of IPv6, of which everybody has a whole one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Source(IpAddr);
+
+/// Serial numbers rise with every connection, so that the oldest has the lowest.
+pub struct Lobby {
+    waiting: BTreeMap<u64, Source>,
+    of_source: HashMap<Source, usize>,
+    waiting_max: usize,
+    source_max: usize,
+}
+
+impl Source {
+    pub fn of(address: IpAddr) -> Source {
+        Source(match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
+
+impl Lobby {
+    /// One core's, of a process that holds so many connections with so many cores.
+    pub fn new(connections_max: usize, cores: usize) -> Lobby {
+        let waiting_max = (connections_max / PART_OF_PLACES / cores.max(1)).max(1);
+        let source_max = (waiting_max / PART_OF_SOURCE).max(SOURCE_MIN).min(waiting_max);
+        Lobby { waiting: BTreeMap::new(), of_source: HashMap::new(), waiting_max, source_max }
+    }
+
+    /// Lets another in. Whoever has to go for it is returned: the oldest of its source, where that has its part, and else, where
+    /// the lobby is full, the oldest of the source that has the most.
+    pub fn enter(&mut self, serial: u64, source: Source) -> Option<u64> {
+        let goes = if self.of_source.get(&source).is_some_and(|count| *count >= self.source_max) {
+            self.oldest_of(source)
+        } else if self.waiting.len() >= self.waiting_max {
+            self.first_to_go()
+        } else {
+            None
+        };
+        goes.into_iter().for_each(|serial| self.leave(serial));
+        self.waiting.insert(serial, source);
+        *self.of_source.entry(source).or_default() += 1;
+        goes
+    }
+
+    /// Has shown a certificate, or is gone.
+    pub fn leave(&mut self, serial: u64) {
+        let Some(source) = self.waiting.remove(&serial) else { return };
+        if let Some(count) = self.of_source.get_mut(&source) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_source.remove(&source);
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The oldest of the source that has the most, where somebody needs its place.
+    pub fn first_to_go(&self) -> Option<u64> {
+        let most = self.of_source.iter().max_by_key(|(_, count)| **count)?;
+        self.oldest_of(*most.0)
+    }
+
+    fn oldest_of(&self, source: Source) -> Option<u64> {
+        self.waiting.iter().find(|(_, of)| **of == source).map(|(serial, _)| *serial)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source::of(text.parse().expect("an address"))
+    }
+
+    #[test]
+    fn a_source_has_its_part_and_its_oldest_goes_first() {
+        let mut lobby = Lobby::new(1024, 2);
+        assert_eq!((lobby.waiting_max, lobby.source_max), (128, 32));
+        let (one, other) = (source("10.0.0.1"), source("10.0.0.2"));
+        assert!((0..32).all(|serial| lobby.enter(serial, one).is_none()));
+        assert_eq!((lobby.enter(32, one), lobby.enter(33, one)), (Some(0), Some(1)));
+        assert_eq!(lobby.enter(34, other), None, "another source is not concerned");
+        lobby.leave(2);
+        assert_eq!((lobby.enter(35, one), lobby.enter(36, one)), (None, Some(3)));
+        assert_eq!(lobby.waiting.len(), 33);
+    }
+
+    #[test]
+    fn where_all_are_taken_the_source_that_has_the_most_gives_one_up() {
+        let mut lobby = Lobby::new(1024, 2);
+        for serial in 0..32 {
+            lobby.enter(serial, source("10.0.0.1"));
+        }
+        for serial in 32..128 {
+            let each = format!("10.0.1.{serial}");
+            assert_eq!(lobby.enter(serial, source(&each)), None);
+        }
+        assert_eq!(lobby.enter(200, source("10.0.0.9")), Some(0));
+        assert_eq!((lobby.waiting.len(), lobby.first_to_go()), (128, Some(1)));
+        (0..300).for_each(|serial| lobby.leave(serial));
+        assert!(lobby.waiting.is_empty() && lobby.of_source.is_empty() && lobby.first_to_go().is_none());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source_and_few_places_are_still_some() {
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+        assert_eq!(source("::ffff:10.0.0.1"), source("10.0.0.1"));
+        let mut lobby = Lobby::new(1, 8);
+        assert_eq!((lobby.enter(1, source("::1")), lobby.enter(2, source("::1"))), (None, Some(1)));
+    }
+}
