@@ -415,6 +415,9 @@ fn stalled_uploads_hold_up_no_other_however_wide_their_windows() {
     }
     println!("{} bytes of the connection's window are left", windows.connection);
     windows.upload(&mut client, stream + 40, 100_000);
+    engine.metric_reaches("propylon_http2_widened_bytes", &[], f64::from(128 * ((1 << 20) - 65_535)));
+    drop(client);
+    engine.metric_reaches("propylon_http2_widened_bytes", &[], 0.0);
 }
 
 #[test]

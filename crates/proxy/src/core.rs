@@ -87,6 +87,8 @@ pub struct Core {
     pub requests: Cell<usize>,
     /// Bytes of memory that bodies take which are with the HTTP/2 library, for peers that have not read them.
     pub unread: Cell<usize>,
+    /// Bytes by which clients of HTTP/2 have wider windows than at first.
+    pub widened: Cell<u64>,
     /// A connection has ended.
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
@@ -171,6 +173,7 @@ impl Core {
             connections: Cell::new(0),
             requests: Cell::new(0),
             unread: Cell::new(0),
+            widened: Cell::new(0),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
@@ -418,6 +421,7 @@ impl Core {
         self.report_balance();
         self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.metrics.set(self.telemetry.process.unread, self.unread.get() as i64);
+        self.metrics.set(self.telemetry.process.widened, self.widened.get() as i64);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);

@@ -170,6 +170,7 @@ pub struct ProcessMetrics {
     pub ticks: Counter,
     pub budgets: BudgetMetrics,
     pub unread: Gauge,
+    pub widened: Gauge,
 }
 
 /// Configurations and what became of them.
@@ -749,6 +750,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         ticks: r.counter("propylon_worker_ticks_total", "Ticks of the workers' clocks, ten a second each.", &[]),
         budgets: BudgetMetrics::new(r),
         unread: r.gauge("propylon_http2_unread_bytes", "Memory of bodies that peers of HTTP/2 have not read.", &[]),
+        widened: r.gauge(
+            "propylon_http2_widened_bytes",
+            "Upload windows beyond the first ones, over all connections.",
+            &[],
+        ),
     }
 }
 

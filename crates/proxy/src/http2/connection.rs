@@ -39,6 +39,9 @@ const RESET_STREAMS_MAX: usize = 64;
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Windows' worth of bodies that have gone on to servers before wider ones are opened.
 const WINDOWS_PER_WIDENING: u32 = 4;
+/// What wider windows than the first ones come to on one core: so much more may have to be held for servers that do not take what was
+/// uploaded. Beyond that uploads go on with the windows that they have.
+const CORE_WIDENED_BYTES_MAX: u64 = 512 * 1024 * 1024;
 /// How long a connection that is told to go away, and has no streams, may take to say that it has heard.
 const DRAIN_MILLIS: u64 = 1_000;
 
@@ -264,8 +267,9 @@ async fn begin(link: &Rc<Link>, head_bytes: usize) -> Result<Library, End> {
 struct Driver {
     link: Rc<Link>,
     library: Library,
-    /// Streams' windows as the client was told.
+    /// Streams' windows as the client was told, and what they come to.
     window: u32,
+    together: u32,
     /// Milliseconds on the core's clock: since when the client's socket takes nothing.
     stalled: Option<u64>,
     /// The last GOAWAY is on its way: by then it is to be over.
@@ -279,9 +283,19 @@ struct Driver {
 
 impl Driver {
     fn new(link: Rc<Link>, library: Library) -> Driver {
-        let window = link.limits.initial_window;
+        let (window, together) = (link.limits.initial_window, connection_window(&link.limits));
         link.connection.borrow().deadline.rest();
-        Driver { link, library, window, stalled: None, closing: None, draining: None, leaves_at: None, rested: false }
+        Driver {
+            link,
+            library,
+            window,
+            together,
+            stalled: None,
+            closing: None,
+            draining: None,
+            leaves_at: None,
+            rested: false,
+        }
     }
 
     async fn run(mut self) -> End {
@@ -485,12 +499,25 @@ impl Driver {
         }
         let wider = self.window.saturating_mul(2).min(self.link.limits.window_max);
         self.link.uploaded.set(0);
-        if self.library.set_initial_window_size(wider).is_err() {
+        let together = together(wider, &self.link.limits);
+        let more = together - self.together;
+        let widened = &self.link.core.widened;
+        if widened.get() + u64::from(more) > CORE_WIDENED_BYTES_MAX
+            || self.library.set_initial_window_size(wider).is_err()
+        {
             return false;
         }
-        self.window = wider;
-        self.library.set_target_window_size(together(wider, &self.link.limits));
+        widened.set(widened.get() + u64::from(more));
+        (self.window, self.together) = (wider, together);
+        self.library.set_target_window_size(together);
         true
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let widened = &self.link.core.widened;
+        widened.set(widened.get() - u64::from(self.together - connection_window(&self.link.limits)));
     }
 }
 
