@@ -66,6 +66,27 @@ fn hop_by_hop_fields_end_here_both_ways() {
     assert_eq!(values(&head, "X-Kept"), ["k"]);
 }
 
+/// It announces what comes behind a body, and not everything does.
+#[test]
+fn a_trailer_field_goes_on_where_trailers_do() {
+    let origin = Origin::mirror();
+    let chunked = "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Sum: 1\r\n\r\n";
+    for (listener, framing, wanted) in [
+        ("", chunked, 1),
+        ("", "Content-Length: 1\r\n\r\nx", 0),
+        ("", "\r\n", 0),
+        ("request_headers = { \"X-TLS-Version\" = \"{tls.version}\" }", chunked, 0),
+    ] {
+        let tls = "tls = \"public\"\n";
+        let config = simple(&[origin.address()]).replace(tls, &format!("{tls}{listener}\n"));
+        let engine = Engine::start(&config);
+        let request = format!("POST / HTTP/1.1\r\nHost: a\r\nTrailer: X-Sum\r\n{framing}");
+        let seen = engine.client("web").ask(request).text();
+        assert_eq!(values(&seen, "Trailer").len(), wanted, "{listener} {framing}: {seen}");
+        assert_eq!(seen.contains("\r\nX-Sum: 1\r\n"), wanted == 1, "{seen}");
+    }
+}
+
 #[test]
 fn a_connection_field_cannot_take_away_what_the_server_must_see() {
     let origin = Origin::always(HELLO);
