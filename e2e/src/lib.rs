@@ -20,6 +20,7 @@ pub mod http;
 pub mod keyserver;
 pub mod lineage;
 pub mod load;
+pub mod memory;
 pub mod nginx;
 pub mod origin;
 pub mod otlp;

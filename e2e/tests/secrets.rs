@@ -3,15 +3,19 @@
 use std::collections::HashSet;
 use std::fs;
 use std::process::Command;
+use std::time::Instant;
 
 use propylon_e2e::admin::{TOKEN, ask_admin, with_state};
 use propylon_e2e::engine::complete;
-use propylon_e2e::keyserver::KeyServer;
+use propylon_e2e::keyserver::{self, KeyServer};
+use propylon_e2e::memory;
 use propylon_e2e::program::run;
 use propylon_e2e::wait::{PATIENCE, holds};
 use propylon_e2e::{Certificates, Engine, Scratch, binaries};
-use rcgen::PKCS_ECDSA_P256_SHA256;
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustix::process::Signal;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
 
 /// Longer than what two texts have in common by chance, shorter than a line of PEM.
 const PIECE_BYTES: usize = 12;
@@ -207,4 +211,112 @@ fn nothing_is_said_of_secrets_that_are_not_keys() {
         tells_nothing("the answer", &told, &pieces);
         tells_nothing("the log", &engine.stderr().join("\n"), &pieces);
     }
+}
+
+/// What of a key in PEM may not be in memory: pieces of its base64, and, where it is not kept to be made ready when somebody
+/// asks for it, of its numbers as files have them. (As they are computed with, their bytes stand the other way round.)
+fn traces(name: &str, pem: &str) -> Vec<(String, Vec<u8>)> {
+    let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key").secret_der().to_vec();
+    let key = &pem[pem.find("-----BEGIN PRIVATE KEY-----").expect("a key")..];
+    let lines: Vec<&str> = key.lines().filter(|line| !line.starts_with("-----")).collect();
+    let line = lines[lines.len() / 2].as_bytes();
+    let base64 = (format!("{name}: base64"), line[..line.len().min(32)].to_vec());
+    vec![base64, (format!("{name}: number"), number_of(&der).to_vec())]
+}
+
+/// The base64 alone.
+fn text(name: &str, pem: &str) -> Vec<(String, Vec<u8>)> {
+    traces(name, pem).into_iter().take(1).collect()
+}
+
+/// The private number of a P-256 key, or the middle of that of an RSA key with 2,048 bits, in PKCS#8.
+fn number_of(der: &[u8]) -> &[u8] {
+    if der.len() > 1000 { &der[400..432] } else { &der[36..68] }
+}
+
+#[track_caller]
+fn forgets(what: &str, pid: u32, traces: &[(String, Vec<u8>)]) {
+    // What was freed a moment ago may be on its way to be.
+    let started = Instant::now();
+    loop {
+        let left = memory::found(pid, traces);
+        if left.is_empty() {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{what}: {left:#?}");
+    }
+}
+
+#[test]
+fn an_engine_keeps_no_key_in_memory_that_it_has_given_back() {
+    if !memory::may_look() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let one = engine_files(&scratch);
+    let rsa = Certificates::shared().issue(&["rsa.test"], &rcgen::PKCS_RSA_SHA256);
+    scratch.write("folder/a.pem", &rsa);
+    let engine = Engine::start(&engine_config(&scratch));
+    let mut known = [text("one", &one), text("rsa", &rsa)].concat();
+    known.push(("sticky".into(), b"correct horse battery staple, 42 times".to_vec()));
+    forgets("after the start", engine.pid(), &known);
+    // Certificates' keys are kept, once each, to be made ready; those that are shown to servers are ready.
+    for kept in [&one, &rsa].map(|pem| traces("kept", pem)) {
+        assert!(memory::found(engine.pid(), &kept).len() <= 1);
+    }
+    let next = Certificates::shared().issue(&["one.test"], &PKCS_ECDSA_P256_SHA256);
+    for file in ["one.pem", "engine.pem", "client.pem"] {
+        scratch.write(file, &next);
+    }
+    known.extend(text("next", &next));
+    known.extend(traces("one", &one));
+    engine.reload();
+    forgets("after reading again", engine.pid(), &known);
+    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\n");
+    let mut sent = Vec::new();
+    for (place, algorithm) in [&PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_RSA_SHA256].into_iter().enumerate() {
+        let pem = Certificates::shared().issue(&["sent.test"], algorithm);
+        let told = ask_admin(&engine, "PUT", &format!("/v1/certificates/public/sent{place}"), &fields, &pem);
+        assert_eq!(told.status, 200, "{}", told.text());
+        known.extend(text("sent", &pem));
+        sent.extend(traces("sent and removed", &pem));
+    }
+    let bad = Certificates::shared().issue(&["bad.test"], &PKCS_ECDSA_P256_SHA256);
+    let torn = bad.replace("-----END PRIVATE", "-----END PUBLIC");
+    assert_eq!(ask_admin(&engine, "PUT", "/v1/certificates/public/torn", &fields, &torn).status, 422);
+    known.extend(traces("torn", &bad));
+    known.push(("token".into(), TOKEN.into()));
+    forgets("after uploads", engine.pid(), &known);
+    for place in 0..2 {
+        let fields = format!("Authorization: Bearer {TOKEN}\r\n");
+        let told = ask_admin(&engine, "DELETE", &format!("/v1/certificates/public/sent{place}"), &fields, "");
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    known.extend(sent);
+    forgets("after their removal", engine.pid(), &known);
+}
+
+#[test]
+fn a_key_server_keeps_no_key_in_memory_that_it_has_given_back_and_none_that_is_gone() {
+    if !memory::may_look() {
+        return;
+    }
+    let server = KeyServer::start("");
+    let pem = |name: &str| fs::read_to_string(server.scratch.join(name)).expect("a file");
+    let (ec, identity) = (pem("keys/ec.pem"), pem("server.pem"));
+    let mut known = [traces("ec", &ec), traces("rsa", &pem("keys/rsa.pem")), traces("identity", &identity)].concat();
+    server.bench("ec", "ecdsa-sha256", &["--count", "64", "--outstanding", "16"]).ok();
+    server.bench("rsa", "rsa-pss-sha256", &["--count", "32", "--outstanding", "16"]).ok();
+    forgets("after work", server.pid(), &known);
+    // The other way round it is there for as long as it is served.
+    let der = PrivateKeyDer::from_pem_slice(ec.as_bytes()).expect("a key").secret_der().to_vec();
+    let used = vec![("ec, as it is computed with".to_owned(), number_of(&der).iter().rev().copied().collect())];
+    assert!(!memory::found(server.pid(), &used).is_empty(), "the search finds what is there");
+    keyserver::write_key(&server.scratch, "ec", KeyPair::generate().expect("a key"));
+    fs::remove_file(server.scratch.join("keys/rsa.pem")).expect("our own file");
+    server.signal(Signal::HUP);
+    holds("the keys have been read again", || server.says("serves 3 keys now"));
+    known.extend(traces("the new one", &pem("keys/ec.pem")));
+    known.extend(used);
+    forgets("after a change", server.pid(), &known);
 }

@@ -112,7 +112,11 @@ impl Keeper {
                     let shared = Arc::clone(&shared);
                     move |issuer, receiver| tokio::spawn(Account::new(Arc::clone(&shared), issuer).run(receiver))
                 };
-                let run = move || runtime.block_on(supervise(shared, receiver, begin));
+                let run = move || {
+                    // Keys are made here, and libraries write them down.
+                    propylon_sys::wipe_freed_memory();
+                    runtime.block_on(supervise(shared, receiver, begin))
+                };
                 std::thread::Builder::new().name("acme".into()).spawn(run)?;
                 *thread = Some(sender);
             }

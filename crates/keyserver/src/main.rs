@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+/// Of what libraries free nothing stays readable: keys, and what links carry, are all there is in this process.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: propylon_sys::Wiping<mimalloc::MiMalloc> = propylon_sys::Wiping::everywhere(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     propylon_keyserver::command::main()

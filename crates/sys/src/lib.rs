@@ -10,6 +10,8 @@ mod pipe;
 mod privileges;
 mod process;
 mod socket;
+#[allow(unsafe_code, reason = "an allocator is unsafe by its nature")]
+mod wiping;
 
 pub use activation::{Activated, take_activated};
 pub use cores::{allowed_cores, pin_to_core};
@@ -29,3 +31,4 @@ pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
     peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
 };
+pub use wiping::{Wiping, wipe_freed_memory};

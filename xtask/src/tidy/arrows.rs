@@ -62,7 +62,7 @@ const ROOMS: &[Room] = &[
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.
-    Room::new("acme", &["config", "crypto"], &["h2", "httparse", "toml"]),
+    Room::new("acme", &["config", "crypto", "sys"], &["h2", "httparse", "toml"]),
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
     Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.

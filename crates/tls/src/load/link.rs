@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use propylon_config::{At, Signer};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
@@ -35,10 +36,13 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<(ClientConfig, Option<Da
     let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .expect("the provider has suites for both versions")
-        .with_root_certificates(roots)
-        .with_client_auth_cert(identity.chain, identity.key.clone_key());
-    match config {
-        Ok(config) => (Some((config, dated)), findings),
+        .with_root_certificates(roots);
+    // Not by the door that takes the key's encoding: it would leave a copy of it behind.
+    match any_supported_type(&identity.key) {
+        Ok(key) => {
+            let shown = SingleCertAndKey::from(CertifiedKey::new(identity.chain, key));
+            (Some((config.with_client_cert_resolver(Arc::new(shown)), dated)), findings)
+        }
         Err(error) => {
             let what = format!("the identity cannot be used: {error}");
             let trouble = Trouble::error(&signer.identity.path, what, "export certificate and key again");
