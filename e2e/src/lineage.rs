@@ -168,8 +168,8 @@ impl Lineage {
     /// The address of a listener, the first of it if it has several.
     #[track_caller]
     pub fn address(&self, listener: &str) -> SocketAddr {
-        let start = format!("propylon: listener \"{listener}\" at ");
-        let line = self.said().into_iter().find(|line| line.starts_with(&start));
+        let start = format!("]: info: listener \"{listener}\" at ");
+        let line = self.said().into_iter().find(|line| line.contains(&start));
         let address = line.as_deref().and_then(|line| line.rsplit("://").next()?.parse().ok());
         address.unwrap_or_else(|| panic!("no listener {listener} in:\n{}", self.said().join("\n")))
     }
@@ -177,7 +177,7 @@ impl Lineage {
     #[track_caller]
     pub fn admin(&self) -> SocketAddr {
         let said = self.said();
-        let admin = said.iter().find_map(|line| line.strip_prefix("propylon: admin at http://")?.parse().ok());
+        let admin = said.iter().find_map(|line| line.split_once("]: info: admin at http://")?.1.parse().ok());
         admin.expect("an admin address")
     }
 

@@ -18,6 +18,7 @@
 
 mod address;
 pub mod keyserver;
+mod log_line;
 mod model;
 mod path;
 mod problem;
@@ -33,6 +34,7 @@ mod units;
 mod walk;
 
 pub use keyserver::{inspect_keyserver, parse_keyserver};
+pub use log_line::log_line;
 pub use model::*;
 pub use problem::{Problem, Severity, render, to_json};
 pub use source::{SOURCE_BYTES_MAX, Source};

@@ -1,8 +1,11 @@
-//! What the process says of itself: one line a message on standard error, for the `log` crate's macros.
+//! What the process says of itself: one line a message on standard error, with its time, its level and the process, for the
+//! `log` crate's macros.
 
 use std::io::Write;
+use std::time::SystemTime;
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use propylon_config::log_line;
 
 struct Stderr;
 
@@ -16,13 +19,13 @@ impl Log for Stderr {
             return;
         }
         let level = match record.level() {
-            Level::Error => "error: ",
-            Level::Warn => "warning: ",
-            Level::Info => "",
-            Level::Debug | Level::Trace => "debug: ",
+            Level::Error => "error",
+            Level::Warn => "warning",
+            Level::Info => "info",
+            Level::Debug | Level::Trace => "debug",
         };
         // One write, so that lines of several threads do not mix; a closed standard error is nobody's business.
-        let line = format!("propylon-keyserver: {level}{}\n", record.args());
+        let line = log_line("propylon-keyserver", level, SystemTime::now(), record.args());
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 

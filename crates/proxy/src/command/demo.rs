@@ -151,9 +151,9 @@ async fn set_up(stage: &mut Stage) -> Result<Setup, Failure> {
     let index = stage.start("the engine", Program::Propylon, &words(["run", "-c"], &file))?;
     lasting.push(index);
     let engine = stage.actor(index);
-    let web = engine.says("propylon: listener \"web\" at https://").await?;
-    let admin = engine.says("propylon: admin at http://").await?;
-    let version = concat!("propylon: propylon ", env!("CARGO_PKG_VERSION"), " runs");
+    let web = engine.says(": info: listener \"web\" at https://").await?;
+    let admin = engine.says(": info: admin at http://").await?;
+    let version = concat!(": info: propylon ", env!("CARGO_PKG_VERSION"), " runs");
     engine.says(version).await?;
     let engine_pid = engine.pid();
     let address = |text: String| text.parse().map_err(|_| Failure::new(format!("the engine listens on \"{text}\"")));

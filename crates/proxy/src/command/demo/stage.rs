@@ -181,9 +181,9 @@ impl Said {
         });
     }
 
-    fn find(&self, start: &str) -> Option<String> {
+    fn find(&self, words: &str) -> Option<String> {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
+        lines.iter().find_map(|line| Some(line.split_once(words)?.1.to_owned()))
     }
 
     fn last(&self, count: usize) -> Vec<String> {
