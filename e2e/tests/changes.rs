@@ -210,7 +210,7 @@ fn whoever_guesses_tokens_is_slowed_down_and_told_of_and_changes_nothing() {
     };
     holds("the log tells", || !told(&engine).is_empty());
     let lines = told(&engine);
-    assert!(lines[0].contains("admin: a change by 127.0.0.1:"), "{lines:?}");
+    assert!(lines[0].contains("audit: a change by a client at 127.0.0.1:"), "{lines:?}");
     assert!(lines.len() < 40, "not a line for each: {}", lines.len());
     assert!(!engine.stderr().iter().any(|line| line.contains("0000000000000000000")), "guesses are not logged");
     assert_eq!(shown(&engine, "weight"), 1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::growing::Growing;
-use crate::registry::{Counter, Gauge, Group, Histogram, Registry, Scale};
+use crate::registry::{Counter, Gauge, Group, Histogram, Kind, Registry, Scale};
 
 /// The columns of all writers, and what their slots mean. Read by anybody, written through [`Column`].
 ///
@@ -197,6 +197,16 @@ impl Store {
         self.distribution(histogram).buckets.into_iter().map(|(_, count)| count).collect()
     }
 
+    /// Visits the series of a family of counters or gauges: a number that is the series' own for as long as it is shown, its
+    /// labels, and what it stands at over all columns. A family that is not there has none.
+    pub fn each_series(&self, name: &str, mut visit: impl FnMut(u32, &[(String, String)], i64)) {
+        let registry = self.registry();
+        let family = registry.families.iter().find(|family| family.name == name && family.kind != Kind::Histogram);
+        for member in family.into_iter().flat_map(|family| &family.members) {
+            visit(member.place, &member.labels, self.sum(member.place) as i64);
+        }
+    }
+
     pub(crate) fn scale_distribution(&self, scale: &Scale) -> Distribution {
         let bounds = scale.bounds.iter().map(|bound| Some(*bound)).chain([None]);
         let buckets: Vec<_> = bounds.zip(scale.first_slot..).map(|(bound, slot)| (bound, self.sum(slot))).collect();
@@ -269,6 +279,21 @@ mod tests {
         assert_eq!(store.count(requests), 10_000);
         assert_eq!(store.count_in(2, requests), 3_000);
         assert_eq!(store.level(open), 10_000);
+    }
+
+    #[test]
+    fn the_series_of_a_family_are_visited_with_their_labels_and_sums() {
+        let mut registry = Registry::new();
+        let [a, b] = ["a", "b"].map(|name| registry.counter("refused_total", "Refused.", &[("listener", name)]));
+        let waits = registry.histogram("waits", "Waits.", &[], &[1], 1.0);
+        let store = registry.build(2);
+        (0..2).for_each(|column| Store::column(&store, column).add(b, 3));
+        Store::column(&store, 0).observe(waits, 1);
+        let mut seen = Vec::new();
+        store.each_series("refused_total", |_, labels, value| seen.push((labels[0].1.clone(), value)));
+        assert_eq!(seen, [("a".to_owned(), 0), ("b".to_owned(), 6)]);
+        ["waits", "none"].iter().for_each(|name| store.each_series(name, |_, _, _| panic!("{name}")));
+        assert_ne!(a, b);
     }
 
     #[test]

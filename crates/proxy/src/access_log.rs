@@ -5,7 +5,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,7 +99,7 @@ pub struct TlsFields<'a> {
     pub signature: Option<&'static str>,
     pub alpn: Option<&'a str>,
     pub resumed: bool,
-    /// Only on a connection's first request.
+    /// Only on a connection's first request, but for HTTP/2.
     pub server_name: Option<&'a str>,
     pub ja4: Option<&'a str>,
     pub client: Option<&'a Identity>,
@@ -116,6 +117,7 @@ pub struct Sheet {
 
 struct Lines {
     bytes: Vec<u8>,
+    count: u64,
 }
 
 impl Sheet {
@@ -196,7 +198,7 @@ impl Sheet {
         }
         let bytes = std::mem::replace(&mut self.lines, Vec::with_capacity(SHEET_BYTES + 1024));
         let count = std::mem::take(&mut self.count);
-        match outlet.try_send(Lines { bytes }) {
+        match outlet.try_send(Lines { bytes, count }) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.dropped += count,
         }
@@ -308,7 +310,21 @@ pub struct Writer {
 pub struct Running {
     outlet: Option<SyncSender<Lines>>,
     thread: Option<JoinHandle<()>>,
-    failed: Arc<AtomicU64>,
+    failures: Arc<Failures>,
+}
+
+/// What could not be written since the start.
+#[derive(Debug, Default)]
+pub struct Failures {
+    writes: AtomicU64,
+    lines: AtomicU64,
+}
+
+impl Failures {
+    /// Writes that failed, and lines that were lost by it.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.writes.load(Ordering::Relaxed), self.lines.load(Ordering::Relaxed))
+    }
 }
 
 impl Writer {
@@ -316,8 +332,8 @@ impl Writer {
     pub fn open(target: &AccessLog) -> io::Result<Writer> {
         let out = match target {
             AccessLog::Off => None,
-            AccessLog::Stdout => Some(Out::Stream(Box::new(io::stdout()))),
-            AccessLog::Stderr => Some(Out::Stream(Box::new(io::stderr()))),
+            AccessLog::Stdout => Some(Out::stream(io::stdout())?),
+            AccessLog::Stderr => Some(Out::stream(io::stderr())?),
             AccessLog::File(path) => Some(Out::file(path)?),
         };
         Ok(Writer { out })
@@ -325,12 +341,12 @@ impl Writer {
 
     /// Starts the thread.
     pub fn start(self) -> io::Result<Running> {
-        let failed = Arc::new(AtomicU64::new(0));
-        let Some(out) = self.out else { return Ok(Running { outlet: None, thread: None, failed }) };
+        let failures = Arc::new(Failures::default());
+        let Some(out) = self.out else { return Ok(Running { outlet: None, thread: None, failures }) };
         let (outlet, inlet) = sync_channel(SHEETS_WAITING_MAX);
-        let counter = Arc::clone(&failed);
-        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counter))?;
-        Ok(Running { outlet: Some(outlet), thread: Some(thread), failed })
+        let counts = Arc::clone(&failures);
+        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || run(out, inlet, &counts))?;
+        Ok(Running { outlet: Some(outlet), thread: Some(thread), failures })
     }
 }
 
@@ -346,9 +362,9 @@ impl Running {
         }
     }
 
-    /// The count of writes that failed, which goes on counting.
-    pub fn failures(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.failed)
+    /// The counts of what could not be written, which go on counting.
+    pub fn failures(&self) -> Arc<Failures> {
+        Arc::clone(&self.failures)
     }
 
     /// Waits until everything handed over is written, or `patience` is up: a reader that has stopped reading must not
@@ -363,37 +379,97 @@ impl Running {
     }
 }
 
-enum Out {
-    Stream(Box<dyn Write + Send>),
-    File { path: PathBuf, file: File, inode: u64 },
+/// Where lines go. Whatever happens, what is there begins and ends with a line.
+struct Out {
+    file: File,
+    /// Of a log that has a name: opened anew when it was moved away.
+    named: Option<Named>,
+    /// The last line is half there, and could not be taken back: the next one must not be glued to it.
+    is_torn: bool,
+}
+
+struct Named {
+    path: PathBuf,
+    inode: u64,
 }
 
 impl Out {
-    fn file(path: &Path) -> io::Result<Out> {
-        let file = OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path)?;
-        let inode = file.metadata()?.ino();
-        Ok(Out::File { path: path.to_owned(), file, inode })
+    fn stream(stream: impl AsFd) -> io::Result<Out> {
+        Ok(Out { file: stream.as_fd().try_clone_to_owned()?.into(), named: None, is_torn: false })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Out::Stream(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-            Out::File { file, .. } => file.write_all(bytes),
+    fn file(path: &Path) -> io::Result<Out> {
+        // To be read as well: whether it ends with a line.
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(FILE_MODE);
+        let file = options.clone().read(true).open(path).or_else(|_| options.open(path))?;
+        let named = Some(Named { path: path.to_owned(), inode: file.metadata()?.ino() });
+        let is_torn = ends_in_mid_line(&file);
+        Ok(Out { file, named, is_torn })
+    }
+
+    /// Writes lines; an error comes with the number of those that are lost, and is met by as many whole ones as there was
+    /// room for.
+    fn write(&mut self, lines: &Lines) -> Result<(), u64> {
+        if self.is_torn {
+            if self.file.write_all(b"\n").is_err() {
+                return Err(lines.count);
+            }
+            self.is_torn = false;
         }
+        let mut written = 0;
+        while written < lines.bytes.len() {
+            match self.file.write(&lines.bytes[written..]) {
+                Ok(0) => break,
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        if written == lines.bytes.len() {
+            return Ok(());
+        }
+        let whole = lines.bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        self.take_back((written - whole) as u64);
+        let whole_lines = lines.bytes[..whole].iter().filter(|byte| **byte == b'\n').count() as u64;
+        Err(lines.count.saturating_sub(whole_lines))
+    }
+
+    /// Takes the half of a line back, which is at the end of the file unless another process writes there as well.
+    fn take_back(&mut self, half: u64) {
+        if half == 0 {
+            return;
+        }
+        let cut = || -> io::Result<()> {
+            let metadata = self.file.metadata()?;
+            if !metadata.is_file() {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            let length = metadata.len().checked_sub(half).ok_or(io::ErrorKind::UnexpectedEof)?;
+            self.file.set_len(length)
+        };
+        // A file that shrank by what another has appended meanwhile ends in mid-line then, and the next line is a new one.
+        self.is_torn = cut().is_err() || ends_in_mid_line(&self.file);
     }
 
     /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open.
     fn follow_rotation(&mut self) {
-        if let Out::File { path, inode, .. } = self {
-            let moved = std::fs::metadata(&*path).map_or(true, |found| found.ino() != *inode);
-            if moved && let Ok(fresh) = Out::file(&path.clone()) {
-                *self = fresh;
-            }
+        let Some(Named { path, inode }) = &self.named else { return };
+        let moved = std::fs::metadata(path).map_or(true, |found| found.ino() != *inode);
+        if moved && let Ok(fresh) = Out::file(&path.clone()) {
+            *self = fresh;
         }
     }
 }
 
-fn run(mut out: Out, inlet: Receiver<Lines>, failed: &AtomicU64) {
+/// Whether a file's last byte is no line's end. What cannot be read is taken to be in order.
+fn ends_in_mid_line(file: &File) -> bool {
+    let length = file.metadata().map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
+    let mut last = [b'\n'];
+    length > 0 && file.read_exact_at(&mut last, length - 1).is_ok() && last != *b"\n"
+}
+
+fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures) {
     let mut checked = Instant::now();
     loop {
         let received = inlet.recv_timeout(ROTATION_CHECK);
@@ -403,8 +479,9 @@ fn run(mut out: Out, inlet: Receiver<Lines>, failed: &AtomicU64) {
         }
         match received {
             Ok(lines) => {
-                if out.write(&lines.bytes).is_err() {
-                    failed.fetch_add(1, Ordering::Relaxed);
+                if let Err(lost) = out.write(&lines) {
+                    failures.writes.fetch_add(1, Ordering::Relaxed);
+                    failures.lines.fetch_add(lost, Ordering::Relaxed);
                 }
             }
             Err(RecvTimeoutError::Timeout) => {}
@@ -458,6 +535,39 @@ mod tests {
         assert_eq!(line["duration_us"]["total"], 9);
         assert_eq!(line["tls"], serde_json::Value::Null);
         assert!(line["time"].as_str().unwrap().ends_with('Z'));
+    }
+
+    /// A file of which nothing can be written beyond so many bytes, as on a full disk.
+    fn full_at(name: &str, bytes: usize) -> (PathBuf, Out) {
+        let folder = std::env::temp_dir().join(format!("propylon-log-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("access.log");
+        std::fs::write(&path, vec![b'x'; bytes]).unwrap();
+        let out = Out::file(&path).unwrap();
+        (path, out)
+    }
+
+    #[test]
+    fn a_line_is_never_glued_to_the_half_of_another() {
+        let (path, mut out) = full_at("torn", 3);
+        let lines = |text: &str| Lines { bytes: text.into(), count: text.lines().count() as u64 };
+        out.write(&lines("{1}\n{2}\n")).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "xxx\n{1}\n{2}\n", "what another process left in mid-line");
+        // As after a write of which the disk took only the first half of the second line.
+        out.file.write_all(b"{3}\n{4").unwrap();
+        out.take_back(2);
+        out.write(&lines("{5}\n")).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "xxx\n{1}\n{2}\n{3}\n{5}\n");
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted_in_lines() {
+        let mut out =
+            Out { file: OpenOptions::new().write(true).open("/dev/full").unwrap(), named: None, is_torn: false };
+        assert_eq!(out.write(&Lines { bytes: b"{1}\n{2}\n".into(), count: 2 }), Err(2));
+        assert_eq!(out.write(&Lines { bytes: b"{3}\n".into(), count: 1 }), Err(1));
+        assert!(!out.is_torn, "nothing of it is there");
     }
 
     #[test]

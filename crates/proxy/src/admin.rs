@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -36,7 +36,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
-pub use change::{Ask, NotDone};
+use crate::audit::Caller;
+pub use change::{Ask, NotDone, wrong_token_file};
 use glance::Sought;
 pub use view::View;
 
@@ -136,7 +137,10 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, from)) => receive(stream, Some(from), &office),
+                        Ok((stream, from)) => {
+                            let by = Caller { address: Some(from), ..Caller::default() };
+                            receive(stream, by, &office);
+                        }
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
@@ -157,7 +161,11 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
             spawn_local(async move {
                 loop {
                     match socket.accept().await {
-                        Ok((stream, _)) => receive(stream, None, &office),
+                        Ok((stream, _)) => {
+                            let peer = stream.peer_cred().ok();
+                            let local = peer.map(|peer| (peer.uid(), peer.pid()));
+                            receive(stream, Caller { local, ..Caller::default() }, &office);
+                        }
                         Err(_) => sleep(ACCEPT_REST).await,
                     }
                 }
@@ -167,23 +175,23 @@ pub fn start(socket: AdminSocket, view: View, asks: mpsc::Sender<Ask>) -> io::Re
     Ok(AdminDoor { accepting: accepting.abort_handle(), closing })
 }
 
-fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: &Rc<Office>) {
+fn receive<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, office: &Rc<Office>) {
     if Rc::strong_count(&office.open) > CONNECTIONS_MAX {
         log::debug!("admin: {CONNECTIONS_MAX} connections are open; one more was closed");
         return;
     }
     let (office, open) = (Rc::clone(office), Rc::clone(&office.open));
     spawn_local(async move {
-        serve(stream, from, office).await;
+        serve(stream, by, office).await;
         drop(open);
     });
 }
 
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, from: Option<SocketAddr>, office: Rc<Office>) {
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(stream: S, by: Caller, office: Rc<Office>) {
     let mut closed = office.closed.clone();
     let service = service_fn(|request: Request<Incoming>| {
-        let office = Rc::clone(&office);
-        async move { Ok::<_, Infallible>(answer(request, from, &office).await) }
+        let (office, by) = (Rc::clone(&office), by.clone());
+        async move { Ok::<_, Infallible>(answer(request, by, &office).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -206,8 +214,8 @@ async fn within<T: Future>(future: Pin<&mut T>) -> T::Output {
     future.await
 }
 
-async fn answer(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
-    let mut response = respond(request, from, office).await;
+async fn answer(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
+    let mut response = respond(request, by, office).await;
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -219,7 +227,7 @@ async fn answer(request: Request<Incoming>, from: Option<SocketAddr>, office: &O
     response
 }
 
-async fn respond(request: Request<Incoming>, from: Option<SocketAddr>, office: &Office) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     if let Some(local) = office.only
         && let Some(host) = host
@@ -230,7 +238,7 @@ async fn respond(request: Request<Incoming>, from: Option<SocketAddr>, office: &
     }
     match *request.method() {
         Method::GET | Method::HEAD => look(request.uri(), &office.view),
-        _ => change::answer(request, from, office).await,
+        _ => change::answer(request, by, office).await,
     }
 }
 

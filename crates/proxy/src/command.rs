@@ -1,7 +1,9 @@
 //! The command line of `propylon`.
 
+mod admin_client;
 mod attempt;
 mod check;
+mod control;
 mod demo;
 mod doctor;
 mod explain;
@@ -29,6 +31,10 @@ struct Arguments {
 
 const EXAMPLE: &str = "Example:\n  propylon check -c propylon.toml && propylon run -c propylon.toml\n\n\
     Exit codes: 0 done; 1 it failed, or the configuration has errors; 2 wrong usage.";
+
+const CONTROL: &str = "Examples:\n  propylon servers -c propylon.toml\n  propylon drain 10.0.0.3:8080 -c propylon.toml\n  \
+    propylon weight 10.0.0.3:8080 5 --admin 127.0.0.1:9900 --token-file token\n\nThey ask the admin address; changes need its \
+    token, and process.state in the configuration.\n\nExit codes: 0 done; 1 it was refused, or nobody answers; 2 wrong usage.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -84,6 +90,24 @@ enum Command {
     #[command(after_help = "Examples:\n  propylon top\n  propylon top -c propylon.toml\n  propylon top --admin \
         127.0.0.1:9900 --json\n\nKeys: q quits.\n\nExit codes: 0 done; 1 the admin address does not answer; 2 wrong usage.")]
     Top(top::Arguments),
+    /// Give a server of the running engine no new requests; those in progress end where they are
+    #[command(after_help = CONTROL)]
+    Drain(control::ServerArguments),
+    /// Give a drained server requests again
+    #[command(after_help = CONTROL)]
+    Undrain(control::ServerArguments),
+    /// Change the weight of a server of the running engine
+    #[command(after_help = CONTROL)]
+    Weight(control::WeightArguments),
+    /// Have the running engine read its configuration and its certificates again, as SIGHUP does, and hear what came of it
+    #[command(after_help = CONTROL)]
+    Reload(control::ChangeArguments),
+    /// List the servers of the running engine
+    #[command(after_help = CONTROL)]
+    Servers(control::LookArguments),
+    /// List the certificates of the running engine, the first to expire first
+    #[command(after_help = CONTROL)]
+    Certificates(control::LookArguments),
     /// Start a successor when the process at the other end of standard input says so
     #[command(hide = true)]
     Launcher {
@@ -127,6 +151,12 @@ pub fn main() -> ExitCode {
         Command::Top(arguments) => top::main(&arguments),
         Command::Explain(arguments) => explain::main(&arguments),
         Command::Doctor(arguments) => doctor::main(&arguments),
+        Command::Drain(arguments) => control::drain(&arguments),
+        Command::Undrain(arguments) => control::undrain(&arguments),
+        Command::Weight(arguments) => control::weight(&arguments),
+        Command::Reload(arguments) => control::reload(&arguments),
+        Command::Servers(arguments) => control::servers(&arguments),
+        Command::Certificates(arguments) => control::certificates(&arguments),
         Command::Launcher { successor } => launcher::main(&successor),
         Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),

@@ -431,8 +431,26 @@ impl Core {
             self.pipes.trim();
             self.sweep_pools();
             self.report_ready_certificates();
+            self.report_passed_over();
         }
         self.relieve();
+    }
+
+    /// Which servers this core passes over, for as long as the configuration in effect has them.
+    fn report_passed_over(&self) {
+        let snapshot = self.snapshot();
+        for (place, state) in snapshot.backends.iter().enumerate() {
+            let suspects = state.suspects.borrow();
+            if !state.told_suspects.replace(suspects.any()) && !suspects.any() {
+                continue;
+            }
+            let servers = &snapshot.shared.config.backends[place].servers;
+            for (server, configured) in servers.iter().enumerate() {
+                let passed_over = configured.retired.is_none() && suspects.is_suspect(server);
+                let gauge = self.telemetry.backends[place].servers[server].passed_over;
+                self.metrics.set(gauge, i64::from(passed_over));
+            }
+        }
     }
 
     fn hand_spans_over(&self) {

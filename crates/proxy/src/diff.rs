@@ -1,5 +1,7 @@
 //! What is different between two configurations in effect, as their JSON shows it.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 /// A list of changes: `{"path": "backend.app.retries", "from": 2, "to": 3}` for a value, and for the entries of a list
@@ -32,26 +34,45 @@ fn compare(path: &str, earlier: Option<&Value>, later: Option<&Value>, changes: 
 
 fn lists(path: &str, earlier: &[Value], later: &[Value], changes: &mut Vec<Value>) {
     let before = changes.len();
-    // By their text: with thousands of routes each is not to be compared with each.
-    let count = |list: &[Value]| {
-        let mut counts = std::collections::HashMap::<String, usize>::new();
-        list.iter().for_each(|entry| *counts.entry(entry.to_string()).or_default() += 1);
-        counts
-    };
-    let mut missing = |list: &[Value], other: &[Value], word: &str| {
-        let mut others = count(other);
-        for entry in list {
-            match others.get_mut(&entry.to_string()) {
-                Some(left) if *left > 0 => *left -= 1,
-                _ => changes.push(json!({ "path": path, word: entry })),
+    let (gone, mut came) = (missing(earlier, later), missing(later, earlier));
+    // What is there before and after by the same address has changed, and has not gone.
+    let mut places: HashMap<&str, usize> = HashMap::new();
+    came.iter().enumerate().rev().for_each(|(place, entry)| {
+        address(entry.0).into_iter().for_each(|address| _ = places.insert(address, place));
+    });
+    for entry in gone {
+        match address(entry.0).and_then(|address| Some((address, places.remove(address)?))) {
+            Some((address, place)) => {
+                compare(&format!("{path}[{address}]"), Some(entry.0), Some(came[place].0), changes);
+                came[place].1 = true;
             }
+            None => changes.push(json!({ "path": path, "removed": entry.0 })),
         }
-    };
-    missing(earlier, later, "removed");
-    missing(later, earlier, "added");
+    }
+    came.iter().filter(|(_, told)| !told).for_each(|(entry, _)| changes.push(json!({ "path": path, "added": entry })));
     if changes.len() == before {
         changes.push(json!({ "path": path, "from": earlier, "to": later }));
     }
+}
+
+/// Entries of a list that the other has not, each with whether it has been told of, which it has not.
+fn missing<'v>(list: &'v [Value], other: &[Value]) -> Vec<(&'v Value, bool)> {
+    // By their text: with thousands of routes each is not to be compared with each.
+    let mut others = HashMap::<String, usize>::new();
+    other.iter().for_each(|entry| *others.entry(entry.to_string()).or_default() += 1);
+    let mut is_missing = |entry: &&Value| match others.get_mut(&entry.to_string()) {
+        Some(left) if *left > 0 => {
+            *left -= 1;
+            false
+        }
+        _ => true,
+    };
+    list.iter().filter(|entry| is_missing(entry)).map(|entry| (entry, false)).collect()
+}
+
+/// What a server is known by.
+fn address(entry: &Value) -> Option<&str> {
+    entry["address"].as_str()
 }
 
 #[cfg(test)]
@@ -71,6 +92,12 @@ mod tests {
                 json!({ "path": "e", "removed": { "f": 1 } }),
                 json!({ "path": "g", "added": 5 }),
             ]
+        );
+        let servers = |drain: Value, weight: u16| json!({ "servers": [{ "address": "a:1", "weight": weight, "drain": drain }, { "address": "b:1" }] });
+        assert_eq!(
+            diff(&servers(json!(false), 1), &servers(json!(true), 1)),
+            [json!({ "path": "servers[a:1].drain", "from": false, "to": true })],
+            "a drain is told as one"
         );
         assert_eq!(diff(&json!([1, 2]), &json!([2, 1])), [json!({ "path": "", "from": [1, 2], "to": [2, 1] })]);
         assert!(diff(&earlier, &earlier).is_empty());

@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,10 +19,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::access_log::Writer;
+use crate::access_log::{Failures as LogFailures, Writer};
 use crate::acme;
 use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
+use crate::conditions::Conditions;
 use crate::health::Health;
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
@@ -186,6 +186,8 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         exporter,
         handover: None,
         predecessors: Predecessors::default(),
+        started: Instant::now(),
+        conditions: Rc::default(),
     };
     let config = Arc::clone(&snapshot.config);
     let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };
@@ -233,12 +235,15 @@ struct Main {
     store: Arc<Store>,
     telemetry: Arc<Telemetry>,
     phase: watch::Sender<Phase>,
-    /// Writes of the access log that failed, counted by its thread.
-    log_failures: Arc<AtomicU64>,
+    /// What could not be written of the access log, counted by its thread.
+    log_failures: Arc<LogFailures>,
     exporter: Exporter,
     /// Where there is an upgrade socket.
     handover: Option<Handover>,
     predecessors: Predecessors,
+    started: Instant,
+    /// What is wrong now; the admin address shows it.
+    conditions: Rc<RefCell<Conditions>>,
 }
 
 /// What has been begun beside the workers.
@@ -282,7 +287,7 @@ impl Main {
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut log_failures_seen = 0;
+        let mut log_failures_seen = (0, 0);
         let mut exports_seen = ExportCounts::default();
         let end = loop {
             tokio::select! {
@@ -305,6 +310,7 @@ impl Main {
                     self.exporter.start_if_needed(&snapshot);
                     exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
+                    self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
                     self.report_kernels();
                     self.report_lookups(&snapshot);
                     self.report_predecessors();
@@ -385,6 +391,7 @@ impl Main {
             troubles,
             handover: self.handover.clone(),
             sandbox,
+            conditions: Rc::clone(&self.conditions),
         };
         let door = admin.map(|socket| admin::start(socket, view, asks)).transpose().map_err(StartError::Threads)?;
         let keeper = spawn_local(keeper.keep(hangup, asked, self.handover.clone()));
@@ -471,10 +478,12 @@ impl Main {
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
-    fn count_log_failures(&self, seen: u64) -> u64 {
-        let failures = self.log_failures.load(Ordering::Relaxed);
-        self.column().add(self.telemetry.process.access_log_failed, failures - seen);
-        failures
+    fn count_log_failures(&self, seen: (u64, u64)) -> (u64, u64) {
+        let (writes, lines) = self.log_failures.counts();
+        let (column, process) = (self.column(), &self.telemetry.process);
+        column.add(process.access_log_failed, writes - seen.0);
+        column.add(process.access_log_lost, lines - seen.1);
+        (writes, lines)
     }
 
     /// As with the log.

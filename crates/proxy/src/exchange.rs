@@ -404,6 +404,8 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         return;
     }
     let introduction = client.introduction();
+    // Over HTTP/2 the name says for which hosts the connection may be used: lines of many hosts stand side by side.
+    let is_named = handshake.is_some() || matches!(client, ClientSide::Http2(_));
     let tls = client.facts().map(|facts| TlsFields {
         version: facts.version.name(),
         suite: facts.suite.name(),
@@ -412,7 +414,7 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         signature: facts.signature.map(propylon_tls::Scheme::name),
         alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,
-        server_name: introduction.filter(|_| handshake.is_some()).and_then(|known| known.server_name.as_deref()),
+        server_name: introduction.filter(|_| is_named).and_then(|known| known.server_name.as_deref()),
         ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
         client: introduction.and_then(|known| known.identity.as_ref()),
     });

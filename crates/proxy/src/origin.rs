@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use propylon_config::{Config, Problem, Severity, Source};
 
-use crate::state::State;
+use crate::state::{FILE, State};
 
 /// A configuration, and what it was made of.
 #[derive(Clone)]
@@ -16,32 +16,66 @@ pub struct Meant {
     pub state: State,
     pub config: Config,
     pub warnings: Vec<Problem>,
+    /// Those of the warnings that the state gives rise to, and not the text.
+    pub warnings_of_state: Vec<Problem>,
+}
+
+/// Overrides that are told one by one; of more their number.
+const OVERRIDES_TOLD_MAX: usize = 20;
+
+impl Meant {
+    /// Everything that `process.state` has otherwise than the file, as warnings about the file. Of very many only some.
+    pub fn overrides(&self) -> Vec<Problem> {
+        let Some(folder) = &self.config.process.state else { return Vec::new() };
+        let path = folder.path.join(FILE);
+        let fix = format!("change it back by the admin API, or stop the engine and remove {}", path.display());
+        let warning = |what: String| {
+            let what = format!("process.state overrides this file: {what}");
+            Problem::warning(&self.file.name, propylon_config::locate(&self.file, "process.state"), what, fix.clone())
+        };
+        let all = self.state.overrides();
+        let more = all.len().saturating_sub(OVERRIDES_TOLD_MAX);
+        let mut told: Vec<Problem> = all.into_iter().take(OVERRIDES_TOLD_MAX).map(warning).collect();
+        if more > 0 {
+            told.push(warning(format!("{more} more changes, which are in {}", path.display())));
+        }
+        told
+    }
 }
 
 /// What is wrong, and the text that it is about.
 pub struct Wrong {
     pub source: Source,
     pub problems: Vec<Problem>,
+    /// This account may not read the state.
+    pub is_unreadable: bool,
 }
 
 impl Wrong {
     fn alone(path: &Path, problem: Problem) -> Wrong {
         let source = Source { name: path.display().to_string(), base: PathBuf::new(), text: String::new() };
-        Wrong { source, problems: vec![problem] }
+        Wrong { source, problems: vec![problem], is_unreadable: false }
     }
 }
 
 /// Reads the file, and the state if the file names a folder for it.
 pub fn read(path: &Path) -> Result<Meant, Wrong> {
     let file = Source::read(path).map_err(|problem| Wrong::alone(path, problem))?;
-    let (config, _) = parse(&file)?;
+    with_state(&file)
+}
+
+/// A file that has been read, with the state if it names a folder for it.
+pub fn with_state(file: &Source) -> Result<Meant, Wrong> {
+    let (config, _) = parse(file)?;
     let state = match &config.process.state {
         None => State::default(),
-        Some(folder) => {
-            State::load(&folder.path).map_err(|problem| Wrong { source: file.clone(), problems: vec![problem] })?
-        }
+        Some(folder) => State::load(&folder.path).map_err(|problem| {
+            let opened = std::fs::File::open(folder.path.join(FILE));
+            let is_unreadable = opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
+            Wrong { source: file.clone(), problems: vec![problem], is_unreadable }
+        })?,
     };
-    mean(file, state)
+    mean(file.clone(), state)
 }
 
 /// The configuration that a file and a state mean together. A file that has changed since something was pushed in its
@@ -62,15 +96,17 @@ pub fn mean(file: Source, mut state: State) -> Result<Meant, Wrong> {
         },
     };
     let (mut config, more) = parse(&source)?;
-    warnings.extend(more);
     if let Some(folder) = config.process.state.as_ref().map(|state| state.path.clone()) {
         state.lay_over(&mut config, &folder, &mut warnings);
     }
-    Ok(Meant { source, file, state, config, warnings })
+    let warnings_of_state = warnings.clone();
+    warnings.extend(more);
+    Ok(Meant { source, file, state, config, warnings, warnings_of_state })
 }
 
 fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Wrong> {
-    propylon_config::parse(source).map_err(|problems| Wrong { source: source.clone(), problems })
+    let wrong = |problems| Wrong { source: source.clone(), problems, is_unreadable: false };
+    propylon_config::parse(source).map_err(wrong)
 }
 
 /// Whether any of these forbids that a configuration is used.

@@ -23,6 +23,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::acme;
 use crate::admin::{Ask, NotDone, effective};
+use crate::audit;
 use crate::certificates::{Certificates, Reloaded, Troubles, Which};
 use crate::command::problem;
 use crate::diff::diff;
@@ -147,6 +148,8 @@ pub struct Shown {
     pub last: Option<(SystemTime, &'static str)>,
     /// Where the configuration came from.
     pub origin: Value,
+    /// What `process.state` has otherwise than the file, for people.
+    pub overrides: Vec<String>,
 }
 
 pub struct Keeper {
@@ -204,7 +207,8 @@ impl Keeper {
         let Beginning { path, meant, snapshot, sandbox, orders, publish } = beginning;
         let certificates = Certificates::new(&snapshot, Instant::now());
         let origin = told_origin(&meant);
-        let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin };
+        let overrides = meant.state.overrides();
+        let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
@@ -265,12 +269,17 @@ impl Keeper {
 
     /// A change that the admin address was asked for.
     async fn answer(&mut self, ask: Ask) {
-        let Ask { change, dry_run, generation, reply } = ask;
+        let Ask { change, by, dry_run, generation, reply } = ask;
         let current = self.snapshot().generation;
+        let asked = change.told();
         let outcome = match generation {
             Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
             _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
         };
+        if !dry_run {
+            let made = outcome.as_ref().map(|done| (done.generation, done.changes.len()));
+            audit::tell(&by, &asked, made.map_err(NotDone::reason));
+        }
         // Whoever asked may have gone.
         let _ = reply.send(outcome);
     }
@@ -326,7 +335,9 @@ impl Keeper {
         }
         let changed = !changes.is_empty();
         self.meant = draft.meant;
-        self.shown.borrow_mut().origin = told_origin(&self.meant);
+        let mut shown = self.shown.borrow_mut();
+        (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
+        drop(shown);
         if changed {
             self.publish(draft.snapshot).await;
         }

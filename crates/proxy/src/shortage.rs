@@ -111,6 +111,8 @@ pub struct ShortageMetrics {
     /// In the order of `Reason`.
     refused: [Counter; 3],
     closed: [Counter; 2],
+    /// Of open files.
+    files: Gauge,
     limit: Gauge,
     used: Gauge,
     refusing: Gauge,
@@ -130,6 +132,7 @@ impl ShortageMetrics {
         ShortageMetrics {
             refused,
             closed: [closed("memory"), closed("files")],
+            files: r.gauge("propylon_files_limit", "Files that the process may have open at once.", &[]),
             limit: r.gauge("propylon_memory_limit_bytes", "process.memory_limit; 0 where there is none.", &[]),
             used: r.gauge("propylon_memory_used_bytes", "What counts against process.memory_limit.", &[]),
             refusing: r.gauge("propylon_memory_refused_percent", "New connections refused for want of memory.", &[]),
@@ -150,7 +153,6 @@ pub struct Watch {
     shared: Arc<Shared>,
     memory: Option<Memory>,
     number: u16,
-    was_refusing: bool,
 }
 
 struct Memory {
@@ -165,12 +167,14 @@ impl Watch {
     pub fn new(shared: Arc<Shared>, limit: Option<MemoryLimit>) -> Watch {
         let memory = limit.and_then(Memory::new);
         shared.limit.store(memory.as_ref().map_or(0, |memory| memory.limit), Ordering::Relaxed);
-        Watch { shared, memory, number: 0, was_refusing: false }
+        Watch { shared, memory, number: 0 }
     }
 
     /// Four times a second.
     pub fn look(&mut self, column: &Column, metrics: &ShortageMetrics) {
-        self.shared.files.store(propylon_sys::files_limit(), Ordering::Relaxed);
+        let files = propylon_sys::files_limit();
+        self.shared.files.store(files, Ordering::Relaxed);
+        column.set(metrics.files, i64::try_from(files).unwrap_or(i64::MAX));
         let Some(memory) = &mut self.memory else { return };
         // Unreadable: what was decided last stands.
         let Some(used) = memory.used() else { return };
@@ -180,15 +184,6 @@ impl Watch {
         column.set(metrics.limit, memory.limit as i64);
         column.set(metrics.used, used as i64);
         column.set(metrics.refusing, (u32::from(relief.refuse) * 100).div_ceil(u32::from(SHARE_ALL)).into());
-        let refusing = relief.refuse > 0;
-        if refusing != self.was_refusing {
-            self.was_refusing = refusing;
-            let (used, limit) = (used >> 20, memory.limit >> 20);
-            match refusing {
-                true => log::warn!("memory runs short: {used} of {limit} MiB are used; new connections are refused"),
-                false => log::info!("memory is there again: {used} of {limit} MiB are used"),
-            }
-        }
     }
 }
 

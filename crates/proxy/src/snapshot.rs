@@ -796,6 +796,8 @@ pub struct CoreBackend {
     pub balancer: RefCell<Balancer>,
     pub tiers: Tiers,
     pub suspects: RefCell<Suspects>,
+    /// Some server was suspect when the metrics were last told.
+    pub told_suspects: Cell<bool>,
     pub retry_budget: RefCell<Budget>,
     pub pool: Pool,
     /// Requests at the backend, on this core, by whatever configuration.
@@ -1001,6 +1003,8 @@ impl CoreBackend {
             balancer: RefCell::new(shared.balance[place].balancer(backend, pool.core())),
             tiers: balance::tiers(backend),
             suspects: RefCell::new(Suspects::new(0)),
+            // Whatever was told of an earlier configuration's servers is told anew.
+            told_suspects: Cell::new(true),
             retry_budget: RefCell::new(Budget::new()),
             in_progress: Rc::default(),
             in_progress_max: backend.circuit.requests.map_or(u32::MAX, |requests| requests.div_ceil(cores)),

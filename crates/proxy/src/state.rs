@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::telemetry::server_label;
 
 /// In the state folder.
-const FILE: &str = "state.json";
+pub const FILE: &str = "state.json";
 const CERTIFICATES: &str = "certificates";
 /// Pushed text and the file's text it stands for, escaped, and the rest.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -152,6 +152,25 @@ impl State {
         Some(state)
     }
 
+    /// Everything that is otherwise than the file says, one sentence each.
+    pub fn overrides(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if self.pushed.is_some() {
+            all.push("a configuration that was pushed by the admin API is in effect in place of the file".to_owned());
+        }
+        for (backend, servers) in &self.servers {
+            let one = |(address, change): (&String, &ServerChange)| {
+                format!("[backend.{backend}]: server {address} {} by the admin API", change.words())
+            };
+            all.extend(servers.iter().map(one));
+        }
+        for (profile, files) in &self.certificates {
+            let one = |name: &String| format!("[tls.{profile}]: certificate \"{name}\" was put by the admin API");
+            all.extend(files.keys().map(one));
+        }
+        all
+    }
+
     /// What is changed, for people: no texts.
     pub fn summary(&self) -> Value {
         let mut value = self.to_json();
@@ -198,6 +217,30 @@ impl ServerChange {
         let (drain, backup) = (choice("drain")?, choice("backup")?);
         value.is_object().then_some(())?;
         Some(ServerChange { removed: flag("removed")?, added: flag("added")?, weight, max_connections, drain, backup })
+    }
+
+    /// What has become of the server: "was drained".
+    fn words(&self) -> String {
+        if self.removed {
+            return "was removed".into();
+        }
+        let mut words = Vec::new();
+        if self.added {
+            words.push("was added".to_owned());
+        }
+        if let Some(drain) = self.drain {
+            words.push(if drain { "was drained".into() } else { "is no longer drained".into() });
+        }
+        if let Some(weight) = self.weight {
+            words.push(format!("was given weight {weight}"));
+        }
+        if let Some(connections) = self.max_connections {
+            words.push(format!("was given max_connections {connections}"));
+        }
+        if let Some(backup) = self.backup {
+            words.push(if backup { "was made a backup".into() } else { "is no backup any more".into() });
+        }
+        words.join(" and ")
     }
 
     /// Whether it changes anything.
@@ -348,6 +391,26 @@ mod tests {
         state.lay_over(&mut config, Path::new("state"), &mut problems);
         assert_eq!(servers(&config), ["b:2*5 drained", "c:3*1", "d:4*3"]);
         assert!(problems.is_empty());
+    }
+
+    #[test]
+    fn whatever_is_otherwise_than_the_file_says_is_told() {
+        let mut state = State::default();
+        assert!(state.overrides().is_empty());
+        let drained = ServerChange { drain: Some(true), ..change(5) };
+        let removed = ServerChange { removed: true, ..ServerChange::default() };
+        state.servers.insert("app".into(), [("a:1".into(), drained), ("b:2".into(), removed)].into());
+        state.certificates.insert("public".into(), [("shop".into(), "shop.1.pem".into())].into());
+        state.pushed = Some(Pushed { text: String::new(), is_json: false, over: String::new() });
+        assert_eq!(
+            state.overrides(),
+            [
+                "a configuration that was pushed by the admin API is in effect in place of the file",
+                "[backend.app]: server a:1 was drained and was given weight 5 by the admin API",
+                "[backend.app]: server b:2 was removed by the admin API",
+                "[tls.public]: certificate \"shop\" was put by the admin API",
+            ]
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! adds to a slot. Places are those of the configuration, and mean the same in each that follows.
 
 mod ledger;
+mod reasons;
 mod server_health;
 mod upgrades;
 
@@ -24,6 +25,7 @@ use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
+pub use reasons::*;
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};
 use upgrades::UpgradeMetrics;
@@ -158,6 +160,7 @@ pub struct ProcessMetrics {
     pub accept_pauses: Counter,
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
+    pub access_log_lost: Counter,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
     pub certificate_reload_errors: Counter,
@@ -287,6 +290,8 @@ impl CertificateReloads {
 pub struct ListenerMetrics {
     pub accepted: Counter,
     pub open: Gauge,
+    /// Sockets at which workers do not accept, for want of connections that they may have.
+    pub paused: Gauge,
     pub in_progress: Gauge,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
@@ -495,6 +500,8 @@ pub struct ServerMetrics {
     pub close_timeouts: Counter,
     pub idle: Gauge,
     pub in_flight: Gauge,
+    /// Workers that pass the server over since it failed them.
+    pub passed_over: Gauge,
     pub reused: Counter,
     pub stale: Counter,
     pub handed_over: Counter,
@@ -505,131 +512,6 @@ pub struct ServerMetrics {
     pub failures: Counter,
     pub health: Arc<ServerHealthMetrics>,
 }
-
-/// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
-pub const REJECTS: &[&str] = &[
-    "backslash-in-path",
-    "bad-chunk-end",
-    "bad-chunk-extension",
-    "bad-chunk-size",
-    "bad-content-length",
-    "bad-escape",
-    "bad-field-name",
-    "bad-host",
-    "bad-max-forwards",
-    "bad-method",
-    "bad-request-line",
-    "bad-target",
-    "bad-target-byte",
-    "bad-transfer-encoding",
-    "bad-version",
-    "bare-cr",
-    "bare-lf",
-    "chunk-extensions-too-long",
-    "chunk-size-too-large",
-    "connect-not-supported",
-    "connection-names-framing",
-    "content-length-with-transfer-encoding",
-    "control-byte",
-    "empty-field-name",
-    "empty-host",
-    "empty-lines-before-request",
-    "escaped-nul",
-    "escaped-slash",
-    "field-without-colon",
-    "folded-field",
-    "head-cut-short",
-    "head-too-long",
-    "hidden-segment",
-    "host-differs-from-target",
-    "method-too-long",
-    "no-host",
-    "no-version",
-    "path-above-root",
-    "request-head-timeout",
-    "request-line-too-long",
-    "several-content-lengths",
-    "several-hosts",
-    "several-transfer-encodings",
-    "space-before-first-field",
-    "space-in-field-name",
-    "target-without-host",
-    "tls-on-plaintext-port",
-    "too-many-connection-options",
-    "too-many-fields",
-    "too-many-trailers",
-    "trace-not-allowed",
-    "trailers-too-long",
-    "transfer-encoding-in-http10",
-    "unknown-expectation",
-    "unknown-transfer-coding",
-    "version-not-supported",
-];
-
-/// What goes wrong between the engine and a server: the `reason` of 502, 503 and 504.
-pub const SERVER_FAULTS: &[&str] = &[
-    "connect-refused",
-    "connect-failed",
-    "connect-timeout",
-    "tls-timeout",
-    "closed-before-response",
-    "first-byte-timeout",
-    "body-timeout",
-    "body-cut-short",
-    "bad-response",
-    "excess-data",
-    "response-head-too-large",
-    "write-failed",
-    "stream-refused",
-    "stream-reset",
-    "no-http2",
-    "no-extended-connect",
-    "upgrade-ignored",
-    "bad-request-for-http2",
-    "no-server",
-    "no-healthy-server",
-    "out-of-files",
-    "out-of-ports",
-];
-
-/// Of these, what lies in the request: clients must not be able to have a server ejected.
-pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "upgrade-ignored", "bad-request-for-http2"];
-
-/// Why a request left a backend's line without a connection.
-pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
-
-/// Why a server was picked that is not an ordinary one which is up.
-pub const UNUSUAL_PICKS: &[&str] = &["backup", "panic", "none-up"];
-
-/// What a cookie of `sticky` was worth.
-pub const STICKY_OUTCOMES: &[&str] = &["hit", "none", "unusable", "gone", "forged"];
-
-/// What goes wrong between the client and the engine once a request has begun.
-pub const CLIENT_FAULTS: &[&str] =
-    &["client-closed", "client-reset", "client-body-timeout", "client-read-timeout", "bad-body", "tls-failure"];
-
-/// How a relayed connection ended: both sides in order, or one of these.
-pub const RELAY_ENDS: &[&str] = &[
-    "closed",
-    "client-closed",
-    "client-reset",
-    "server-reset",
-    "idle",
-    "tls-failure",
-    "hello-timeout",
-    "not-tls",
-    "bad-hello",
-    "no-route",
-    "client-certificate-required",
-    "no-server",
-    "connect-refused",
-    "connect-failed",
-    "connect-timeout",
-    "queue-full",
-    "queue-timeout",
-    "out-of-files",
-    "out-of-ports",
-];
 
 impl Telemetry {
     /// Registers everything for `config`; `columns` writers will be needed.
@@ -732,6 +614,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         access_log_failed: r.counter(
             "propylon_access_log_write_errors_total",
             "Writes of the access log that failed.",
+            &[],
+        ),
+        access_log_lost: r.counter(
+            "propylon_access_log_lost_total",
+            "Access log lines lost because they could not be written.",
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),
@@ -844,6 +731,11 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
     ListenerMetrics {
         accepted: r.counter("propylon_connections_total", "Client connections accepted.", by),
         open: r.gauge("propylon_connections", "Client connections open.", by),
+        paused: r.gauge(
+            "propylon_listener_paused",
+            "Sockets at which nothing is accepted, since as many connections are open as process.max_connections allows.",
+            by,
+        ),
         in_progress: r.gauge("propylon_requests_in_progress", "Requests between their head and their end.", by),
         bytes_received: r.counter("propylon_received_bytes_total", "Request bytes (heads and bodies), decrypted.", by),
         bytes_sent: r.counter("propylon_sent_bytes_total", "Response bytes (heads and bodies), before encryption.", by),
@@ -1012,6 +904,11 @@ fn server_metrics(r: &mut Registry, backend: &str, server: &str) -> ServerMetric
         close_timeouts: r.counter(
             "propylon_server_close_timeouts_total",
             "Connections that were closing for as long as timeouts.close allows, and count no more.",
+            by,
+        ),
+        passed_over: r.gauge(
+            "propylon_server_passed_over",
+            "Workers that pass a server over, since it did not answer them; one request at a time tries it again.",
             by,
         ),
         idle: r.gauge("propylon_server_connections_idle", "Connections to a server, waiting in a pool.", by),

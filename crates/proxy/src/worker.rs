@@ -265,10 +265,16 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phas
         }
         if now == Phase::Serving && core.connections.get() >= connections_max {
             core.metrics.increment(core.telemetry.process.accept_pauses);
-            tokio::select! {
-                () = core.ended.notified() => {}
-                () = door.closing.notified() => return,
-                _ = phase.changed() => {}
+            let paused = core.telemetry.listeners[door.listener.get()].paused;
+            core.metrics.raise(paused);
+            let is_closed = tokio::select! {
+                () = core.ended.notified() => false,
+                () = door.closing.notified() => true,
+                _ = phase.changed() => false,
+            };
+            core.metrics.lower(paused);
+            if is_closed {
+                return;
             }
             continue;
         }

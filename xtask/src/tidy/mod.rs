@@ -1,6 +1,7 @@
 //! The house rules that no compiler knows. Each rule looks at one file and returns findings with their line.
 
 mod arrows;
+mod conditions;
 mod documents;
 mod lexer;
 mod sources;
@@ -53,11 +54,13 @@ fn check(root: &Path) -> io::Result<Vec<Finding>> {
     let workspace = fs::read_to_string(root.join("Cargo.toml"))?;
     let workspace = arrows::Workspace::parse(&workspace);
     findings.extend(workspace.check());
+    let mut conditions = conditions::Conditions::default();
     for file in files(root)? {
         // What is not text has no rules.
         let Ok(text) = fs::read_to_string(root.join(&file)) else {
             continue;
         };
+        conditions.read(&file, &text);
         let name = file.file_name().unwrap_or_default();
         match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => findings.extend(sources::check(&file, &text)),
@@ -68,6 +71,7 @@ fn check(root: &Path) -> io::Result<Vec<Finding>> {
             _ => {}
         }
     }
+    findings.extend(conditions.check());
     for needed in ["STYLE.md", "ARCHITECTURE.md"] {
         if !root.join(needed).is_file() {
             findings.push(Finding::error(Path::new(needed), 1, "the file is missing"));

@@ -5,7 +5,6 @@
 //! first (the Fetch standard's preflight), to which there is no answer here, and browsers say where a request comes from.
 
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -13,15 +12,18 @@ use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, WWW_AUTHENTICATE};
+use hyper::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
+};
 use hyper::{Method, Request, Response, StatusCode};
-use propylon_config::{Problem, SOURCE_BYTES_MAX};
+use propylon_config::{Problem, SOURCE_BYTES_MAX, Severity};
 use propylon_metrics::Store;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::{Office, only_looking, typed};
+use crate::audit::Caller;
 use crate::reload::{Change, Done, Refused, Settings};
 
 /// From the end of the head to the end of the body.
@@ -46,11 +48,10 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    fn tell(&self, what: &str, from: Option<SocketAddr>, now: Instant) {
+    fn tell(&self, what: &str, by: &Caller, now: Instant) {
         let Some(untold) = self.due(now) else { return };
-        let from = from.map_or_else(|| "a local process".to_owned(), |from| from.to_string());
         let more = if untold > 0 { format!("; {untold} more since the last such line") } else { String::new() };
-        log::warn!("admin: a change by {from} was refused: {what}{more}");
+        log::warn!("audit: a change by {by} was refused: {what}{more}");
     }
 
     /// How many were not told, if one is to be told now.
@@ -67,6 +68,7 @@ impl Refusals {
 /// A change that the keeper of the configuration is asked for.
 pub struct Ask {
     pub change: Change,
+    pub by: Caller,
     pub dry_run: bool,
     /// Only if this is the one in effect.
     pub generation: Option<u64>,
@@ -78,6 +80,30 @@ pub enum NotDone {
     /// This one is in effect.
     OtherGeneration(u64),
     Refused(Refused),
+}
+
+impl NotDone {
+    /// The reason in one line, for the log.
+    pub fn reason(&self) -> String {
+        match self {
+            NotDone::OtherGeneration(current) => {
+                format!("generation {current} is in effect, and not the one it is for")
+            }
+            NotDone::Refused(Refused::Problems(problems)) => {
+                let mut errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
+                let first = errors.next().map(Problem::to_string).unwrap_or_default();
+                match errors.count() {
+                    0 => first,
+                    more => format!("{first}; and {more} more"),
+                }
+            }
+            NotDone::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
+            NotDone::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
+            NotDone::Refused(Refused::State(what)) => {
+                format!("the state cannot be written: {what}; check process.state, its rights and the disk")
+            }
+        }
+    }
 }
 
 /// An answer that says what is wrong.
@@ -111,12 +137,10 @@ enum Errand {
 }
 
 /// Answers whatever is not just looking.
-pub(super) async fn answer(
-    request: Request<Incoming>,
-    from: Option<SocketAddr>,
-    office: &Office,
-) -> Response<Full<Bytes>> {
-    match proceed(request, office).await {
+pub(super) async fn answer(request: Request<Incoming>, by: Caller, office: &Office) -> Response<Full<Bytes>> {
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let by = by.called(agent);
+    match proceed(request, by.clone(), office).await {
         Ok(response) => response,
         Err(wrong) => {
             let metrics = &office.view.telemetry.process.reloads;
@@ -125,7 +149,7 @@ pub(super) async fn answer(
                 Store::column(store, store.columns() - 1).increment(counter);
             }
             if wrong.counted.is_some() {
-                office.refusals.tell(&wrong.what, from, Instant::now());
+                office.refusals.tell(&wrong.what, &by, Instant::now());
             }
             if wrong.counted == Some("wrong-token") {
                 sleep(WRONG_TOKEN_WAIT).await;
@@ -140,7 +164,7 @@ pub(super) async fn answer(
     }
 }
 
-async fn proceed(request: Request<Incoming>, office: &Office) -> Result<Response<Full<Bytes>>, Wrong> {
+async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Result<Response<Full<Bytes>>, Wrong> {
     let Some(errand) = errand(request.method(), request.uri().path())? else { return Ok(only_looking()) };
     authorize(request.headers(), office)?;
     let dry_run = is_dry_run(request.uri().query())?;
@@ -148,7 +172,8 @@ async fn proceed(request: Request<Incoming>, office: &Office) -> Result<Response
     let change = errand.with_body(request).await?;
     let (reply, outcome) = oneshot::channel();
     let gone = |_| Wrong::new(StatusCode::SERVICE_UNAVAILABLE, "the engine is ending", "ask its successor");
-    let ask = Ask { change, dry_run, generation, reply };
+    let by = Caller { has_token: office.token_file.is_some(), ..by };
+    let ask = Ask { change, by, dry_run, generation, reply };
     // Waits while others' changes are made; the connection's own time is its limit.
     office.asks.send(ask).await.map_err(|_| gone(()))?;
     let outcome = outcome.await.map_err(|_| gone(()))?;
@@ -259,6 +284,11 @@ fn authorize(headers: &HeaderMap, office: &Office) -> Result<(), Wrong> {
         return Err(Wrong::new(StatusCode::UNAUTHORIZED, "this is not the token", fix).counted("wrong-token"));
     }
     Ok(())
+}
+
+/// What keeps a token file from being used, where it is there already.
+pub fn wrong_token_file(file: &Path) -> Option<String> {
+    token(file).err()
 }
 
 /// Read each time, so that it can be replaced.

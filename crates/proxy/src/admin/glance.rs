@@ -97,8 +97,6 @@ struct Sums {
     reused: u64,
     stale: u64,
     connect_failures: u64,
-    ejections: u64,
-    lookup_failures: u64,
 }
 
 /// Servers by their state.
@@ -186,6 +184,7 @@ impl View {
             "servers": self.servers_at_a_glance(rows, states, &sought.servers),
             "certificates": self.certificates_at_a_glance(now, &sought.certificates),
             "signers": self.signers_at_a_glance(),
+            "conditions": self.conditions.borrow().to_json(),
             "faults": { "total": faults_total, "list": faults },
         })
         .to_string()
@@ -212,10 +211,12 @@ impl View {
                 };
                 own.count(&row);
                 self.sum(&mut sums, server);
+                let label = &snapshot.servers[place][at].label;
+                faults.extend(self.server_faults(&format!("{}: {label}", backend.name), server));
                 rows.push(row);
             }
             states.add(own);
-            faults.extend(self.backend_faults(backend, metrics, &sums));
+            faults.extend(self.backend_faults(backend, metrics));
             backends.push((urgency(own), self.backend_at_a_glance(backend, metrics, own, &sums)));
         }
         let total = backends.len();
@@ -234,8 +235,6 @@ impl View {
         sums.reused += count(server.reused);
         sums.stale += count(server.stale);
         sums.connect_failures += count(server.connect_failures);
-        sums.ejections += count(server.health.ejections);
-        sums.lookup_failures += count(server.health.lookup_failures);
     }
 
     /// Until when a server that has come back gets less than its share.
@@ -317,6 +316,7 @@ impl View {
             "backup": configured.backup,
             "connections": level(metrics.open),
             "connections_idle": level(metrics.idle),
+            "passed_over": level(metrics.passed_over),
             "connections_total": count(metrics.connections),
             "max_connections": configured.max_connections,
             "in_flight": level(metrics.in_flight),
@@ -474,14 +474,24 @@ impl View {
         faults
     }
 
-    fn backend_faults(&self, backend: &Backend, metrics: &BackendMetrics, sums: &Sums) -> Vec<Fault> {
+    /// What is known to have gone wrong at one server.
+    fn server_faults(&self, place: &str, metrics: &ServerMetrics) -> impl Iterator<Item = Fault> {
+        let count = |counter| self.store.count(counter);
+        let own = [
+            ("server ejected for its answers", count(metrics.health.ejections)),
+            ("name of a server not found", count(metrics.health.lookup_failures)),
+            ("connect to a server failed", count(metrics.connect_failures)),
+            ("request failed at the server", count(metrics.failures)),
+        ];
+        let place = place.to_owned();
+        own.into_iter().filter(|(_, count)| *count > 0).map(move |(what, count)| (what, place.clone(), "", count))
+    }
+
+    fn backend_faults(&self, backend: &Backend, metrics: &BackendMetrics) -> Vec<Fault> {
         let count = |counter| self.store.count(counter);
         let own = [
             ("no server left", "", count(metrics.unavailable)),
             ("retry beyond its budget", "", count(metrics.retries_refused)),
-            ("server ejected for its answers", "", sums.ejections),
-            ("name of a server not found", "", sums.lookup_failures),
-            ("connect to a server failed", "", sums.connect_failures),
         ];
         let faults = metrics.faults.each().map(|(why, counter)| ("attempt failed at a server", why, count(counter)));
         let line = metrics.queue_refused.each();

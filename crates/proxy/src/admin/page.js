@@ -283,6 +283,7 @@ const serverState = server => {
   if (server.until) mark += `, ${span(Math.max(server.until - now, 0))} left`;
   if (server.lookup_failed) { parts.push("name not found: " + server.lookup_failed); kind = "bad"; }
   if (server.reason) parts.unshift(server.reason);
+  if (server.passed_over > 0) { parts.push(`passed over by ${many(server.passed_over, "worker")} of ${number(latest().workers.length)}: it does not answer`); kind = "bad"; mark = mark.replace("✓", "✗"); }
   if (server.panic) { parts.push("used all the same, panic"); kind = "bad"; }
   return { text: [mark, ...parts].join(": ") + (server.backup ? " (backup)" : ""), kind };
 };
@@ -421,11 +422,19 @@ const errorTable = new Table("errors-table", "Errors by what, where and why; rat
 
 // What somebody should look at, the worst first: [level, text, link].
 const listed = (items, tell, max = 3) => items.slice(0, max).map(tell).join("; ") + (items.length > max ? "; …" : "");
+// Conditions that are told from what else is known, with more to say.
+const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected"];
 const problems = () => {
-  const { servers, backends, certificates, signers, all, draining, configuration, time } = latest(), found = [];
+  const { servers, backends, certificates, signers, all, draining, configuration, conditions, time } = latest(), found = [];
   const bad = (text, link) => found.push(["bad", text, link]), warn = (text, link) => found.push(["warn", text, link]);
   const failed = configuration && configuration.last_reload;
   if (failed && failed.result === "failed") bad(`The last change of the configuration, ${span(Math.max(time - failed.timestamp, 0))} ago, was refused; generation ${configuration.generation} stays in effect. The log says why.`, "");
+  // What the engine itself has found. Notes are among the errors below.
+  for (const each of conditions ? conditions.list : []) {
+    if (each.grade === "note" || TOLD_HERE.includes(each.name)) continue;
+    const why = each.why ? ` (${each.why})` : "", link = each.labels.server ? "servers:" + each.labels.server : each.labels.backend ? "backends" : each.labels.signer ? "signers" : each.labels.listener ? "listeners" : "errors";
+    (each.grade === "problem" ? bad : warn)(`${each.place ? each.place + ": " : ""}${each.what}${why}, for ${span(Math.max(time - each.since, 0))}: ${each.cure}`, link);
+  }
   const hopeless = backends.list.filter(({ states }) => !states.usable);
   for (const { name, states } of hopeless.slice(0, 5)) bad(`Backend ${name}: none of its ${many(states.total, "server")} is usable`, "servers:" + name);
   if (hopeless.length > 5) bad(`${number(hopeless.length - 5)} more backends without a usable server`, "backends");
@@ -456,6 +465,8 @@ const problems = () => {
   if (waiting.length) warn(`Requests wait for a server connection: ${listed(waiting, backend => backend.name)}`, "backends");
   const handshaken = during(sample => handshakes(sample.all, every), LONG_SECONDS), refused = during(sample => sample.all.handshake_failures_total, LONG_SECONDS);
   if (refused > 10 && refused > handshaken / 4) warn(`${many(refused, "TLS handshake")} failed in the last minute, ${percent(refused, refused + handshaken)} of all`, "errors");
+  const overrides = configuration && configuration.overrides;
+  if (overrides && overrides.total) warn(`process.state overrides the file: ${listed(overrides.list, each => each)}${overrides.total > 3 ? ` (${number(overrides.total)} in all)` : ""}`, "");
   if (draining) warn("Draining: new connections are refused, requests in progress finish", "");
   return found.sort((a, b) => (a[0] === "bad" ? 0 : 1) - (b[0] === "bad" ? 0 : 1));
 };

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::effective;
 use crate::acme;
 use crate::certificates::{self, Troubles};
+use crate::conditions::Conditions;
 use crate::expiry;
 use crate::health::{Health, State};
 use crate::reload::Shown;
@@ -21,6 +22,9 @@ use crate::sandbox::Sandbox;
 use crate::snapshot::Snapshot;
 use crate::telemetry::{ListenerMetrics, Telemetry};
 use crate::upgrade::handover::Handover;
+
+/// Of what `process.state` has otherwise than the file so many are told one by one.
+const OVERRIDES_MAX: usize = 20;
 
 /// What the admin address can show.
 pub struct View {
@@ -38,6 +42,8 @@ pub struct View {
     pub handover: Option<Handover>,
     /// What the kernel holds the process to.
     pub sandbox: Arc<Sandbox>,
+    /// What is wrong now.
+    pub conditions: Rc<RefCell<Conditions>>,
 }
 
 impl View {
@@ -115,6 +121,10 @@ impl View {
         json!({
             "generation": shown.snapshot.generation,
             "origin": shown.origin,
+            "overrides": {
+                "total": shown.overrides.len(),
+                "list": shown.overrides.iter().take(OVERRIDES_MAX).collect::<Vec<&String>>(),
+            },
             "last_reload": shown.last.map(|(when, result)| json!({ "timestamp": seconds(when), "result": result })),
             "old_snapshots": shown.older,
             "oldest_snapshot_age_seconds": shown.oldest_age.as_secs(),

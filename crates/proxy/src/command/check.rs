@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use propylon_config::{Problem, Severity, Source};
+use propylon_config::{Config, Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::acme;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
-use crate::{sticky, ticket_keys};
+use crate::{admin, origin, sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -57,9 +57,39 @@ fn problems(source: &Source) -> Vec<Problem> {
         findings.extend(sticky::check(&certified.backends));
         findings.extend(acme::check(&certified.acmes));
     }
+    problems.extend(overrides(source, &problems));
     problems.extend(findings.iter().chain(&ticket_keys::check(profiles)).map(|finding| problem(source, finding)));
     problems.sort_by_key(|problem| problem.at);
     problems
+}
+
+/// What the admin API has changed, which `run` would lay over the file. Nothing is told where the file itself is wrong.
+fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
+    if origin::has_error(problems) {
+        return Vec::new();
+    }
+    match origin::with_state(source) {
+        Ok(meant) => token_file(source, &meant.config)
+            .into_iter()
+            .chain(meant.overrides())
+            .chain(meant.warnings_of_state)
+            .collect(),
+        // Whoever checks need not be who runs it.
+        Err(wrong) if wrong.is_unreadable => {
+            let warn = |problem| Problem { severity: Severity::Warning, ..problem };
+            wrong.problems.into_iter().map(warn).collect()
+        }
+        Err(wrong) => wrong.problems,
+    }
+}
+
+/// A token file by which nobody could change anything. It is read for each change, so the engine starts all the same.
+pub fn token_file(source: &Source, config: &Config) -> Option<Problem> {
+    let file = config.admin.as_ref()?.token_file.as_ref()?;
+    let what =
+        format!("`token_file`: {} cannot be used: {}", file.path.display(), admin::wrong_token_file(&file.path)?);
+    let fix = "until it is mended, changes by the admin API are refused";
+    Some(Problem::warning(&source.name, Some(file.at), what, fix))
 }
 
 /// A certificate's finding, told as a problem of the line that names the certificate.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use propylon_config::{
     Action, At, Backend, BackendId, Balance, Config, HostPattern, Listener, ListenerId, PathPattern, Problem, Protocol,
-    Route, Server, Severity, Source,
+    Route, Server, Severity,
 };
 use propylon_policy::route::{Router, Rule};
 use propylon_tls::{NameMatch, Profile, Served};
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::admin::effective;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
+use crate::origin;
 use crate::snapshot::{load_profiles, rule};
 use crate::telemetry::server_label;
 
@@ -90,7 +91,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 
 fn explain(arguments: &Arguments) -> Result<(), String> {
     let asked = Asked::read(&arguments.url).map_err(|what| format!("propylon: {}: {what}\n", arguments.url))?;
-    let (config, profiles, file) = load(&arguments.config)?;
+    let Loaded { config, profiles, file, overrides } = load(&arguments.config)?;
     let listeners = listeners(&config, &asked, arguments).map_err(|what| format!("propylon: {what}\n"))?;
     let name = match arguments.sni.as_deref() {
         Some("") => None,
@@ -123,9 +124,14 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
     });
     if arguments.json {
         let all: Vec<Value> = explanations.map(|explanation| explanation.to_json()).collect();
-        println!("{}", json!({ "url": arguments.url, "host": asked.host, "path": asked.path(), "listeners": all }));
+        let overrides: Vec<String> = overrides.iter().map(|problem| problem.what.clone()).collect();
+        let answer = json!({
+            "url": arguments.url, "host": asked.host, "path": asked.path(), "listeners": all, "overrides": overrides,
+        });
+        println!("{answer}");
     } else {
         println!("{} (Host {}, path {})", arguments.url, asked.authority, asked.path());
+        overrides.iter().for_each(|problem| println!("{problem}"));
         explanations.for_each(|explanation| print!("\n{}", explanation.to_text()));
     }
     Ok(())
@@ -133,11 +139,21 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
 
 type Profiles = Result<Vec<Profile>, String>;
 
-/// The configuration, its certificates by `TlsId`, and the file's name; or everything that is wrong with the first.
-fn load(path: &Path) -> Result<(Config, Profiles, String), String> {
-    let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let told = |problems: &[Problem]| propylon_config::render(problems, &source.text);
-    let (config, _) = propylon_config::parse(&source).map_err(|problems| told(&problems))?;
+/// What `run` would go by.
+struct Loaded {
+    config: Config,
+    /// By `TlsId`.
+    profiles: Profiles,
+    file: String,
+    /// What `process.state` has otherwise than the file.
+    overrides: Vec<Problem>,
+}
+
+/// Reads the configuration as `run` would, with what the admin API has changed; an error is everything that is wrong with it.
+fn load(path: &Path) -> Result<Loaded, String> {
+    let meant = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
+    let overrides = meant.overrides();
+    let origin::Meant { source, config, .. } = meant;
     let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
         let problems = findings.iter().map(|finding| check::problem(&source, finding));
         let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);
@@ -145,7 +161,7 @@ fn load(path: &Path) -> Result<(Config, Profiles, String), String> {
             format!("{}:{}: {}", error.file, error.at.unwrap_or_default().line, error.what)
         })
     });
-    Ok((config, profiles, source.name.clone()))
+    Ok(Loaded { config, profiles, file: source.name, overrides })
 }
 
 impl Asked {
@@ -477,6 +493,8 @@ fn date(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use propylon_config::Source;
+
     use super::*;
 
     #[test]

@@ -1,6 +1,7 @@
 //! `propylon run`: from a file to an engine that serves it, maybe in the place of one that does already; and `propylon
 //! upgrade`, which has that one see to it.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -106,6 +107,8 @@ fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
         }
     };
     print(&meant.warnings, &meant.source.text);
+    print(&meant.overrides(), &meant.file.text);
+    print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
     logger::start(meant.config.log.level);
     let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets));
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
@@ -120,8 +123,18 @@ fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
     }
 }
 
+/// On a terminal with the lines that are meant; else each is a line of the log, with its time as any other.
 fn print(problems: &[Problem], text: &str) {
-    eprint!("{}", propylon_config::render(problems, text));
+    if std::io::stderr().is_terminal() {
+        eprint!("{}", propylon_config::render(problems, text));
+        return;
+    }
+    for problem in problems {
+        match problem.severity {
+            Severity::Error => log::error!("{problem}"),
+            Severity::Warning => log::warn!("{problem}"),
+        }
+    }
 }
 
 fn summary(problems: &[Problem]) -> String {

@@ -4,26 +4,19 @@ mod sample;
 mod screen;
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use propylon_config::{AdminBind, Source};
+use propylon_config::AdminBind;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
+use super::admin_client::Where;
 use sample::{Figures, Sample};
-
-/// Where `[admin]` listens in the examples.
-const ADMIN_DEFAULT: &str = "127.0.0.1:9900";
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The engine's admin address: IP:PORT, or unix:PATH
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "config", value_parser = place)]
-    admin: Option<AdminBind>,
-    /// Take the admin address from this configuration
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    engine: Where,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=60))]
     interval: u32,
@@ -46,7 +39,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
 }
 
 fn top(arguments: &Arguments) -> Result<(), String> {
-    let admin = admin(arguments)?;
+    let (admin, _) = arguments.engine.find()?;
     let interval = Duration::from_secs(arguments.interval.into());
     let first = Sample::take(&admin)?;
     if arguments.once || arguments.json || !io::stdout().is_terminal() {
@@ -59,26 +52,6 @@ fn top(arguments: &Arguments) -> Result<(), String> {
         return Ok(());
     }
     watch(&admin, interval, first).map_err(|error| format!("the terminal cannot be used: {error}; try --once"))
-}
-
-/// As `--admin` has it.
-fn place(text: &str) -> Result<AdminBind, String> {
-    match text.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(AdminBind::Unix(path.into())),
-        Some(_) => Err("a path has to follow \"unix:\"".into()),
-        None => text.parse().map(AdminBind::Tcp).map_err(|_| "write IP:PORT or unix:PATH".into()),
-    }
-}
-
-fn admin(arguments: &Arguments) -> Result<AdminBind, String> {
-    let Some(path) = &arguments.config else {
-        return Ok(arguments.admin.clone().unwrap_or_else(|| place(ADMIN_DEFAULT).expect("an address")));
-    };
-    let source = Source::read(path).map_err(|problem| propylon_config::render(&[problem], ""))?;
-    let told = |problems: Vec<_>| propylon_config::render(&problems, &source.text);
-    let (config, _) = propylon_config::parse(&source).map_err(told)?;
-    let none = || format!("{} has no [admin]; add bind = \"{ADMIN_DEFAULT}\" there", path.display());
-    config.admin.map(|admin| admin.bind).ok_or_else(none)
 }
 
 /// Draws until q, Esc or Ctrl-C. An engine that does not answer for a while is told of, and asked again.

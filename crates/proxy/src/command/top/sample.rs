@@ -1,17 +1,14 @@
 //! What the admin address says, twice, and what has happened between.
 
-use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use propylon_config::AdminBind;
 use serde_json::{Value, json};
 
+use crate::command::admin_client::{Ask, ask};
+
 /// How long the admin address may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// An answer that is longer is no engine's.
-const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
 pub struct Sample {
@@ -33,6 +30,8 @@ pub struct Figures {
     pub change_refused: bool,
     /// Those before it that have not ended yet.
     pub predecessors: Vec<Predecessor>,
+    /// What needs attention, the gravest first; not all of very much.
+    pub conditions: Vec<Condition>,
     pub memory_bytes: f64,
     /// Cores' worth.
     pub cpu: f64,
@@ -55,6 +54,15 @@ pub struct Predecessor {
     pub pid: u64,
     pub draining_seconds: u64,
     pub connections: u64,
+}
+
+/// Something that is wrong now.
+#[derive(Debug, Default)]
+pub struct Condition {
+    pub is_problem: bool,
+    /// Where, what, and what is to be done.
+    pub words: String,
+    pub seconds: f64,
 }
 
 #[derive(Debug, Default)]
@@ -103,20 +111,15 @@ pub struct Certificate {
 }
 
 impl Sample {
-    /// Asks the admin address. Not over HTTP/1.1, so that the answer ends where the connection does.
+    /// Asks the admin address.
     pub fn take(admin: &AdminBind) -> Result<Sample, String> {
-        let told = |error: io::Error| {
-            format!(
-                "{admin} does not answer: {error}; is an engine running with this [admin] bind? --admin says another"
-            )
-        };
-        let answer = ask(admin).map_err(told)?;
+        let asked = Ask { method: "GET", path: "/status.json", fields: "", body: "", patience: PATIENCE };
         let stranger = || format!("what answers at {admin} is no propylon admin address");
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(stranger)?;
-        if head.split(' ').nth(1) != Some("200") {
+        let (code, body) = ask(admin, &asked)?;
+        if code != 200 {
             return Err(stranger());
         }
-        let status: Value = serde_json::from_str(body).map_err(|_| stranger())?;
+        let status: Value = serde_json::from_str(&body).map_err(|_| stranger())?;
         if status["shape"] != SHAPE {
             return Err(format!("the engine at {admin} is of another version than this command; use its own"));
         }
@@ -127,28 +130,16 @@ impl Sample {
 /// Of the answer.
 const SHAPE: u32 = 1;
 
-fn ask(admin: &AdminBind) -> io::Result<String> {
-    match admin {
-        AdminBind::Tcp(address) => {
-            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            converse(stream, &address.to_string())
-        }
-        AdminBind::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            converse(stream, "localhost")
-        }
-    }
-}
-
-fn converse(mut stream: impl Read + Write, host: &str) -> io::Result<String> {
-    write!(stream, "GET /status.json HTTP/1.0\r\nHost: {host}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
+/// Of notes nobody need take note here.
+fn condition(one: &Value, now: f64) -> Option<Condition> {
+    let (place, why) = (text(&one["place"]), text(&one["why"]));
+    let place = if place.is_empty() { place } else { format!("{place}: ") };
+    let why = if why.is_empty() { why } else { format!(" ({why})") };
+    (one["grade"] != "note").then(|| Condition {
+        is_problem: one["grade"] == "problem",
+        words: format!("{place}{}{why}; {}", text(&one["what"]), text(&one["cure"])),
+        seconds: (now - number(&one["since"])).max(0.0),
+    })
 }
 
 fn predecessor(one: &Value) -> Predecessor {
@@ -171,6 +162,9 @@ impl Figures {
             generation: configuration["generation"].as_u64().unwrap_or(0),
             change_refused: configuration["last_reload"]["result"] == "failed",
             predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
+            conditions: list(&now["conditions"]["list"])
+                .filter_map(|each| condition(each, number(&now["time"])))
+                .collect(),
             memory_bytes: number(&now["memory_bytes"]),
             cpu: (number(&now["cpu_seconds"]) - number(&before.status["cpu_seconds"])).max(0.0) / seconds,
             workers: list(&now["workers"]).count(),
@@ -196,6 +190,11 @@ impl Figures {
                 "pid": one.pid,
                 "draining_seconds": one.draining_seconds,
                 "connections": one.connections,
+            })).collect::<Vec<Value>>(),
+            "conditions": self.conditions.iter().map(|one| json!({
+                "problem": one.is_problem,
+                "words": one.words,
+                "seconds": one.seconds,
             })).collect::<Vec<Value>>(),
             "memory_bytes": self.memory_bytes,
             "cpu_cores": self.cpu,
@@ -298,7 +297,9 @@ impl Change<'_> {
         let (clients, connections) = (number(&backend["clients"]), number(&backend["connections"]));
         let reasons = [text(&now["reason"]), text(&now["lookup_failed"])];
         let reasons: Vec<String> = reasons.into_iter().filter(|reason| !reason.is_empty()).collect();
+        let passed_over = number(&now["passed_over"]);
         let state = match now["slow_until"].is_null() {
+            true if passed_over > 0.0 => format!("passed over by {passed_over} workers"),
             true => text(&now["state"]),
             false => "slow start".into(),
         };
@@ -306,7 +307,7 @@ impl Change<'_> {
             backend: text(&now["backend"]),
             address: text(&now["address"]),
             state,
-            usable: now["usable"].as_bool().unwrap_or(true),
+            usable: now["usable"].as_bool().unwrap_or(true) && passed_over == 0.0,
             panic: now["panic"].as_bool().unwrap_or(false),
             reason: reasons.join("; "),
             // A server that was not among the worst before has no earlier figure to be compared with.

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table};
 use ratatui::{Terminal, style::Stylize};
 
-use super::sample::{Certificate, Figures, Listener, Server};
+use super::sample::{Certificate, Condition, Figures, Listener, Server};
 
 /// Wide enough for every column, where there is no terminal that has a width.
 const TEXT_COLUMNS: u16 = 150;
@@ -72,6 +72,15 @@ const SERVERS_WIDE: [Column<Server>; 9] = [
     ("queued", Some(6), true, |each| figure(count(each.queued))),
     ("no connect/s", Some(12), true, |each| alarm(each.connect_failures)),
 ];
+/// Of what needs attention so many rows are shown.
+const CONDITIONS_AT_MOST: usize = 5;
+const CONDITIONS: [Column<Condition>; 2] = [
+    ("what", None, false, |each| {
+        let colour = if each.is_problem { Color::Red } else { Color::Yellow };
+        Cell::from(format!("! {}", each.words)).style(Style::new().fg(colour))
+    }),
+    ("for", Some(8), true, |each| figure(format!("{:.0} s", each.seconds))),
+];
 const CERTIFICATES: [Column<Certificate>; 3] = [
     ("name", None, false, |each| if each.name.is_empty() { "(no name)".into() } else { each.name.clone().into() }),
     ("type", Some(8), false, |each| each.key_type.clone().into()),
@@ -88,19 +97,25 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
     let certificates_max = if area.height >= 50 { CERTIFICATES_AT_MOST } else { CERTIFICATES_AT_LEAST };
     let listeners_max = LISTENERS_AT_LEAST.max(usize::from(area.height) / 5);
     let certificates = figures.certificates.len().min(certificates_max);
+    let conditions = figures.conditions.len().min(CONDITIONS_AT_MOST);
     let heights = [
         Constraint::Length(2),
+        Constraint::Length(if conditions > 0 { height(conditions) } else { 0 }),
         Constraint::Length(height(figures.listeners.len().min(listeners_max))),
         Constraint::Min(4),
         Constraint::Length(height(certificates)),
     ];
-    let [top, listeners, servers, bottom] = Layout::vertical(heights).areas(area);
+    let [top, attention, listeners, servers, bottom] = Layout::vertical(heights).areas(area);
     let second = match trouble {
         Some(trouble) => Line::from(trouble.to_string()).red(),
         None if figures.predecessors.is_empty() => Line::from("q quits").dim(),
         None => predecessors(figures).yellow(),
     };
     frame.render_widget(Paragraph::new(vec![title(figures), second]), top);
+    if conditions > 0 {
+        let name = format!("Needs attention: {}", figures.conditions.len());
+        frame.render_widget(table(name, &CONDITIONS, &figures.conditions[..conditions]), attention);
+    }
     let wide = area.width >= WIDE;
     let of = |shown: usize, all: usize| if shown < all { format!(", {shown} shown") } else { String::new() };
     let room = |area: Rect| usize::from(area.height.saturating_sub(3));
@@ -118,7 +133,11 @@ pub fn draw(frame: &mut Frame<'_>, figures: Option<&Figures>, trouble: Option<&s
 
 /// A frame as text without colours.
 pub fn to_text(figures: &Figures) -> String {
-    let rows = 2 + height(figures.listeners.len()) + height(figures.servers.len()) + height(CERTIFICATES_AT_MOST);
+    let rows = 2
+        + height(figures.conditions.len().min(CONDITIONS_AT_MOST))
+        + height(figures.listeners.len())
+        + height(figures.servers.len())
+        + height(CERTIFICATES_AT_MOST);
     let text = rendered(figures, TEXT_COLUMNS, rows.max(50));
     let lines = text.lines().enumerate().filter(|(row, line)| *row != 1 && !is_empty_row(line));
     lines.map(|(_, line)| line.to_owned() + "\n").collect()
@@ -278,6 +297,18 @@ mod tests {
     #[test]
     fn a_large_terminal_shows_every_column() {
         assert_eq!(rendered(&figures(), 200, 60), include_str!("200x60.txt"));
+    }
+
+    #[test]
+    fn what_needs_attention_comes_first() {
+        let mut figures = figures();
+        let words = "listener \"web\": no more clients are accepted; raise process.max_connections".into();
+        figures.conditions.push(Condition { is_problem: true, words, seconds: 12.0 });
+        let text = rendered(&figures, 120, 24);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].starts_with("┌Needs attention: 1"), "{text}");
+        assert!(lines[4].contains("! listener \"web\": no more clients") && lines[4].contains("12 s"), "{text}");
+        assert!(to_text(&figures).contains("no more clients are accepted"));
     }
 
     #[test]

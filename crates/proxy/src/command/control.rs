@@ -1,0 +1,336 @@
+//! Changes of a running engine, and looks at it, from the command line: what the admin API does, without curl.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU16;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use propylon_config::AdminBind;
+use serde_json::{Value, json};
+
+use super::admin_client::{Ask, Where, ask};
+
+/// How long a look may take, and a change, which may have names looked up and certificates read.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
+const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
+const SECONDS_PER_DAY: f64 = 86_400.0;
+
+/// A server of the running engine.
+#[derive(clap::Args)]
+pub struct ServerArguments {
+    /// The server's address as the configuration has it: HOST:PORT
+    server: String,
+    /// Its backend, where several have a server by this address
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
+    #[command(flatten)]
+    change: ChangeArguments,
+}
+
+#[derive(clap::Args)]
+pub struct WeightArguments {
+    #[command(flatten)]
+    of: ServerArguments,
+    /// Its weight among the servers of its backend, from 1 to 256
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    weight: u16,
+}
+
+#[derive(clap::Args)]
+pub struct ChangeArguments {
+    #[command(flatten)]
+    engine: Where,
+    /// The file with the token of `admin.token_file`; with -c the one that the configuration names
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Work out what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(clap::Args)]
+pub struct LookArguments {
+    #[command(flatten)]
+    engine: Where,
+    /// Print it as JSON on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is done to a server.
+#[derive(Clone, Copy)]
+pub enum Deed {
+    Drain,
+    Undrain,
+    Weigh(NonZeroU16),
+}
+
+impl Deed {
+    fn body(self) -> Value {
+        match self {
+            Deed::Drain => json!({ "drain": true }),
+            Deed::Undrain => json!({ "drain": false }),
+            Deed::Weigh(weight) => json!({ "weight": weight }),
+        }
+    }
+}
+
+pub fn drain(arguments: &ServerArguments) -> ExitCode {
+    ended(change_server(arguments, Deed::Drain))
+}
+
+pub fn undrain(arguments: &ServerArguments) -> ExitCode {
+    ended(change_server(arguments, Deed::Undrain))
+}
+
+pub fn weight(arguments: &WeightArguments) -> ExitCode {
+    let weight = NonZeroU16::new(arguments.weight).unwrap_or(NonZeroU16::MIN);
+    ended(change_server(&arguments.of, Deed::Weigh(weight)))
+}
+
+pub fn reload(arguments: &ChangeArguments) -> ExitCode {
+    ended(Engine::of(arguments).and_then(|engine| engine.change("POST", "/v1/reload", "", arguments.dry_run)))
+}
+
+pub fn servers(arguments: &LookArguments) -> ExitCode {
+    ended(look(arguments, "backends", servers_table))
+}
+
+pub fn certificates(arguments: &LookArguments) -> ExitCode {
+    ended(look(arguments, "certificates", certificates_table))
+}
+
+/// Prints what is to be told.
+fn ended(outcome: Result<String, String>) -> ExitCode {
+    match outcome {
+        Ok(told) => {
+            print!("{told}");
+            ExitCode::SUCCESS
+        }
+        Err(what) => {
+            eprintln!("propylon: {}", what.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn change_server(arguments: &ServerArguments, deed: Deed) -> Result<String, String> {
+    let engine = Engine::of(&arguments.change)?;
+    let snapshot = engine.snapshot()?;
+    let backend = match &arguments.backend {
+        Some(backend) => backend.clone(),
+        None => backend_with(&snapshot, &arguments.server)?,
+    };
+    let path = format!("/v1/backends/{}/servers/{}", encoded(&backend), encoded(&arguments.server));
+    engine.change("PATCH", &path, &deed.body().to_string(), arguments.change.dry_run)
+}
+
+/// The one backend that has a server by this address.
+fn backend_with(snapshot: &Value, address: &str) -> Result<String, String> {
+    let has = |backend: &&Value| list(&backend["servers"]).any(|server| server["address"] == address);
+    let mut found: Vec<String> =
+        list(&snapshot["backends"]).filter(has).map(|backend| text(&backend["name"])).collect();
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        0 => Err(format!("no backend has a server {address}; `propylon servers` lists them")),
+        _ => Err(format!("the backends {} have a server {address}; say which with --backend", found.join(", "))),
+    }
+}
+
+/// The engine that is asked, and by which right.
+struct Engine {
+    admin: AdminBind,
+    token: Option<String>,
+}
+
+impl Engine {
+    fn of(arguments: &ChangeArguments) -> Result<Engine, String> {
+        let (admin, configured) = arguments.engine.find()?;
+        let file = arguments.token_file.as_deref().or(configured.as_deref());
+        let token = file.map(token).transpose()?;
+        Ok(Engine { admin, token })
+    }
+
+    fn snapshot(&self) -> Result<Value, String> {
+        snapshot(&self.admin)
+    }
+
+    /// Asks for a change, and tells what has come of it.
+    fn change(&self, method: &str, path: &str, body: &str, dry_run: bool) -> Result<String, String> {
+        let path = if dry_run { format!("{path}?dry_run=1") } else { path.to_owned() };
+        let mut fields = format!("User-Agent: propylon/{}\r\n", env!("CARGO_PKG_VERSION"));
+        if !body.is_empty() {
+            fields += "Content-Type: application/json\r\n";
+        }
+        if let Some(token) = &self.token {
+            fields += &format!("Authorization: Bearer {token}\r\n");
+        }
+        let asked = Ask { method, path: &path, fields: &fields, body, patience: CHANGE_PATIENCE };
+        let (status, answer) = ask(&self.admin, &asked)?;
+        let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+        match status {
+            200 => Ok(told(&answer)),
+            401 if self.token.is_none() => {
+                Err("a token is needed: name its file with --token-file, or the configuration with -c".into())
+            }
+            _ => Err(refused(status, &answer)),
+        }
+    }
+}
+
+fn token(file: &Path) -> Result<String, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let token = text.trim();
+    // It becomes a line of the request.
+    match token.bytes().all(|byte| byte.is_ascii_graphic()) && !token.is_empty() {
+        true => Ok(token.to_owned()),
+        false => Err(format!("{} holds no token", file.display())),
+    }
+}
+
+fn told(answer: &Value) -> String {
+    let generation = &answer["generation"];
+    let mut told = match answer["result"].as_str() {
+        Some("dry-run") => format!("nothing has changed: generation {generation} stays in effect; this would:\n"),
+        Some("unchanged") => format!("nothing is different: generation {generation}\n"),
+        _ => format!("in effect as generation {generation}:\n"),
+    };
+    list(&answer["changes"]).for_each(|change| told += &format!("  {}\n", change_text(change)));
+    list(&answer["warnings"]).for_each(|problem| told += &format!("warning: {}\n", problem_text(problem)));
+    told
+}
+
+/// `backend.app.servers[10.0.0.3:80].drain: false -> true`
+fn change_text(change: &Value) -> String {
+    let path = text(&change["path"]);
+    let shown = |key: &str| change.get(key).map(Value::to_string);
+    match (shown("from"), shown("to"), shown("added"), shown("removed")) {
+        (Some(from), Some(to), ..) => format!("{path}: {from} -> {to}"),
+        (_, _, Some(added), _) => format!("{path}: added {added}"),
+        (_, _, _, Some(removed)) => format!("{path}: removed {removed}"),
+        _ => format!("{path}: read again"),
+    }
+}
+
+fn refused(status: u16, answer: &Value) -> String {
+    let problems: Vec<String> = list(&answer["problems"]).map(problem_text).collect();
+    if problems.is_empty() { format!("the engine answers {status}") } else { problems.join("\n") }
+}
+
+fn problem_text(problem: &Value) -> String {
+    format!("{}; {}", text(&problem["what"]), text(&problem["fix"]))
+}
+
+fn snapshot(admin: &AdminBind) -> Result<Value, String> {
+    let asked = Ask { method: "GET", path: "/v1/snapshot", fields: "", body: "", patience: LOOK_PATIENCE };
+    match ask(admin, &asked)? {
+        (200, body) => {
+            serde_json::from_str(&body).map_err(|_| format!("what answers at {admin} is no propylon admin address"))
+        }
+        (status, _) => Err(format!("{admin} answers {status}")),
+    }
+}
+
+fn look(arguments: &LookArguments, part: &str, table: fn(&Value) -> String) -> Result<String, String> {
+    let (admin, _) = arguments.engine.find()?;
+    let snapshot = snapshot(&admin)?;
+    Ok(if arguments.json { format!("{:#}\n", snapshot[part]) } else { table(&snapshot) })
+}
+
+fn servers_table(snapshot: &Value) -> String {
+    let mut rows = vec![["backend", "server", "state", "weight", "in flight", "connections", "why"].map(String::from)];
+    for backend in list(&snapshot["backends"]) {
+        for server in list(&backend["servers"]) {
+            let health = &server["health"];
+            let reasons: BTreeSet<String> = [text(&health["reason"]), text(&health["lookup_failed"])]
+                .into_iter()
+                .filter(|why| !why.is_empty())
+                .collect();
+            rows.push([
+                text(&backend["name"]),
+                text(&server["address"]),
+                text(&health["state"]),
+                server["weight"].to_string(),
+                server["requests_in_flight"].to_string(),
+                server["connections"].to_string(),
+                reasons.into_iter().collect::<Vec<String>>().join("; "),
+            ]);
+        }
+    }
+    columns(&rows)
+}
+
+fn certificates_table(snapshot: &Value) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0.0, |now| now.as_secs_f64());
+    let mut rows = vec![["profile", "name", "type", "days left", "file"].map(String::from)];
+    for one in list(&snapshot["certificates"]) {
+        let days = (one["not_after"].as_f64().unwrap_or(0.0) - now) / SECONDS_PER_DAY;
+        let left = if days < 0.0 { "expired".to_owned() } else { format!("{days:.0}") };
+        rows.push([text(&one["profile"]), text(&one["name"]), text(&one["type"]), left, text(&one["file"])]);
+    }
+    columns(&rows)
+}
+
+/// Each column as wide as its widest cell.
+fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<String>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A segment of a path (RFC 3986 §3.3).
+fn encoded(segment: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => (byte as char).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    segment.bytes().map(one).collect()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+/// Without what would act on a terminal.
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().chars().filter(|one| !one.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_changed_is_told_in_words() {
+        let answer = json!({
+            "result": "applied", "generation": 7, "warnings": [{ "what": "w", "fix": "f" }],
+            "changes": [
+                { "path": "backend.app.servers[a:1].drain", "from": false, "to": true },
+                { "path": "tls.public", "certificates": "read again" },
+            ],
+        });
+        let expected = "in effect as generation 7:\n  backend.app.servers[a:1].drain: false -> true\n  \
+                        tls.public: read again\nwarning: w; f\n";
+        assert_eq!(told(&answer), expected);
+    }
+
+    #[test]
+    fn a_server_is_found_by_its_address_where_only_one_backend_has_it() {
+        let backend = |name: &str| json!({ "name": name, "servers": [{ "address": "a:1" }, { "address": name }] });
+        let snapshot = json!({ "backends": [backend("x:1"), backend("y:1")] });
+        assert_eq!(backend_with(&snapshot, "y:1"), Ok("y:1".into()));
+        assert!(backend_with(&snapshot, "a:1").unwrap_err().contains("x:1, y:1"));
+        assert!(backend_with(&snapshot, "z:1").is_err());
+    }
+
+    #[test]
+    fn a_segment_is_one_whatever_is_in_it() {
+        assert_eq!(encoded("[::1]:80/../x y"), "%5B::1%5D:80%2F..%2Fx%20y");
+    }
+}

@@ -1,0 +1,390 @@
+//! Everything that can be wrong with what is running, by the metric that shows it. A metric of a limit, a drop, a refusal or
+//! a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
+
+use super::Grave::{Note, Problem, Warning};
+use super::{Condition, above, below, rises};
+
+/// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
+pub const TABLE: &[Condition] = &[
+    // The process.
+    rises(
+        "panic",
+        "propylon_panics_total",
+        Problem,
+        "a connection was ended by a panic: a defect in Propylon",
+        "please report it with the lines of the log around this one",
+    ),
+    rises(
+        "lanes-wrong",
+        "propylon_crypto_bad_lanes_total",
+        Problem,
+        "a private-key operation of the vector unit had a wrong result, and was done again",
+        "please report it; process.batch = \"off\" does without the vector unit",
+    ),
+    rises(
+        "access-log-lost",
+        "propylon_access_log_lost_total",
+        Problem,
+        "lines of the access log are lost: they cannot be written",
+        "make room on the disk of log.access, or mend its rights; whole lines go on as soon as it can be written",
+    ),
+    rises(
+        "access-log-slow",
+        "propylon_access_log_dropped_total",
+        Warning,
+        "lines of the access log are dropped: whoever takes them is too slow",
+        "write the log to a faster disk, or have its reader keep up",
+    ),
+    rises(
+        "accept-failed",
+        "propylon_accept_errors_total",
+        Warning,
+        "accepts fail: files or memory of the system have run out, or clients are gone before they are accepted",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n); `propylon doctor` looks at it",
+    ),
+    below(
+        "files-few",
+        "propylon_files_limit",
+        1024,
+        Warning,
+        "the process may open few files: {value}; each client takes one, and each server connection",
+        "raise the limit on open files (LimitNOFILE=65536 in the unit, or ulimit -n)",
+    ),
+    rises(
+        "files-short",
+        "propylon_connections_refused_total",
+        Problem,
+        "client connections are refused: open files have run out",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n), or lower process.max_connections",
+    )
+    .only("reason", &["files"]),
+    rises(
+        "files-short-idle",
+        "propylon_idle_closed_total",
+        Warning,
+        "idle client connections are closed before their time: open files run short",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n)",
+    )
+    .only("reason", &["files"]),
+    above(
+        "memory-short",
+        "propylon_memory_refused_percent",
+        0,
+        Problem,
+        "memory runs short: {value} % of new connections are refused",
+        "raise process.memory_limit, or add a machine",
+    ),
+    rises(
+        "memory-short-idle",
+        "propylon_idle_closed_total",
+        Warning,
+        "idle client connections are closed before their time: memory runs short",
+        "raise process.memory_limit, or shorten timeouts.idle",
+    )
+    .only("reason", &["memory"]),
+    rises(
+        "memory-short-refused",
+        "propylon_connections_refused_total",
+        Problem,
+        "client connections were refused for want of memory",
+        "raise process.memory_limit, or add a machine",
+    )
+    .only("reason", &["memory"]),
+    rises(
+        "source-limit",
+        "propylon_connections_refused_total",
+        Warning,
+        "client connections are refused: their source has as many as process.connections_per_source allows",
+        "raise process.connections_per_source if they are many people behind one address",
+    )
+    .only("reason", &["source"]),
+    above(
+        "change-refused",
+        "propylon_config_last_reload_failed",
+        0,
+        Problem,
+        "the last change of the configuration was refused; the one from before stays in effect",
+        "the log says why; `propylon check` tells all of it",
+    )
+    .told_elsewhere(),
+    rises(
+        "admin-refused",
+        "propylon_admin_refused_total",
+        Warning,
+        "changes by the admin API are refused before they are looked at",
+        "see who asks in the log's lines that begin with \"audit\"; send the token of admin.token_file",
+    )
+    .told_elsewhere(),
+    rises(
+        "ticket-keys",
+        "propylon_tls_ticket_key_errors_total",
+        Problem,
+        "keys of session tickets cannot be read or rotated; those in use stay in use",
+        "check the files of ticket_keys and their rights",
+    )
+    .told_elsewhere(),
+    rises(
+        "upgrade-failed",
+        "propylon_upgrade_failures_total",
+        Problem,
+        "an upgrade has failed; this process serves on",
+        "the log says why; mend it, and try again",
+    )
+    .told_elsewhere(),
+    rises(
+        "spans-dropped",
+        "propylon_spans_dropped_total",
+        Warning,
+        "spans are dropped",
+        "check the collector of [tracing], or trace fewer requests",
+    ),
+    // Listeners and their clients.
+    above(
+        "max-connections",
+        "propylon_listener_paused",
+        0,
+        Problem,
+        "no more clients are accepted: as many connections are open as process.max_connections allows",
+        "raise process.max_connections (and the limit on open files), or add a machine",
+    ),
+    rises(
+        "handshakes-refused",
+        "propylon_handshakes_refused_total",
+        Warning,
+        "TLS connections are reset before their handshake: there are too many at once",
+        "see process.handshakes; a core more, or an ECDSA certificate, makes room",
+    ),
+    rises(
+        "parking-full",
+        "propylon_tls_parking_full_total",
+        Warning,
+        "handshakes find no place to wait for their private-key work",
+        "check the key servers' answers, or lower process.handshakes",
+    ),
+    rises(
+        "http2-flood",
+        "propylon_http2_floods_total",
+        Warning,
+        "HTTP/2 connections are ended, since their clients did too much of something",
+        "an attack, or a client that is broken: the access log names it",
+    ),
+    rises(
+        "proxy-header",
+        "propylon_proxy_protocol_refused_total",
+        Warning,
+        "connections are closed for want of a good header of the PROXY protocol",
+        "have the proxy in front send one, or remove accept_proxy_protocol from the listener",
+    ),
+    rises(
+        "pipes-refused",
+        "propylon_relay_pipes_refused_total",
+        Note,
+        "relays copy through memory, because no pipe is to be had",
+        "raise the limit on open files, and fs.pipe-user-pages-soft",
+    ),
+    rises(
+        "requests-refused",
+        "propylon_requests_rejected_total",
+        Note,
+        "requests are refused as malformed or over a limit",
+        "the access log has each with its reason; a limit can be raised in [listener.NAME.limits]",
+    ),
+    rises(
+        "client-faults",
+        "propylon_client_faults_total",
+        Note,
+        "requests are cut short on the client's side",
+        "usual in small numbers; the access log names the clients",
+    ),
+    rises(
+        "http2-errors",
+        "propylon_http2_errors_total",
+        Note,
+        "HTTP/2 connections are ended, since their clients broke the protocol",
+        "the access log names the clients",
+    ),
+    rises(
+        "handshakes-failed",
+        "propylon_tls_handshake_failures_total",
+        Note,
+        "TLS handshakes fail",
+        "usual in small numbers; of a name that no certificate has, add one",
+    ),
+    rises(
+        "certificates-evicted",
+        "propylon_tls_certificates_evicted_total",
+        Note,
+        "more certificates are in use than cores keep ready",
+        "nothing has to be done; handshakes with rare names take a little longer",
+    ),
+    // Backends and their servers.
+    above(
+        "backend-panic",
+        "propylon_backend_panic",
+        0,
+        Problem,
+        "panic: too few servers are up, so those that are down get requests as well",
+        "bring servers back, or lower min_healthy",
+    )
+    .told_elsewhere(),
+    above(
+        "server-passed-over",
+        "propylon_server_passed_over",
+        0,
+        Problem,
+        "passed over by {value} of the workers: it does not answer",
+        "look at the server; [backend.NAME.health] finds it out before requests do",
+    ),
+    rises(
+        "no-server",
+        "propylon_backend_unavailable_total",
+        Problem,
+        "requests find no server",
+        "bring servers back, or add some; `propylon top` lists them",
+    ),
+    rises(
+        "server-files",
+        "propylon_server_faults_total",
+        Problem,
+        "servers cannot be connected to: open files have run out",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n)",
+    )
+    .only("reason", &["out-of-files"]),
+    rises(
+        "server-ports",
+        "propylon_server_faults_total",
+        Problem,
+        "servers cannot be connected to: local ports have run out",
+        "set reuse = \"always\" at the backend, widen net.ipv4.ip_local_port_range, or give servers more addresses",
+    )
+    .only("reason", &["out-of-ports"]),
+    rises(
+        "server-faults",
+        "propylon_server_faults_total",
+        Warning,
+        "attempts fail at servers",
+        "look at the servers' own logs; the access log names server and fault of each request",
+    ),
+    rises(
+        "server-tls-failed",
+        "propylon_server_tls_handshake_failures_total",
+        Warning,
+        "TLS handshakes with servers fail",
+        "check [backend.NAME.tls] against the servers' certificates",
+    ),
+    rises(
+        "server-connects-failed",
+        "propylon_server_connect_failures_total",
+        Warning,
+        "connects to it fail",
+        "look at the server, and at what is between",
+    ),
+    rises(
+        "server-closes-late",
+        "propylon_server_close_timeouts_total",
+        Note,
+        "connections that it was to close are still open after timeouts.close: it may be at work on requests that are over",
+        "have the server heed closed connections; max_connections may be exceeded by as many meanwhile",
+    ),
+    rises(
+        "server-ejected",
+        "propylon_server_ejections_total",
+        Warning,
+        "ejected for its answers",
+        "look at the server's own log",
+    )
+    .told_elsewhere(),
+    rises(
+        "server-name",
+        "propylon_server_lookup_failures_total",
+        Warning,
+        "its name cannot be looked up; it stays at the addresses it had",
+        "check the name and process.resolver",
+    )
+    .told_elsewhere(),
+    rises(
+        "probes-not-made",
+        "propylon_health_checks_total",
+        Problem,
+        "health checks are not made: files or ports have run out",
+        "raise the limit on open files (LimitNOFILE=, ulimit -n)",
+    )
+    .only("result", &["not-made"]),
+    rises(
+        "queue-client-gone",
+        "propylon_queue_refused_total",
+        Note,
+        "clients go away while their requests wait for a server connection",
+        "raise max_connections of the servers, or add some",
+    )
+    .only("reason", &["client-gone"]),
+    rises(
+        "queue-refused",
+        "propylon_queue_refused_total",
+        Problem,
+        "requests are refused: all servers have as many connections as they may, and the line is full or too slow",
+        "add servers, or raise their max_connections, queue.limit or queue.timeout",
+    ),
+    rises(
+        "retries-refused",
+        "propylon_retries_refused_total",
+        Warning,
+        "failed requests are not tried again: the retry budget is used up",
+        "look at the servers; see retry_budget",
+    ),
+    rises(
+        "server-timeouts",
+        "propylon_timeouts_total",
+        Warning,
+        "servers take longer than the limits on waiting",
+        "look at the servers, or raise [backend.NAME.timeouts]",
+    )
+    .only("wait", &["connect", "first-byte", "server-body"]),
+    rises(
+        "client-timeouts",
+        "propylon_timeouts_total",
+        Note,
+        "clients take longer than the limits on waiting",
+        "usual in small numbers; see [listener.NAME.timeouts]",
+    )
+    .only("wait", &["handshake", "request-head", "request-body", "response-body"]),
+    // Key servers.
+    above(
+        "signer-ejected",
+        "propylon_signer_ejected",
+        0,
+        Warning,
+        "key server passed over by {value} of the workers",
+        "look at the key server's log",
+    )
+    .told_elsewhere(),
+    rises(
+        "signer-connects-failed",
+        "propylon_signer_connect_failures_total",
+        Warning,
+        "connects to the key server fail",
+        "look at the key server, and at what is between",
+    ),
+    rises(
+        "signer-failed",
+        "propylon_signer_jobs_total",
+        Problem,
+        "handshakes fail, since no key server has signed in time",
+        "look at the key servers of the signer",
+    )
+    .only("outcome", &["timeout", "unavailable", "refused", "full"]),
+];
+
+/// Metrics that are called like something is wrong, and need no row.
+#[rustfmt::skip]
+pub const NO_CONDITION: &[(&str, &str)] = &[
+    ("propylon_accept_pauses_total", "propylon_listener_paused says for how long"),
+    ("propylon_access_log_write_errors_total", "propylon_access_log_lost_total says how many lines"),
+    ("propylon_acme_failures", "the ACME keeper writes each failure to the log, and the certificate's expiry is watched"),
+    ("propylon_acme_trouble", "the ACME keeper writes it to the log"),
+    ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
+    ("propylon_certificate_reload_errors_total", "each file is in the log, and among certificates.unusable_files of /status.json"),
+    ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),
+    ("propylon_tls_parked_cancelled_total", "clients that go away, which is theirs to do"),
+    ("propylon_tls_tickets_refused_total", "a client with an old ticket makes a full handshake"),
+];

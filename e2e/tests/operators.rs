@@ -1,0 +1,222 @@
+//! What operators are told: who changed what, what overrides their file, what is wrong, where, what to do, and when it is over.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+
+use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, with_state};
+use propylon_e2e::engine::{complete, simple};
+use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::PATIENCE};
+use serde_json::Value;
+
+const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+
+fn hello() -> Origin {
+    Origin::always(HELLO)
+}
+
+fn config(process: &str, admin: &str, servers: &[SocketAddr], rest: &str) -> String {
+    let servers: Vec<String> = servers.iter().map(|address| format!("\"{address}\"")).collect();
+    format!(
+        "[process]\nworkers = 1\ndrain_timeout = \"1s\"\n{process}\n[admin]\nbind = \"127.0.0.1:0\"\n{admin}\n\
+         [listener.plain]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [{}]\n{rest}\n[[route]]\nbackend = \"app\"\n",
+        servers.join(", ")
+    )
+}
+
+fn status(engine: &Engine) -> Value {
+    serde_json::from_str(&ask_admin(engine, "GET", "/status.json", "", "").text()).expect("JSON")
+}
+
+/// What is wrong now, by name.
+fn condition(engine: &Engine, name: &str) -> Option<Value> {
+    status(engine)["conditions"]["list"].as_array()?.iter().find(|each| each["name"] == name).cloned()
+}
+
+/// A condition's begin: in the log with its cure, and at the admin address.
+#[track_caller]
+fn begins(engine: &Engine, name: &str, level: &str, words: &str) -> Value {
+    let found = eventually(PATIENCE, name, || condition(engine, name));
+    let tag = format!("[{name}]");
+    let fits = |line: &String| line.contains(level) && line.contains(words) && line.contains(&tag);
+    assert!(engine.stderr().iter().any(fits), "no line {level} {words} {tag} in:\n{}", engine.stderr().join("\n"));
+    assert!(found["cure"].as_str().is_some_and(|cure| !cure.is_empty()), "{found:#}");
+    found
+}
+
+/// A condition's end, likewise.
+#[track_caller]
+fn is_over(engine: &Engine, name: &str) {
+    let tag = format!("[{name}]");
+    holds("it is over", || condition(engine, name).is_none());
+    let fits = |line: &String| line.contains("]: info: ") && line.contains("over after ") && line.contains(&tag);
+    assert!(engine.stderr().iter().any(fits), "no end of {tag} in:\n{}", engine.stderr().join("\n"));
+}
+
+#[test]
+fn a_line_of_the_log_has_time_process_and_level() {
+    let origin = hello();
+    let engine = Engine::start(&simple(&[origin.address()]));
+    let process = format!("Z propylon[{}]: ", engine.pid());
+    for line in engine.stderr() {
+        let (time, rest) = line.split_once(&process).unwrap_or_else(|| panic!("no {process} in {line}"));
+        // 2026-11-22T10:48:50.123
+        assert!(time.len() == 23 && time.as_bytes()[10] == b'T' && time.starts_with("20"), "{line}");
+        assert!(["info: ", "warning: ", "error: "].iter().any(|level| rest.starts_with(level)), "{line}");
+    }
+}
+
+#[test]
+fn whoever_changes_something_is_in_the_log_with_what_and_from_where() {
+    let origin = hello();
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let engine = Engine::start(&config(&state, &token, &[origin.address()], ""));
+    let place = format!("/v1/backends/app/servers/{}", origin.address());
+    applied(&engine, "PATCH", &place, "{\"weight\":5}");
+    let audit = |words: &str| {
+        let said = engine.stderr();
+        let line = said.iter().find(|line| line.contains("audit: ") && line.contains(words));
+        line.unwrap_or_else(|| panic!("no {words} in:\n{}", said.join("\n"))).clone()
+    };
+    let line =
+        audit(&format!("[backend.app]: server {} changed: weight 5, by a client at 127.0.0.1:", origin.address()));
+    assert!(line.contains("]: info: ") && line.ends_with(" with the token: in effect as generation 2"), "{line}");
+    // What is refused for what it asks changes nothing, and is told with its reason.
+    let fields = format!("Authorization: Bearer {TOKEN}\r\nContent-Type: application/toml\r\nUser-Agent: deploy/7\r\n");
+    assert_eq!(ask_admin(&engine, "PUT", "/v1/config", &fields, "[listener.x]\nbnd = 1\n").status, 422);
+    let line = audit("a whole configuration of 21 bytes in place of the file, by a client at 127.0.0.1:");
+    assert!(line.contains("]: warning: ") && line.contains("(deploy/7): refused, nothing has changed: "), "{line}");
+    assert!(line.contains("pushed.toml:2:1"), "the first reason is there: {line}");
+    eventually(PATIENCE, "the refusal", || condition(&engine, "change-refused"));
+    applied(&engine, "PATCH", &place, "{\"weight\":6}");
+    holds("a change that is made ends it", || condition(&engine, "change-refused").is_none());
+    // Nobody is told what was only tried, and no secret is in the log.
+    assert_eq!(admin(&engine, "PATCH", &format!("{place}?dry_run=1"), "{\"weight\":9}").0, 200);
+    let said = engine.stderr().join("\n");
+    assert!(!said.contains("weight 9") && !said.contains(TOKEN), "{said}");
+}
+
+#[test]
+fn what_the_state_overrides_is_told_at_the_start_by_check_by_explain_and_by_status() {
+    let (a, b) = (hello(), hello());
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let text = config(&state, &token, &[a.address(), b.address()], "");
+    {
+        let engine = Engine::start(&text);
+        applied(&engine, "PATCH", &format!("/v1/backends/app/servers/{}", b.address()), "{\"drain\":true}");
+        assert!(!engine.stderr().iter().any(|line| line.contains("overrides")), "nothing was overridden at the start");
+    }
+    let words = format!(
+        "process.state overrides this file: [backend.app]: server {} was drained by the admin API",
+        b.address()
+    );
+    let engine = Engine::start(&text);
+    assert!(
+        engine.stderr().iter().any(|line| line.contains("]: warning: ") && line.contains(&words)),
+        "{:?}",
+        engine.stderr()
+    );
+    let overrides = status(&engine)["configuration"]["overrides"].clone();
+    assert_eq!(overrides["total"], 1, "{overrides:#}");
+    let path = scratch.write("checked.toml", complete(&text));
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(binaries::propylon()).args(arguments).arg("-c").arg(&path).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    assert!(run(&["check"]).contains(&words));
+    let explained = run(&["explain", "http://shop.test:0/", "--listener", "plain"]);
+    assert!(explained.contains(&words), "{explained}");
+}
+
+#[test]
+fn a_server_that_workers_pass_over_is_no_secret_though_nobody_probes_it() {
+    let good = hello();
+    let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let engine = Engine::start(&config("", "", &[dead, good.address()], ""));
+    let mut client = engine.client("plain");
+    assert_eq!(client.get("/").text(), "hello\n");
+    assert_eq!(client.get("/").text(), "hello\n");
+    let place = format!("backend \"app\": server {dead}: passed over by 1 of the workers");
+    let found = begins(&engine, "server-passed-over", "]: error: ", &place);
+    assert_eq!(found["labels"]["server"], dead.to_string());
+    let top = std::process::Command::new(binaries::propylon())
+        .args(["top", "--once", "--admin"])
+        .arg(engine.admin().to_string())
+        .output()
+        .expect("it runs");
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("Needs attention") && top.contains("passed over by 1"), "{top}");
+    // Back at its address, it is tried by a request, and all is well.
+    let _back = Origin::on(TcpListener::bind(dead).expect("its port"), |peer| {
+        while peer.read_request().is_some() {
+            peer.send(HELLO);
+        }
+    });
+    holds("it is tried again", || {
+        assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+        engine.metric("propylon_server_passed_over", &[]) == 0.0
+    });
+    is_over(&engine, "server-passed-over");
+}
+
+#[test]
+fn clients_that_find_no_place_are_told_of_with_the_listeners_name_and_when_there_is_room_again() {
+    let origin = hello();
+    let engine = Engine::start(&config("max_connections = 2", "", &[origin.address()], ""));
+    let mut clients: Vec<Client> = (0..2).map(|_| engine.client("plain")).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "hello\n"));
+    let waiting = TcpStream::connect(engine.address("plain")).expect("the kernel takes it");
+    begins(&engine, "max-connections", "]: error: ", "listener \"plain\": no more clients are accepted");
+    drop((clients, waiting));
+    is_over(&engine, "max-connections");
+}
+
+#[test]
+fn lines_of_the_access_log_that_cannot_be_written_are_counted_and_told() {
+    let origin = hello();
+    let text = format!("[log]\naccess = \"/dev/full\"\n{}", config("", "", &[origin.address()], ""));
+    let engine = Engine::start(&text);
+    let mut client = engine.client("plain");
+    (0..3).for_each(|_| assert_eq!(client.get("/").text(), "hello\n"));
+    engine.metric_reaches("propylon_access_log_lost_total", &[], 3.0);
+    begins(&engine, "access-log-lost", "]: error: ", "lines of the access log are lost");
+}
+
+#[test]
+fn few_files_and_files_that_have_run_out_are_told() {
+    let origin = hello();
+    let engine = Engine::start(&config("", "", &[origin.address()], ""));
+    let pid = rustix::process::Pid::from_raw(engine.pid() as i32).expect("a process");
+    let limit = rustix::process::Rlimit { current: Some(200), maximum: Some(20_000) };
+    rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).expect("it may be lowered");
+    begins(&engine, "files-few", "]: warning: ", "the process may open few files: 200;");
+    // Half a head each: none of them can be closed to make room.
+    let mut busy = Vec::new();
+    holds("files run out", || {
+        let mut client = Client::plain(engine.address("plain"));
+        let _ = client.try_send(b"GET / HTTP/1.1\r\n");
+        busy.push(client);
+        engine.metric("propylon_connections_refused_total", &[("reason", "files")]) > 0.0
+    });
+    begins(&engine, "files-short", "]: error: ", "client connections are refused: open files have run out");
+}
+
+#[test]
+fn whoever_changes_something_by_the_unix_socket_is_named_by_account_and_process() {
+    let origin = hello();
+    let scratch = Scratch::new();
+    let (state, _) = with_state(&scratch);
+    let socket = scratch.join("admin.sock");
+    let text = config(&state, "", &[origin.address()], "")
+        .replace("bind = \"127.0.0.1:0\"\n\n[listener", &format!("bind = \"unix:{}\"\n[listener", socket.display()));
+    let engine = Engine::start(&text);
+    let mut stream = UnixStream::connect(&socket).expect("the admin socket");
+    let request = "POST /v1/reload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("a request");
+    let words = format!("process {}, at the Unix socket", std::process::id());
+    holds("an audit line", || engine.stderr().iter().any(|line| line.contains("audit: ") && line.contains(&words)));
+}

@@ -1,0 +1,152 @@
+//! A metric of a limit, a drop, a refusal or a failure has its row in the engine's table of conditions, and each row its line
+//! in the manual: else something is wrong, is counted, and nobody hears of it.
+
+use std::path::Path;
+
+use super::{Finding, line_of};
+
+/// Whose metrics are compared.
+const ENGINE: &str = "crates/proxy/src";
+const TABLE: &str = "crates/proxy/src/conditions/table.rs";
+const MANUAL: &str = "docs/manual.md";
+/// Parts of names, between underscores, by which such a metric is known.
+const WORDS: [&str; 31] = [
+    "abandoned",
+    "bad",
+    "cancelled",
+    "closed",
+    "crowded",
+    "dropped",
+    "ejected",
+    "ejections",
+    "errors",
+    "evicted",
+    "exceeded",
+    "expired",
+    "exhausted",
+    "failed",
+    "failures",
+    "faults",
+    "floods",
+    "full",
+    "late",
+    "lost",
+    "over",
+    "overflow",
+    "panic",
+    "panics",
+    "passed",
+    "paused",
+    "pauses",
+    "refused",
+    "rejected",
+    "timeouts",
+    "unavailable",
+];
+/// What rows of the table begin with.
+const ROWS: [&str; 3] = ["rises(", "above(", "below("];
+
+/// The texts that are compared.
+#[derive(Default)]
+pub struct Conditions {
+    /// File, line and name.
+    metrics: Vec<(std::path::PathBuf, usize, String)>,
+    table: Option<String>,
+    manual: String,
+}
+
+impl Conditions {
+    pub fn read(&mut self, file: &Path, text: &str) {
+        if file == Path::new(TABLE) {
+            self.table = Some(text.to_owned());
+        } else if file == Path::new(MANUAL) {
+            text.clone_into(&mut self.manual);
+        } else if file.starts_with(ENGINE) && !file.starts_with(Path::new(ENGINE).join("command")) && !is_test(file) {
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let metrics = literals(text).filter(|(_, name)| is_metric(name) && is_about_trouble(name));
+            self.metrics.extend(metrics.map(|(line, name)| (file.to_owned(), line, name.to_owned())));
+        }
+    }
+
+    pub fn check(&self) -> Vec<Finding> {
+        let Some(table) = &self.table else {
+            return vec![Finding::error(Path::new(TABLE), 1, "the table of conditions is missing")];
+        };
+        let known: Vec<&str> = literals(table).map(|(_, text)| text).filter(|text| is_metric(text)).collect();
+        let missing = self.metrics.iter().filter(|(_, _, name)| !known.contains(&name.as_str()));
+        let missing = missing.map(|(file, line, name)| {
+            let what =
+                format!("{name} has no row in {TABLE}: say when it is a condition, or in NO_CONDITION why never");
+            Finding::error(file, *line, what)
+        });
+        let untold = names(table).into_iter().filter(|(_, name)| !self.manual.contains(&format!("`{name}`")));
+        let untold = untold.map(|(line, name)| {
+            Finding::error(Path::new(TABLE), line, format!("`{name}` is not in the manual's table of what is wrong"))
+        });
+        missing.chain(untold).collect()
+    }
+}
+
+fn is_test(file: &Path) -> bool {
+    file.components().any(|part| part.as_os_str() == "tests") || file.ends_with("tests.rs")
+}
+
+fn is_metric(text: &str) -> bool {
+    text.strip_prefix("propylon_")
+        .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'))
+}
+
+fn is_about_trouble(name: &str) -> bool {
+    name.split('_').any(|part| WORDS.contains(&part))
+}
+
+/// String literals on one line, with their lines. Escapes do not matter here.
+fn literals(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines()
+        .enumerate()
+        .flat_map(|(line, text)| text.split('"').skip(1).step_by(2).map(move |each| (line + 1, each)))
+}
+
+/// The first literal of each row.
+fn names(table: &str) -> Vec<(usize, String)> {
+    let mut names = Vec::new();
+    for row in ROWS {
+        for (at, _) in table.match_indices(row) {
+            let rest = &table[at + row.len()..];
+            if let Some(name) = rest.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next()) {
+                names.push((line_of(table, at), name.to_owned()));
+            }
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings(engine: &str, table: &str, manual: &str) -> Vec<String> {
+        let mut conditions = Conditions::default();
+        conditions.read(&Path::new(ENGINE).join("telemetry.rs"), engine);
+        conditions.read(Path::new(TABLE), table);
+        conditions.read(Path::new(MANUAL), manual);
+        conditions.check().iter().map(|finding| finding.what.clone()).collect()
+    }
+
+    #[test]
+    fn a_metric_of_a_refusal_needs_a_row_or_a_reason() {
+        let engine =
+            "r.counter(\n\"propylon_queue_refused_total\", \"Refused.\", &[]);\nr.gauge(\"propylon_open\", \"\", &[]);";
+        let row = "rises(\n    \"queue\",\n    \"propylon_queue_refused_total\",\n)";
+        let found = findings(engine, "", "");
+        assert!(found.len() == 1 && found[0].starts_with("propylon_queue_refused_total has no row"), "{found:?}");
+        assert!(findings(engine, row, "| `queue` | ... |").is_empty());
+        assert!(findings(engine, "(\"propylon_queue_refused_total\", \"never\")", "").is_empty());
+    }
+
+    #[test]
+    fn a_row_that_the_manual_does_not_have_is_found() {
+        let found = findings("", "above(\"paused\", \"propylon_paused\", 0)", "nothing");
+        assert_eq!(found, ["`paused` is not in the manual's table of what is wrong"]);
+    }
+}
