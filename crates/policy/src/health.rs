@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 /// A probe comes so much earlier or later, by chance: servers are not asked in step.
 const JITTER_PERCENT: u64 = 10;
+/// Points of a hundred by which a success rate is below that of the others, where servers are too few for a standard deviation.
+const FEW_GAP: f64 = 30.0;
 /// Why a place gets nothing that has no server any more.
 const GONE: &str = "removed";
 /// Why a server is down that has to rise first.
@@ -111,6 +113,8 @@ struct Server {
     calm: bool,
     /// Who wants it to get no new requests.
     draining: Option<Reason>,
+    /// Why nobody knows where it is.
+    nowhere: Option<Reason>,
     /// It is no server any more, only its place is held.
     gone: bool,
     /// Used only while no ordinary one is open.
@@ -186,6 +190,7 @@ impl Servers {
             ejections: 0,
             calm: true,
             draining: None,
+            nowhere: None,
             gone: false,
             backup: false,
             since: now,
@@ -313,6 +318,12 @@ impl Servers {
         self.all[server].draining = draining;
     }
 
+    /// Nobody knows where it is, for this reason, or somebody does again: it is down whatever probes have found, and in a panic too.
+    /// To be followed by [`Servers::review`].
+    pub fn set_nowhere(&mut self, server: usize, nowhere: Option<Reason>) {
+        self.all[server].nowhere = nowhere;
+    }
+
     /// It stands in for the ordinary ones, or is one of them. To be followed by [`Servers::review`].
     pub fn set_backup(&mut self, server: usize, backup: bool) {
         self.all[server].backup = backup;
@@ -371,7 +382,7 @@ impl Servers {
         let rates: Vec<(usize, f64)> =
             self.all.iter().enumerate().filter_map(|(index, server)| Some((index, rate(server)?))).collect();
         if rates.len() < servers_min.max(2) {
-            return Vec::new();
+            return far_below(&rates);
         }
         let count = rates.len() as f64;
         let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / count;
@@ -431,9 +442,24 @@ impl Servers {
     }
 }
 
+/// Servers whose success rate is below that of all others together by [`FEW_GAP`]. Of few servers, two above all, a standard
+/// deviation says nothing: it grows with the one that is bad.
+fn far_below(rates: &[(usize, f64)]) -> Vec<(usize, Reason)> {
+    let sum: f64 = rates.iter().map(|(_, rate)| rate).sum();
+    let others = |rate: f64| (sum - rate) / (rates.len() as f64 - 1.0);
+    let mut worst: Vec<(usize, f64)> =
+        rates.iter().copied().filter(|(_, rate)| rates.len() > 1 && others(*rate) - rate >= FEW_GAP).collect();
+    worst.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let reason = |rate: f64| format!("success rate {rate:.1} %, that of the others is {:.1} %", others(rate)).into();
+    worst.into_iter().map(|(server, rate)| (server, reason(rate))).collect()
+}
+
 impl Server {
     /// It is closed by what was found out about it, which may be wrong.
     fn is_doubted(&self) -> bool {
+        if self.nowhere.is_some() {
+            return false;
+        }
         match &self.verdict {
             Verdict::Down(reason) => **reason != *UNCHECKED,
             Verdict::Ejected { .. } => true,
@@ -447,6 +473,9 @@ impl Server {
         }
         if let Some(reason) = &self.draining {
             return Verdict::Draining(Arc::clone(reason));
+        }
+        if let Some(reason) = &self.nowhere {
+            return Verdict::Down(Arc::clone(reason));
         }
         match (&self.checked, &self.ejected) {
             (Checked::Down(reason), _) => Verdict::Down(Arc::clone(reason)),

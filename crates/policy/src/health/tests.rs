@@ -461,3 +461,31 @@ fn check(servers: &Servers, sick: &[bool], probed: bool, seed: u64) {
     assert!(servers.open() > 0 || down == sick.len(), "seed {seed}: nobody is left, and not for the probes");
     assert!(probed || servers.open() > 0, "seed {seed}: ejection alone never takes all");
 }
+
+#[test]
+fn a_server_that_nobody_knows_the_place_of_is_down_and_gets_nothing_in_a_panic_either() {
+    let mut servers = Servers::new(Rules { min_healthy_percent: 100, ..Rules::default() }, 2, 0);
+    servers.set_nowhere(0, Some("no such name".into()));
+    let changes = servers.review(1);
+    assert_eq!((changes.len(), changes[0].server, changes[0].to.name()), (1, 0, "down"));
+    assert_eq!(servers.verdict(0).0.reason(), Some("no such name"));
+    assert!(!servers.admits(0) && servers.admits(1));
+    servers.set_nowhere(0, None);
+    assert_eq!(servers.review(2)[0].to, Verdict::Unknown);
+    assert!(servers.admits(0));
+}
+
+#[test]
+fn of_two_servers_the_one_that_fails_half_is_ejected_and_small_differences_are_none() {
+    let compared = |rates: [(u64, u64); 2]| {
+        let mut servers = ejecting(2, Outliers { consecutive_failures: 0, ..OUTLIERS });
+        rates.iter().enumerate().for_each(|(server, (good, bad))| servers.counted(server, *good, *bad));
+        servers.tick(OUTLIERS.interval);
+        [0, 1].map(|server| servers.verdict(server).0.name())
+    };
+    assert_eq!(compared([(500, 500), (1000, 0)]), ["ejected", "unknown"]);
+    assert_eq!(compared([(1000, 0), (500, 500)]), ["unknown", "ejected"]);
+    assert_eq!(compared([(500, 500), (500, 500)]), ["unknown", "unknown"], "both are as good");
+    assert_eq!(compared([(750, 250), (1000, 0)]), ["unknown", "unknown"], "too little to tell");
+    assert_eq!(compared([(20, 20), (1000, 0)]), ["unknown", "unknown"], "too few requests to compare");
+}
