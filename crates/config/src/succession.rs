@@ -5,6 +5,9 @@
 //! configurations is found by its name and keeps its place, what is gone holds it (marked as retired) until nobody uses
 //! it any more, and only then is it given to something new.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+
 use crate::model::{Action, Backend, BackendId, Config, Listener, ListenerId, Server, Signer, SignerId, SignerServer};
 
 /// Retired places that nobody uses any more. What lies beyond a list's end is not free.
@@ -85,6 +88,8 @@ impl Backend {
 trait Placed: Clone {
     /// Whether the later one goes on where the earlier one was.
     fn continues(&self, earlier: &Self) -> bool;
+    /// The same for whoever goes on where an earlier one was, and another for nearly everybody else.
+    fn digest(&self) -> u64;
     fn retired(&mut self) -> &mut Option<u64>;
     /// Gives up what it refers to by places that will mean something else.
     fn retire(&mut self, generation: u64) {
@@ -92,7 +97,15 @@ trait Placed: Clone {
     }
 }
 
+fn digest_of(identity: &impl Hash) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(identity)
+}
+
 impl Placed for Listener {
+    fn digest(&self) -> u64 {
+        digest_of(&self.name)
+    }
+
     fn continues(&self, earlier: &Listener) -> bool {
         self.name == earlier.name
     }
@@ -108,6 +121,10 @@ impl Placed for Listener {
 }
 
 impl Placed for Backend {
+    fn digest(&self) -> u64 {
+        digest_of(&self.name)
+    }
+
     fn continues(&self, earlier: &Backend) -> bool {
         self.name == earlier.name
     }
@@ -118,6 +135,10 @@ impl Placed for Backend {
 }
 
 impl Placed for Server {
+    fn digest(&self) -> u64 {
+        digest_of(&self.address)
+    }
+
     fn continues(&self, earlier: &Server) -> bool {
         self.address == earlier.address
     }
@@ -128,6 +149,10 @@ impl Placed for Server {
 }
 
 impl Placed for Signer {
+    fn digest(&self) -> u64 {
+        digest_of(&self.name)
+    }
+
     /// A signer is one whole: with anything else about it, it is another.
     fn continues(&self, earlier: &Signer) -> bool {
         // All of its fields: one that is new has to be compared as well.
@@ -172,9 +197,12 @@ fn arrange<T: Placed>(
     let mut arranged: Vec<Option<T>> = vec![None; earlier.len()];
     let mut places = vec![usize::MAX; later.len()];
     let mut newcomers = Vec::new();
+    // By their digests: with thousands of them each is not to be compared with each.
+    let mut known: HashMap<u64, Vec<usize>> = HashMap::with_capacity(earlier.len());
+    earlier.iter().enumerate().for_each(|(place, entry)| known.entry(entry.digest()).or_default().push(place));
     for (index, entry) in later.into_iter().enumerate() {
         let same = |place: &usize| arranged[*place].is_none() && entry.continues(&earlier[*place]);
-        match (0..earlier.len()).find(same) {
+        match known.get(&entry.digest()).into_iter().flatten().copied().find(same) {
             Some(place) => {
                 arranged[place] = Some(entry);
                 places[index] = place;
@@ -182,8 +210,11 @@ fn arrange<T: Placed>(
             None => newcomers.push((index, entry)),
         }
     }
+    // A place that is taken stays so: whoever comes later looks from there on.
+    let mut from = 0;
     for (index, entry) in newcomers {
-        let vacant = (0..earlier.len()).find(|place| arranged[*place].is_none() && is_free(*place));
+        let vacant = (from..earlier.len()).find(|place| arranged[*place].is_none() && is_free(*place));
+        from = vacant.map_or(earlier.len(), |place| place + 1);
         places[index] = match vacant {
             Some(place) => {
                 arranged[place] = Some(entry);
@@ -296,6 +327,18 @@ mod tests {
         assert_eq!(places(&second), "web app(1,-2) -more(-5)");
         let third = config(&["web"], &[("more", &[6, 5]), ("app", &[1])]).succeeding(&second, 3, &free(&second));
         assert_eq!(places(&third), "web app(1,-2) more(5,6)");
+    }
+
+    #[test]
+    fn twenty_thousand_servers_are_arranged_as_two_are() {
+        let ports: Vec<u16> = (1..=20_000).collect();
+        let later: Vec<u16> = (10_001..=30_000).rev().collect();
+        let first = config(&["web"], &[("app", &ports)]);
+        let second = config(&["web"], &[("app", &later)]).succeeding(&first, 2, &FreePlaces::default());
+        let servers = &second.backends[0].servers;
+        assert_eq!((servers.len(), second.backends[0].live_servers().count()), (30_000, 20_000));
+        assert!(servers[10_000].retired.is_none() && servers[9_999].retired.is_some());
+        assert_eq!(servers[10_000].address, first.backends[0].servers[10_000].address);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is measured: families of metrics, their labels, and where each of them lives in a column.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub struct Histogram {
 #[derive(Debug, Default)]
 pub struct Registry {
     pub(crate) families: Vec<Family>,
+    /// Where a family is, by its name.
+    names: HashMap<String, usize>,
     pub(crate) scales: Vec<Scale>,
     pub(crate) slots: u32,
     /// The next slot and the next scale of a group that is given to other series.
@@ -142,7 +144,6 @@ impl Registry {
 
     /// Gives the places of a group that was withdrawn to other series, which must be of the same kinds in the same order.
     pub(crate) fn group_again<T>(&mut self, group: &Group, describe: impl FnOnce(&mut Registry) -> T) -> T {
-        self.withdraw(group);
         self.again = Some((group.slots.start, group.scales.start));
         let described = describe(self);
         let end = self.again.take();
@@ -153,13 +154,25 @@ impl Registry {
         described
     }
 
-    /// The group's series are shown no more.
-    pub(crate) fn withdraw(&mut self, group: &Group) {
+    /// The groups' series are shown no more.
+    pub(crate) fn withdraw(&mut self, groups: &[Group]) {
+        let sorted = |of: fn(&Group) -> &Range<u32>| {
+            let mut ranges: Vec<Range<u32>> = groups.iter().map(|group| of(group).clone()).collect();
+            ranges.retain(|range| !range.is_empty());
+            ranges.sort_unstable_by_key(|range| range.start);
+            ranges
+        };
+        let (slots, scales) = (sorted(|group| &group.slots), sorted(|group| &group.scales));
+        // No place is in two groups.
+        let is_among = |ranges: &[Range<u32>], place: u32| {
+            let after = ranges.partition_point(|range| range.start <= place);
+            after > 0 && ranges[after - 1].contains(&place)
+        };
         for family in &mut self.families {
-            let places = if family.kind == Kind::Histogram { &group.scales } else { &group.slots };
+            let places = if family.kind == Kind::Histogram { &scales } else { &slots };
             let digests = &mut family.digests;
             family.members.retain(|member| {
-                let stays = !places.contains(&member.place);
+                let stays = !is_among(places, member.place);
                 if !stays {
                     digests.remove(&digest(&member.labels));
                 }
@@ -174,7 +187,7 @@ impl Registry {
     }
 
     fn family(&self, name: &str, kind: Kind) -> Option<&Family> {
-        self.families.iter().find(|family| family.name == name && family.kind == kind)
+        self.names.get(name).map(|place| &self.families[*place]).filter(|family| family.kind == kind)
     }
 
     fn slots(&mut self, count: u32) -> u32 {
@@ -189,8 +202,8 @@ impl Registry {
         assert_names(name, labels);
         let member =
             Member { labels: labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect(), place };
-        if let Some(family) = self.families.iter_mut().find(|family| family.name == name) {
-            family.extend(kind, help, member);
+        if let Some(place) = self.names.get(name) {
+            self.families[*place].extend(kind, help, member);
             return;
         }
         for family in &self.families {
@@ -202,6 +215,7 @@ impl Registry {
         }
         let digests = HashSet::from([digest(&member.labels)]);
         let members = vec![member];
+        self.names.insert(name.to_owned(), self.families.len());
         self.families.push(Family { name: name.to_owned(), help: help.to_owned(), kind, members, digests });
     }
 }

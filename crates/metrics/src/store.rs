@@ -146,13 +146,16 @@ impl Store {
         registered
     }
 
-    /// A group's series are shown no more. Whoever still writes them does no harm.
-    pub fn withdraw(&self, group: &Group) {
-        self.registry().withdraw(group);
+    /// The groups' series are shown no more. Whoever still writes them does no harm. It is one look at all series there are,
+    /// however many the groups.
+    pub fn withdraw(&self, groups: &[Group]) {
+        if !groups.is_empty() {
+            self.registry().withdraw(groups);
+        }
     }
 
-    /// Gives a group's places to other series of the same kinds in the same order, from 0 on. Nobody may write the old ones
-    /// any more, or they would be counted among the new.
+    /// Gives the places of a group that was withdrawn to other series of the same kinds in the same order, from 0 on. Nobody may
+    /// write the old ones any more, or they would be counted among the new.
     pub fn register_again<T>(&self, group: &Group, describe: impl FnOnce(&mut Registry) -> T) -> T {
         let mut registry = self.registry();
         for column in 0..self.columns.len() {
@@ -350,7 +353,7 @@ mod tests {
         }
         assert_eq!(store.count(first), 1);
         assert!(store.prometheus().contains("requests_total{server=\"99\"} 7\n"));
-        groups.iter().for_each(|group| store.withdraw(group));
+        store.withdraw(&groups);
         assert_eq!(store.prometheus().lines().count(), 3, "the family that is left, and its one member");
     }
 
@@ -366,7 +369,7 @@ mod tests {
         let (_, other) = store.register(|r| describe(r, "b"));
         column.raise(open);
         column.observe(sizes, 3);
-        store.withdraw(&group);
+        store.withdraw(std::slice::from_ref(&group));
         let again = store.register_again(&group, |r| describe(r, "c"));
         assert_eq!(again, (open, sizes));
         assert_eq!((store.level(open), store.distribution(sizes).count), (0, 0));

@@ -1,5 +1,6 @@
 //! Whose series are in which places, while configurations come and go: for the main thread.
 
+use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use propylon_config::{Backend, Config, FreePlaces, Listener};
@@ -56,9 +57,9 @@ impl ListenerEntries {
         store.register(|r| self.register_more(r, listener, metrics));
     }
 
-    fn withdraw(&mut self, store: &Store) {
-        self.all.withdraw(store);
-        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.withdraw(store));
+    fn hide(&mut self, groups: &mut Vec<Group>) {
+        self.all.hide(groups);
+        self.relay.iter_mut().chain(&mut self.proxied).for_each(|entry| entry.hide(groups));
     }
 }
 
@@ -99,9 +100,9 @@ impl BackendEntries {
         store.register(|r| self.register_more(r, backend, metrics));
     }
 
-    fn withdraw(&mut self, store: &Store) {
-        self.all.withdraw(store);
-        self.tls.iter_mut().chain(&mut self.sticky).for_each(|entry| entry.withdraw(store));
+    fn hide(&mut self, groups: &mut Vec<Group>) {
+        self.all.hide(groups);
+        self.tls.iter_mut().chain(&mut self.sticky).for_each(|entry| entry.hide(groups));
     }
 }
 
@@ -133,9 +134,9 @@ impl ServerEntries {
         store.register(|r| self.register_more(r, backend, metrics));
     }
 
-    fn withdraw(&mut self, store: &Store) {
-        self.all.withdraw(store);
-        self.probes.iter_mut().for_each(|entry| entry.withdraw(store));
+    fn hide(&mut self, groups: &mut Vec<Group>) {
+        self.all.hide(groups);
+        self.probes.iter_mut().for_each(|entry| entry.hide(groups));
     }
 }
 
@@ -158,6 +159,9 @@ impl Entry {
             return;
         }
         if let Some(group) = &self.group {
+            if self.shown {
+                store.withdraw(std::slice::from_ref(group));
+            }
             store.register_again(group, describe);
         }
         self.label = label.to_owned();
@@ -165,10 +169,15 @@ impl Entry {
     }
 
     fn withdraw(&mut self, store: &Store) {
-        if std::mem::take(&mut self.shown)
-            && let Some(group) = &self.group
-        {
-            store.withdraw(group);
+        let mut groups = Vec::new();
+        self.hide(&mut groups);
+        store.withdraw(&groups);
+    }
+
+    /// Is shown no more once these groups are withdrawn.
+    fn hide(&mut self, groups: &mut Vec<Group>) {
+        if std::mem::take(&mut self.shown) {
+            groups.extend(self.group.clone());
         }
     }
 }
@@ -210,11 +219,13 @@ impl Telemetry {
     fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
         let metrics = &self.backends[place];
         // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
+        let mut groups = Vec::new();
         for (entry, server) in entries.iter_mut().zip(&backend.servers) {
             if server.retired.is_none() && entry.all.label != server_label(server) {
-                entry.withdraw(store);
+                entry.hide(&mut groups);
             }
         }
+        store.withdraw(&groups);
         for (place, server) in backend.live_servers() {
             if let Some(entry) = entries.get_mut(place) {
                 entry.follow(store, backend, &server_label(server), &metrics.servers[place]);
@@ -245,23 +256,26 @@ impl Telemetry {
     /// Series of places that nobody uses any more are no longer shown.
     pub fn withdraw(&self, store: &Store, free: &FreePlaces) {
         let ledger = &mut *self.ledger();
+        // All at once: each is a look at every series there is.
+        let mut groups = Vec::new();
         let free_of = |free: &[bool], place: usize| free.get(place).is_some_and(|free| *free);
         for (place, entry) in ledger.listeners.iter_mut().enumerate() {
             if free_of(&free.listeners, place) {
-                entry.withdraw(store);
+                entry.hide(&mut groups);
             }
         }
         for (place, (entry, servers)) in ledger.backends.iter_mut().enumerate() {
             if free_of(&free.backends, place) {
-                entry.withdraw(store);
+                entry.hide(&mut groups);
             }
             let free = free.servers.get(place).map_or(&[][..], Vec::as_slice);
             for (place, entry) in servers.iter_mut().enumerate() {
                 if free_of(free, place) {
-                    entry.withdraw(store);
+                    entry.hide(&mut groups);
                 }
             }
         }
+        store.withdraw(&groups);
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -277,15 +291,20 @@ pub fn register_servers(
     entries: &mut Vec<ServerEntries>,
 ) -> Vec<ServerMetrics> {
     let (known, mut later) = (entries.len(), Vec::new());
+    let mut shown: HashMap<String, usize> = HashMap::new();
+    for (place, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.all.shown) {
+        shown.entry(entry.all.label.clone()).or_insert(place);
+    }
     for server in &backend.servers[known..] {
         let label = server_label(server);
-        match entries.iter().position(|entry| entry.all.label == label && entry.all.shown) {
+        match shown.get(&label).copied() {
             Some(place) if place < known => later.push(metrics.servers[place].clone()),
             Some(place) => later.push(later[place - known].clone()),
             None => {
                 let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
                 let mut entry = ServerEntries { all: Entry::new(&label, group), probes: None };
                 entry.register_more(r, backend, &metrics);
+                shown.insert(label, entries.len());
                 entries.push(entry);
                 later.push(metrics);
                 continue;
