@@ -233,6 +233,29 @@ impl Connection {
             let metrics = &self.core.telemetry.backends[backend.0];
             self.core.metrics.increment(metrics.clients);
             self.core.metrics.raise(metrics.clients_open);
+            self.forget_retired_backends();
+        }
+    }
+
+    /// Is counted no more at backends that the configuration in effect has not: whoever stays for long and uses each new one
+    /// would keep all of them.
+    fn forget_retired_backends(&mut self) {
+        let snapshot = self.core.snapshot();
+        let is_retired = |backend: &usize| {
+            snapshot.shared.config.backends.get(*backend).is_some_and(|backend| backend.retired.is_some())
+        };
+        let retired: Vec<usize> = self.noted_backends().filter(is_retired).collect();
+        for backend in retired {
+            let bit = !(1 << (backend % 64));
+            match (backend / 64).checked_sub(1) {
+                None => self.backends &= bit,
+                Some(place) => {
+                    if let Some(rare) = &mut self.rare {
+                        rare.more_backends[place] &= bit;
+                    }
+                }
+            }
+            self.core.metrics.lower(self.core.telemetry.backends[backend].clients_open);
         }
     }
 

@@ -4,6 +4,8 @@
 //! read and its addresses bound. Whatever stands in the way is collected, and nothing has happened. Then the state is
 //! written, and from there on nothing can fail: the snapshot is published, and every core goes by it.
 
+mod places;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
@@ -13,12 +15,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Keeper as Orders;
-use propylon_config::{FreePlaces, Problem, Source};
+use propylon_config::{Config, FreePlaces, Problem, Source};
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
 use tokio::signal::unix::Signal;
-use tokio::sync::{MutexGuard, mpsc, watch};
+use tokio::sync::{MutexGuard, mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::acme;
@@ -39,6 +41,7 @@ use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, State};
 use crate::telemetry::{Telemetry, server_label};
 use crate::upgrade::handover::Handover;
+use places::Places;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
@@ -160,6 +163,7 @@ pub struct Keeper {
     seen: (String, Option<Look>),
     shown: Rc<RefCell<Shown>>,
     older: Vec<Older>,
+    places: Places,
     certificates: Certificates,
     /// Orders certificates, on a thread of its own.
     orders: Arc<Orders>,
@@ -212,12 +216,14 @@ impl Keeper {
         let seen = (meant.file.text.clone(), None);
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
+        let places = Places::new(&shown.borrow().snapshot.config, shown.borrow().snapshot.generation);
         let keeper = Keeper {
             path,
             meant,
             seen,
             shown,
             older,
+            places,
             certificates,
             orders,
             sandbox,
@@ -305,7 +311,7 @@ impl Keeper {
         }
         let upload = Upload::of(&change, &self.meant)?;
         let draft = match self.intend(change, upload.as_ref()) {
-            Ok(meant) => self.draft(meant, files).await,
+            Ok((file, state)) => self.draft(file, state, files).await,
             Err(refused) => Err(refused),
         };
         let mut draft = match draft {
@@ -360,8 +366,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// From what is asked for to what is meant by it.
-    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<Meant, Refused> {
+    /// From what is asked for to what it is to be made of.
+    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<(Source, State), Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
         match change {
@@ -408,7 +414,7 @@ impl Keeper {
             }
         }
         tidy(&mut state);
-        origin::mean(file, state).map_err(|Wrong { problems, .. }| Refused::Problems(problems))
+        Ok((file, state))
     }
 
     /// The address as the configuration would have it.
@@ -435,42 +441,14 @@ impl Keeper {
         }
     }
 
-    /// From what is meant to a snapshot that could be published.
-    async fn draft(&mut self, meant: Meant, files: Files) -> Result<Draft, Refused> {
-        let earlier = self.snapshot();
-        // As both were written: what is in use has its lists in the order of places, which is nobody's change.
-        let (before, after) = (effective::config(&self.meant.config), effective::config(&meant.config));
-        let mut problems = meant.warnings.clone();
-        problems.extend(for_life(&meant, &before, &after));
-        let refused = self.sandbox.refused(&meant.config, &meant.source);
-        if !refused.is_empty() {
-            // Reading them would say the same once more, and less of why.
-            problems.extend(refused);
-            problems.sort_by_key(|problem| problem.at);
-            return Err(Refused::Problems(problems));
-        }
-        let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, &self.free_places());
-        let found = look_up(earlier.unknown_names(&config), &config).await;
-        let built = earlier.succeeded_by(config, files, &found);
-        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
-        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
-        problems.extend(findings.iter().map(told));
-        if let Ok(Compiled { kept, .. }) = &built {
-            problems.extend(kept.iter().map(told).map(|problem| Problem {
-                severity: propylon_config::Severity::Warning,
-                what: format!("{}; what was there before stays in use", problem.what),
-                ..problem
-            }));
-        }
-        problems.sort_by_key(|problem| problem.at);
-        match built {
-            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
-                let mut changes = diff(&before, &after);
-                changes.extend(unseen_changes(&earlier, &snapshot));
-                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
-            }
-            _ => Err(Refused::Problems(problems)),
-        }
+    /// From what is meant to a snapshot that could be published. With thousands of servers that takes its time, so it is done
+    /// beside: the rest of this thread goes on.
+    async fn draft(&mut self, file: Source, state: State, files: Files) -> Result<Draft, Refused> {
+        let (earlier, before, free) = (self.snapshot(), self.meant.config.clone(), self.free_places());
+        let sandbox = Arc::clone(&self.sandbox);
+        let sketch = beside(move || Sketch::new((file, state), &before, earlier, &free, &sandbox)).await??;
+        let found = look_up(sketch.earlier.unknown_names(&sketch.config), &sketch.config).await;
+        beside(move || sketch.compile(files, &found)).await?
     }
 
     fn write_state(&self, state: &State) -> Result<(), String> {
@@ -488,6 +466,7 @@ impl Keeper {
         sockets::announce(&snapshot.config, &snapshot.sockets, &earlier.sockets);
         logger::start(snapshot.config.log.level);
         self.certificates.follow(&snapshot, Instant::now());
+        self.places.follow(&earlier.config, &snapshot.config, snapshot.generation);
         let snapshot = Arc::new(snapshot);
         self.health.follow(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
@@ -540,40 +519,11 @@ impl Keeper {
         self.telemetry.withdraw(&self.store, &self.free_places());
     }
 
-    /// Retired places that nobody can speak of any more: all snapshots that had them in use are gone, and what they counted
-    /// has ended.
+    /// Retired places that nobody can speak of any more.
     fn free_places(&self) -> FreePlaces {
-        let snapshot = self.snapshot();
         let alive = self.older.iter().filter(|older| older.snapshot.strong_count() > 0);
-        let oldest = alive.map(|older| older.generation).min().unwrap_or(snapshot.generation);
-        let is_past = |retired: Option<u64>| retired.is_some_and(|retired| retired <= oldest);
-        let is_still = |gauge| self.store.level(gauge) == 0;
-        let mut free = FreePlaces::default();
-        for (listener, metrics) in snapshot.config.listeners.iter().zip(self.telemetry.listeners.iter()) {
-            free.listeners.push(
-                is_past(listener.retired)
-                    && is_still(metrics.open)
-                    && is_still(metrics.in_progress)
-                    && is_still(metrics.http2.open)
-                    && is_still(metrics.http2.streams),
-            );
-        }
-        for (backend, metrics) in snapshot.config.backends.iter().zip(self.telemetry.backends.iter()) {
-            let servers = backend.servers.iter().zip(metrics.servers.iter());
-            let servers: Vec<bool> = servers
-                .map(|(server, metrics)| {
-                    is_past(server.retired)
-                        && is_still(metrics.open)
-                        && is_still(metrics.idle)
-                        && is_still(metrics.in_flight)
-                })
-                .collect();
-            let all =
-                servers.iter().all(|free| *free) && is_still(metrics.clients_open) && is_still(metrics.queue_depth);
-            free.backends.push(is_past(backend.retired) && all);
-            free.servers.push(servers);
-        }
-        free
+        let alive: Vec<u64> = alive.map(|older| older.generation).collect();
+        self.places.free(&self.snapshot().config, &alive, &self.telemetry, &self.store)
     }
 
     /// SIGHUP.
@@ -776,6 +726,81 @@ fn tidy(state: &mut State) {
     }
     state.servers.retain(|_, changes| !changes.is_empty());
     state.certificates.retain(|_, files| !files.is_empty());
+}
+
+/// A configuration that is understood, on its way to a snapshot.
+struct Sketch {
+    meant: Meant,
+    /// With its places.
+    config: Config,
+    earlier: Arc<Snapshot>,
+    /// Both as they were written: what is in use has its lists in the order of places, which is nobody's change.
+    before: Value,
+    after: Value,
+    problems: Vec<Problem>,
+}
+
+impl Sketch {
+    fn new(
+        (file, state): (Source, State),
+        in_use: &Config,
+        earlier: Arc<Snapshot>,
+        free: &FreePlaces,
+        sandbox: &Sandbox,
+    ) -> Result<Sketch, Refused> {
+        let meant = origin::mean(file, state).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
+        let (before, after) = (effective::config(in_use), effective::config(&meant.config));
+        let mut problems = meant.warnings.clone();
+        problems.extend(for_life(&meant, &before, &after));
+        let refused = sandbox.refused(&meant.config, &meant.source);
+        if !refused.is_empty() {
+            // Reading them would say the same once more, and less of why.
+            problems.extend(refused);
+            problems.sort_by_key(|problem| problem.at);
+            return Err(Refused::Problems(problems));
+        }
+        let config = meant.config.clone().succeeding(&earlier.config, earlier.generation + 1, free);
+        Ok(Sketch { meant, config, earlier, before, after, problems })
+    }
+
+    fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
+        let Sketch { meant, config, earlier, before, after, mut problems } = self;
+        let built = earlier.succeeded_by(config, files, found);
+        let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
+        let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
+        problems.extend(findings.iter().map(told));
+        if let Ok(Compiled { kept, .. }) = &built {
+            problems.extend(kept.iter().map(told).map(|problem| Problem {
+                severity: propylon_config::Severity::Warning,
+                what: format!("{}; what was there before stays in use", problem.what),
+                ..problem
+            }));
+        }
+        problems.sort_by_key(|problem| problem.at);
+        match built {
+            Ok(Compiled { snapshot, kept, .. }) if !has_error(&problems) => {
+                let mut changes = diff(&before, &after);
+                changes.extend(unseen_changes(&earlier, &snapshot));
+                Ok(Draft { meant, snapshot, changes, warnings: problems, kept })
+            }
+            _ => Err(Refused::Problems(problems)),
+        }
+    }
+}
+
+/// Does something on a thread of its own, while this one goes on with the rest.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+    let failed = |what: String| {
+        let fix = "try again; if it goes on, please report it";
+        Refused::Problems(vec![Problem::error("request", None, what, fix)])
+    };
+    let (sender, receiver) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("compile".into()).spawn(move || {
+        // Nobody waits any more when the process ends.
+        let _ = sender.send(work());
+    });
+    thread.map_err(|error| failed(format!("a thread cannot be started: {error}")))?;
+    receiver.await.map_err(|_| failed("compiling the configuration panicked: a defect in Propylon".into()))
 }
 
 /// What would need another process.

@@ -490,6 +490,11 @@ pub fn backend(backend: &Backend) -> Value {
     value
 }
 
+/// How a backend's servers are probed, alone.
+pub fn health_of(backend: &Backend) -> Option<Value> {
+    backend.health.as_ref().map(health)
+}
+
 fn backend_tls(tls: &BackendTls) -> Value {
     let mut value = json!({
         "sni": tls.sni,
