@@ -580,12 +580,29 @@ fn a_services_weights_are_heeded_and_later_priorities_stand_in() {
 }
 
 #[test]
-fn a_name_that_nobody_knows_is_a_reason_not_to_start() {
+fn a_name_that_nobody_knows_is_one_server_that_is_down_until_somebody_does() {
+    let (known, lost) = (
+        Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nknown"),
+        Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlost"),
+    );
     let names = NameServer::start();
-    let resolver = format!("resolver = \"{}\"", names.address());
-    let mut engine = Engine::spawn(&config(&resolver, &["nowhere.internal:80".into()], ""));
-    engine.expect_exit(1);
-    let end = engine.wait(Duration::from_secs(20));
-    assert_eq!(end.status.code(), Some(1));
-    assert!(end.stderr.iter().any(|line| line.contains("nowhere.internal:80")), "{:?}", end.stderr);
+    let resolver = format!("resolver = {{ servers = [\"{}\"], ttl_min = \"100ms\" }}", names.address());
+    let server = format!("nowhere.internal:{}", lost.address().port());
+    let engine = Engine::start(&config(&resolver, &[known.address().to_string(), server.clone()], ""));
+    let told = format!("{server}: ");
+    let is_told =
+        |line: &String| line.contains("]: warning: ") && line.contains(&told) && line.contains("is down until");
+    assert!(engine.stderr().iter().any(is_told), "{:?}", engine.stderr());
+    assert_eq!(engine.metric("propylon_server_up", &[("server", &server)]), 0.0);
+    let now = state(&engine, &server);
+    assert_eq!((&now["state"], &now["reason"]), (&"down".into(), &"its name cannot be looked up".into()), "{now}");
+    // The others serve meanwhile, and nobody is sent to a server that nobody can find.
+    (0..10).for_each(|_| assert_eq!(engine.client("plain").get("/").text(), "known"));
+    assert_eq!(engine.metric("propylon_server_requests_total", &[("server", &server)]), 0.0);
+    names.set("nowhere.internal", &[Record::Address(Ipv4Addr::LOCALHOST)]);
+    engine.metric_reaches("propylon_server_up", &[("server", &server)], 1.0);
+    holds("it has its share", || {
+        engine.client("plain").get("/");
+        !lost.received().is_empty()
+    });
 }

@@ -9,6 +9,7 @@ mod http;
 mod http2;
 pub(crate) mod line;
 pub mod probe;
+mod turns;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +23,6 @@ use propylon_metrics::{Column, Store};
 use propylon_policy::health::{Change, Outliers, Probes, Rules, Servers, SuccessRate, Verdict, next_probe};
 use propylon_tls::{Connector, UpstreamProfile};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
@@ -32,11 +32,14 @@ use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
+use turns::Turns;
 
 pub use probe::RESULTS;
 
 /// Probes under way at once; the others wait for their turn. Each has a socket.
 pub const PROBES_AT_ONCE_MAX: usize = 128;
+/// Why a server is down whose name has not been found since the start.
+const NOWHERE: &str = "its name cannot be looked up";
 /// How often outcomes of requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -50,7 +53,7 @@ struct Room {
     board: RefCell<Rc<Board>>,
     /// By places of backend and server.
     tasks: RefCell<BTreeMap<(usize, usize), Tasks>>,
-    permits: Semaphore,
+    turns: Turns,
     random: RefCell<fastrand::Rng>,
 }
 
@@ -157,7 +160,7 @@ impl Health {
         let health = Health(Rc::new(Room {
             board: RefCell::new(Rc::new(board)),
             tasks: RefCell::default(),
-            permits: Semaphore::new(PROBES_AT_ONCE_MAX),
+            turns: Turns::new(PROBES_AT_ONCE_MAX),
             random: RefCell::default(),
         }));
         health.begin(None);
@@ -214,22 +217,22 @@ impl Health {
         tasks.retain(|place, _| is_live(place));
         for (index, backend) in config.live_backends() {
             board.review(index);
+            // Once for all servers: it is a look at the whole backend.
+            let probes_alike = old.is_some_and(|old| old.knows(index) && old.probes_alike(&board, index));
+            let looks_up_alike = old.is_some_and(|old| old.looks_up_alike(&board, index));
             for (server, configured) in backend.live_servers() {
                 board.announce(index, server);
                 let tasks = tasks.entry((index, server)).or_default();
-                let goes_on = |same: fn(&Board, &Board, usize) -> bool| {
-                    old.is_some_and(|old| old.has_same(&board, index, server) && same(old, &board, index))
-                };
+                let is_same = old.is_some_and(|old| old.has_same(&board, index, server));
                 if backend.health.is_none() {
                     tasks.probing = None;
-                } else if tasks.probing.is_none() || !goes_on(Board::probes_alike) {
+                } else if tasks.probing.is_none() || !(is_same && probes_alike) {
                     tasks.probing = Some(Task(spawn_local(self.clone().watch(index, server))));
                 }
                 let is_name = !matches!(configured.address, ServerAddress::Ip(_));
-                if is_name && (tasks.following.is_none() || !goes_on(Board::looks_up_alike)) {
+                if is_name && (tasks.following.is_none() || !(is_same && looks_up_alike)) {
                     // Other name servers may know better at once. How long a first answer holds was not kept.
-                    let is_known = old.is_some_and(|old| old.has_same(&board, index, server));
-                    let wait = if is_known { Duration::ZERO } else { config.process.resolver.ttl_min };
+                    let wait = if is_same { Duration::ZERO } else { config.process.resolver.ttl_min };
                     tasks.following = Some(Task(spawn_local(self.clone().follow_name(index, server, wait))));
                 }
             }
@@ -276,7 +279,9 @@ impl Health {
     async fn ask(&self, board: &Board, backend: usize, server: usize, address: SocketAddr) -> Result<(), Failure> {
         let config = &board.snapshot.config.backends[backend];
         let Some(check) = &config.health else { return Err(Failure::new(NOT_MADE, "")) };
-        let Ok(_permit) = self.0.permits.acquire().await else { return Err(Failure::new(NOT_MADE, "")) };
+        let due = Instant::now();
+        let _turn = self.0.turns.take(backend).await;
+        board.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
         let secure = board.connectors[backend].as_ref().map(|connector| (connector, server));
@@ -330,7 +335,9 @@ impl Known {
     /// What went before is nothing to judge by.
     fn of(server: &Server, store: &Store, metrics: &ServerMetrics) -> Known {
         let (successes, failures) = (store.count(metrics.successes), store.count(metrics.failures));
-        Known { targets: server.notice.targets(), successes, failures, ..Known::default() }
+        let targets = server.notice.targets();
+        let lookup = targets.is_empty().then(|| "it was not found at the start".to_owned());
+        Known { targets, successes, failures, lookup, ..Known::default() }
     }
 }
 
@@ -381,6 +388,8 @@ impl Board {
             let mut judged = Servers::new(rules(backend), backend.servers.len(), now);
             let gone = |server: &usize| backend.retired.is_some() || backend.servers[*server].retired.is_some();
             (0..servers.len()).filter(gone).for_each(|server| judged.retire(server));
+            let nowhere = servers.iter().enumerate().filter(|(_, server)| server.notice.targets().is_empty());
+            nowhere.for_each(|(server, _)| judged.set_nowhere(server, Some(NOWHERE.into())));
             let known = servers.iter().zip(telemetry.backends[place].servers.iter());
             let known = known.map(|(server, metrics)| Known::of(server, store, metrics)).collect();
             Watched { servers: judged, known }
@@ -443,11 +452,16 @@ impl Board {
         of(self).zip(of(later)).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
     }
 
+    /// Whether this configuration has such a place.
+    fn knows(&self, backend: usize) -> bool {
+        backend < self.snapshot.config.backends.len()
+    }
+
     /// Whether servers of a backend are probed in the same way in the later one.
     fn probes_alike(&self, later: &Board, backend: usize) -> bool {
         let of = |board: &Board| {
             let backend = &board.snapshot.config.backends[backend];
-            (effective::backend(backend)["health"].clone(), backend.protocol)
+            (effective::health_of(backend), backend.protocol)
         };
         let upstream = |board: &Board| board.snapshot.upstreams[backend].clone();
         let same_tls = match (upstream(self), upstream(later)) {
@@ -505,6 +519,15 @@ impl Board {
         }
     }
 
+    /// Counts how long a probe waited for its turn, and whether that was too long.
+    fn count_wait(&self, backend: usize, waited: Duration, interval: Duration) {
+        let metrics = &self.telemetry.backends[backend];
+        self.column().observe(metrics.probe_wait, waited.as_micros() as u64);
+        if waited > interval {
+            self.column().increment(metrics.probes_late);
+        }
+    }
+
     fn look_at_backend(&self, backend: usize) {
         let mut backends = self.backends.borrow_mut();
         let Watched { servers, known } = &mut backends[backend];
@@ -522,14 +545,21 @@ impl Board {
         let place = self.place(backend, server);
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
+        let was_nowhere = known.targets.is_empty();
         if known.lookup.take().is_some() {
-            log::info!("{place}: its name is found again");
+            log::info!("{place}: its name is found{}", if was_nowhere { "" } else { " again" });
         }
         if known.targets != targets {
             log::info!("{place} is now at {}", listed(&targets));
             known.targets = targets;
             drop(backends);
             self.publish_addresses(backend, server);
+            if was_nowhere {
+                self.change(backend, |servers, now| {
+                    servers.set_nowhere(server, None);
+                    servers.review(now)
+                });
+            }
         }
     }
 
@@ -538,8 +568,11 @@ impl Board {
         let mut backends = self.backends.borrow_mut();
         let known = &mut backends[backend].known[server];
         if known.lookup.is_none() {
-            let kept = listed(&known.targets);
-            log::warn!("{}: its name cannot be looked up: {error}; it stays at {kept}", self.place(backend, server));
+            let kept = match known.targets.is_empty() {
+                true => "it has no address yet".to_owned(),
+                false => format!("it stays at {}", listed(&known.targets)),
+            };
+            log::warn!("{}: its name cannot be looked up: {error}; {kept}", self.place(backend, server));
         }
         known.lookup = Some(error);
     }

@@ -118,11 +118,11 @@ pub struct Way {
 }
 
 impl Notice {
-    /// An open server. There must be an address.
+    /// An open server; one without an address is closed until somebody opens it.
     pub fn new(targets: Vec<Target>) -> Notice {
-        assert!(!targets.is_empty(), "a server without an address");
+        let door = if targets.is_empty() { Door::Closed } else { Door::Open };
         Notice {
-            door: AtomicU8::new(Door::Open as u8),
+            door: AtomicU8::new(door as u8),
             targets: ArcSwap::from_pointee(Targets::new(targets)),
             generation: AtomicU32::new(0),
             turn: AtomicUsize::new(0),
@@ -184,7 +184,7 @@ impl Notice {
         gone
     }
 
-    /// Where a new connection may lead, the one whose turn it is first; at least one.
+    /// Where a new connection may lead, the one whose turn it is first. None for a server that has never had an address.
     pub fn ways(&self) -> impl ExactSizeIterator<Item = Way> + use<> {
         let generation = self.generation.load(Ordering::Acquire);
         let targets = self.targets.load_full();
@@ -194,7 +194,7 @@ impl Notice {
             self.failed.store(0, Ordering::Relaxed);
         }
         let failed = self.failed.load(Ordering::Relaxed);
-        let first = usize::from(targets.round[turn % targets.round.len()]);
+        let first = targets.round.get(turn % targets.round.len().max(1)).map_or(0, |first| usize::from(*first));
         let mut order: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
         // Who is told last is tried last: what has failed lately, and of the rest who only stands in.
         order.sort_by_key(|position| (failed & bit(*position) != 0, targets.all[*position].priority));
@@ -288,6 +288,15 @@ mod tests {
         assert!(turns.iter().all(|port| *port == 1), "{turns:?}");
         let turns: Vec<u16> = (0..4).map(|_| first().address.port()).collect();
         assert_eq!(turns, [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn a_server_without_an_address_is_closed_and_leads_nowhere() {
+        let notice = Notice::new(Vec::new());
+        assert!(!notice.is_open());
+        assert_eq!(notice.ways().count(), 0);
+        notice.set_targets(addresses(&[1]));
+        assert_eq!(notice.ways().count(), 1);
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Signer {
     }
 
     /// For a connection that has failed so often: each starts at another of the server's addresses, and goes on to the next.
-    fn address(&self, at: usize, failures: usize) -> SocketAddr {
+    fn address(&self, at: usize, failures: usize) -> Option<SocketAddr> {
         self.profile().places.address(self.server_of(at), self.first_turn.wrapping_add(at).wrapping_add(failures))
     }
 

@@ -9,7 +9,7 @@
 //! is in use, so a snapshot may as well be thrown away; what comes into force with it does so in `settle`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -193,15 +193,21 @@ pub enum Files {
 
 impl Snapshot {
     /// Loads and looks up everything `config` names. Nothing is bound and nothing changes when it fails; then all that
-    /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone.
-    pub fn compile(config: Config, tickets: Arc<Tickets>) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
+    /// stands in the way is said, and warnings beside it. Without a failure there are warnings alone. `unfound`: how bad it is
+    /// that a server's name is not found. As a warning the server is down until it is.
+    pub fn compile(
+        config: Config,
+        tickets: Arc<Tickets>,
+        unfound: Severity,
+    ) -> Result<(Snapshot, Vec<Finding>), Vec<Finding>> {
         let sets = TicketSets::open(&config.tls, &tickets);
         let questions = names_of(&config, None);
         let found = Names::new(&config.process.resolver).look_up_all(questions.clone());
         let found = found.unwrap_or_else(|error| {
             questions.iter().map(|_| Err(format!("names cannot be looked up: {error}"))).collect()
         });
-        let built = Snapshot::build(config, sets, None, Files::ReadAgain, &questions.into_iter().zip(found).collect())?;
+        let found = questions.into_iter().zip(found).collect();
+        let built = Snapshot::build(config, sets, None, Files::ReadAgain, (&found, unfound))?;
         Ok((built.snapshot, built.warnings))
     }
 
@@ -228,7 +234,7 @@ impl Snapshot {
     pub fn succeeded_by(&self, config: Config, files: Files, found: &Answers) -> Result<Compiled, Vec<Finding>> {
         let sets = self.tickets.succeeded_by(&config.tls);
         let bound = sockets::bind(&config, worker_count(&self.config), &self.sockets);
-        let built = Snapshot::build(config, sets, Some(self), files, found);
+        let built = Snapshot::build(config, sets, Some(self), files, (found, Severity::Error));
         let refused = |error: BindError| Finding {
             severity: Severity::Error,
             at: error.at,
@@ -251,7 +257,7 @@ impl Snapshot {
         sets: Result<TicketSets, Vec<Finding>>,
         earlier: Option<&Snapshot>,
         files: Files,
-        found: &Answers,
+        (found, unfound): (&Answers, Severity),
     ) -> Result<Compiled, Vec<Finding>> {
         let generation = earlier.map_or(1, |earlier| earlier.generation + 1);
         let (mut findings, mut kept) = (Vec::new(), Vec::new());
@@ -259,8 +265,8 @@ impl Snapshot {
         let upstreams = follow_upstreams(&config, earlier, files, &mut findings);
         let links = follow_links(&config, earlier, files, &mut findings);
         let collector = Target::follow(&config, earlier, files, &mut findings);
-        let signers = follow_signers(&config, earlier, &mut findings);
-        let servers = follow_servers(&config, earlier, found, &mut findings);
+        let signers = follow_signers(&config, earlier, unfound, &mut findings);
+        let servers = follow_servers(&config, earlier, found, unfound, &mut findings);
         let sets = sets.map_err(|errors| findings.extend(errors)).ok().map(Arc::new);
         let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
         let (Some(sets), false) = (sets, failed) else { return Err(findings) };
@@ -487,27 +493,28 @@ fn follow_links(
     links
 }
 
-fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Vec<Finding>) -> Vec<Arc<SignerProfile>> {
+fn follow_signers(
+    config: &Config,
+    earlier: Option<&Snapshot>,
+    unfound: Severity,
+    findings: &mut Vec<Finding>,
+) -> Vec<Arc<SignerProfile>> {
     let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
     let mut signers = known.to_vec();
     for signer in &config.signers[known.len()..] {
         let labels: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
         let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
-        let places = Places::find(&servers, signer.resolve_interval);
+        let (places, lost) = Places::find(&servers, signer.resolve_interval);
+        findings.extend(lost.iter().map(|(server, error)| {
+            not_found(&labels[*server], signer.servers[*server].at, &error.to_string(), unfound)
+        }));
         match LinkProfile::load(signer) {
             Err(errors) => findings.extend(errors),
             Ok((link, warnings)) => {
                 findings.extend(warnings);
                 let link = ArcSwap::from_pointee(link);
-                match places {
-                    Ok(places) => {
-                        let places = Arc::new(places);
-                        signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
-                    }
-                    Err((server, error)) => {
-                        findings.push(not_found(&labels[server], signer.servers[server].at, &error.to_string()));
-                    }
-                }
+                let places = Arc::new(places);
+                signers.push(Arc::new(SignerProfile { config: signer.clone(), link, places, labels }));
             }
         }
     }
@@ -516,11 +523,11 @@ fn follow_signers(config: &Config, earlier: Option<&Snapshot>, findings: &mut Ve
 
 /// Names that have to be looked up for this configuration.
 fn names_of(config: &Config, earlier: Option<&Snapshot>) -> Vec<ServerAddress> {
-    let mut names = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for (place, backend) in config.live_backends() {
         for (at, server) in backend.live_servers() {
             let is_name = !matches!(server.address, ServerAddress::Ip(_));
-            if is_name && known_server(earlier, (place, at), server).is_none() && !names.contains(&server.address) {
+            if is_name && known_server(earlier, (place, at), server).is_none() && seen.insert(&server.address) {
                 names.push(server.address.clone());
             }
         }
@@ -540,11 +547,12 @@ fn known_server<'s>(
     goes_on.then(|| &earlier.servers[place][at])
 }
 
-/// Those that stay are who they were.
+/// Servers that are in both configurations are who they were. `unfound`: how bad it is that a name is not found.
 fn follow_servers(
     config: &Config,
     earlier: Option<&Snapshot>,
     found: &Answers,
+    unfound: Severity,
     findings: &mut Vec<Finding>,
 ) -> Vec<Arc<Vec<Server>>> {
     let mut all = Vec::new();
@@ -564,7 +572,10 @@ fn follow_servers(
             };
             match targets {
                 Ok(targets) => servers.push(Server { label, notice: Arc::new(Notice::new(targets)) }),
-                Err(error) => findings.push(not_found(&label, server.at, error)),
+                Err(error) => {
+                    findings.push(not_found(&label, server.at, error, unfound));
+                    servers.push(Server { label, notice: Arc::new(Notice::new(Vec::new())) });
+                }
             }
         }
         let known = earlier.and_then(|earlier| earlier.servers.get(place));
@@ -724,12 +735,13 @@ fn follow_balance(
     all
 }
 
-fn not_found(label: &str, at: At, error: &str) -> Finding {
+fn not_found(label: &str, at: At, error: &str, severity: Severity) -> Finding {
+    let meanwhile = if severity == Severity::Warning { "; the server is down until its name is found" } else { "" };
     Finding {
-        severity: Severity::Error,
+        severity,
         at,
         path: PathBuf::new(),
-        what: format!("{label}: {error}"),
+        what: format!("{label}: {error}{meanwhile}"),
         fix: "check the name, or write the server's IP address".into(),
     }
 }

@@ -435,8 +435,10 @@ pub struct BackendMetrics {
     pub retries_refused: Counter,
     pub stale_retries: Counter,
     pub unavailable: Counter,
-    /// Written by the main thread.
+    /// Written by the main thread, as are the next.
     pub panic: Gauge,
+    pub probe_wait: Histogram,
+    pub probes_late: Counter,
     pub panics: Counter,
     pub clients: Counter,
     pub clients_open: Gauge,
@@ -843,6 +845,18 @@ fn backend_metrics(r: &mut Registry, name: &str) -> BackendMetrics {
         panic: r.gauge(
             "propylon_backend_panic",
             "1 while fewer servers than min_healthy are up, so that those that are down get requests as well.",
+            by,
+        ),
+        probe_wait: r.histogram(
+            "propylon_health_check_wait_seconds",
+            "How long health checks waited for their turn.",
+            by,
+            DURATION_BOUNDS,
+            1e-6,
+        ),
+        probes_late: r.counter(
+            "propylon_health_checks_late_total",
+            "Health checks that waited for their turn for longer than their interval.",
             by,
         ),
         panics: r.counter("propylon_backend_panics_total", "Times that this began.", by),

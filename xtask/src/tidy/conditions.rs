@@ -10,7 +10,7 @@ const ENGINE: &str = "crates/proxy/src";
 const TABLE: &str = "crates/proxy/src/conditions/table.rs";
 const MANUAL: &str = "docs/manual.md";
 /// Parts of names, between underscores, by which such a metric is known.
-const WORDS: [&str; 31] = [
+const WORDS: [&str; 30] = [
     "abandoned",
     "bad",
     "cancelled",
@@ -31,7 +31,6 @@ const WORDS: [&str; 31] = [
     "full",
     "late",
     "lost",
-    "over",
     "overflow",
     "panic",
     "panics",

@@ -203,7 +203,10 @@ impl View {
                 let state = self.health.state(place, at);
                 let slow_until = self.slow_until(backend, server, &state, now);
                 let row = Row {
-                    rank: rank(&state, slow_until, configured.backup),
+                    rank: match self.store.level(server.passed_over) {
+                        0 => rank(&state, slow_until, configured.backup),
+                        _ => rank(&state, slow_until, configured.backup).min(PASSED_OVER_RANK),
+                    },
                     backend: place,
                     server: at,
                     state,
@@ -571,6 +574,9 @@ fn add(sums: &mut Vec<u64>, counts: &[u64]) {
     sums.resize(sums.len().max(counts.len()), 0);
     sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
+
+/// Of a server that workers pass over, whatever else is thought of it.
+const PASSED_OVER_RANK: u8 = 2;
 
 /// Worst first.
 fn rank(state: &State, slow_until: Option<SystemTime>, backup: bool) -> u8 {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use propylon_config::{Problem, Severity, Source};
-use propylon_tls::Tickets;
+use propylon_tls::{Severity as TlsSeverity, Tickets};
 
 use crate::command::check;
 use crate::engine::{self, Outcome, Start};
@@ -85,7 +85,9 @@ fn upgrade_socket(path: &Path) -> Started<PathBuf> {
 fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engine::Prepared> {
     let tickets = takeover.as_mut().and_then(|takeover| takeover.estate.tickets.take());
     let generation = takeover.as_ref().map_or(0, |takeover| takeover.estate.generation);
-    let (meant, snapshot) = match load(path, tickets.unwrap_or_else(Tickets::new)) {
+    // Where nobody serves yet, most of it is better than nothing. Where somebody does, all of it is in use there.
+    let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
+    let (meant, snapshot) = match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
         Ok((meant, snapshot)) => (meant, snapshot.counted_after(generation)),
         Err(what) => {
             let failure = Failure { reason: "configuration", what };
@@ -98,7 +100,7 @@ fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engin
 }
 
 /// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
-fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
+fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, Snapshot), String> {
     let meant = match origin::read(path) {
         Ok(meant) => meant,
         Err(wrong) => {
@@ -110,7 +112,7 @@ fn load(path: &Path, tickets: Tickets) -> Result<(Meant, Snapshot), String> {
     print(&meant.overrides(), &meant.file.text);
     print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
     logger::start(meant.config.log.level);
-    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets));
+    let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     let problems: Vec<Problem> = findings.iter().map(|finding| check::problem(&meant.source, finding)).collect();
     print(&problems, &meant.source.text);

@@ -311,6 +311,13 @@ pub const TABLE: &[Condition] = &[
     )
     .only("result", &["not-made"]),
     rises(
+        "probes-late",
+        "propylon_health_checks_late_total",
+        Warning,
+        "health checks come late: too many servers are asked at once, or too many do not answer",
+        "take servers that are gone out of the configuration, or lengthen the interval of [backend.NAME.health]",
+    ),
+    rises(
         "queue-client-gone",
         "propylon_queue_refused_total",
         Note,

@@ -18,7 +18,9 @@ fn config(backend: &str) -> Config {
 }
 
 fn snapshot(backend: &str) -> Snapshot {
-    Snapshot::compile(config(backend), Arc::new(Tickets::new())).expect("nothing to load").0
+    Snapshot::compile(config(backend), Arc::new(Tickets::new()), propylon_tls::Severity::Error)
+        .expect("nothing to load")
+        .0
 }
 
 fn with_health(first: Snapshot, story: impl FnOnce(&Health, &Arc<Snapshot>, &dyn Fn(&str) -> Arc<Snapshot>)) {

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -75,7 +74,8 @@ struct Connection {
 impl Connection {
     fn open(signer: &Signer, at: usize, failures: u32) -> io::Result<Connection> {
         let server = signer.server_of(at);
-        let address: SocketAddr = signer.address(at, failures as usize);
+        let address = signer.address(at, failures as usize);
+        let address = address.ok_or_else(|| io::Error::other("its name has not been found yet"))?;
         signer.with(|dispatch, _| dispatch.channel(at).address = Some(address));
         let link = signer.link(server).map_err(io::Error::other)?;
         Ok(Connection {

@@ -31,7 +31,7 @@ pub struct Places {
 struct Place {
     /// None for one that is configured by its address.
     name: Option<(String, u16)>,
-    /// At least one.
+    /// None while the name has never been found.
     addresses: ArcSwap<Vec<SocketAddr>>,
     /// Rises when they change.
     generation: AtomicU64,
@@ -63,28 +63,32 @@ struct Schedule {
 }
 
 impl Places {
-    /// Looks every name up. What stands in the way is told with the server's position.
-    pub fn find(servers: &[&ServerAddress], interval: Duration) -> Result<Places, (usize, io::Error)> {
+    /// Looks every name up. Those that are not found are told with the server's position, and looked up again later.
+    pub fn find(servers: &[&ServerAddress], interval: Duration) -> (Places, Vec<(usize, io::Error)>) {
+        let mut unfound = Vec::new();
         let place = |(at, server): (usize, &&ServerAddress)| {
             let (name, addresses) = match server {
                 ServerAddress::Ip(address) => (None, vec![*address]),
                 ServerAddress::Name { host, port } => {
-                    let addresses = look_up(host, *port).map_err(|error| (at, error))?;
+                    let addresses = look_up(host, *port).unwrap_or_else(|error| {
+                        unfound.push((at, error));
+                        Vec::new()
+                    });
                     (Some((host.clone(), *port)), addresses)
                 }
                 ServerAddress::Srv { .. } => unreachable!("the schema takes no services for key servers"),
             };
             let addresses = ArcSwap::from_pointee(addresses);
-            Ok(Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) })
+            Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) }
         };
-        let places = servers.iter().enumerate().map(place).collect::<Result<_, _>>()?;
-        Ok(Places { places, interval, resolver: OnceLock::new(), counts: Default::default() })
+        let places = servers.iter().enumerate().map(place).collect();
+        (Places { places, interval, resolver: OnceLock::new(), counts: Default::default() }, unfound)
     }
 
-    /// One of a server's addresses: with each `turn` the next.
-    pub fn address(&self, server: usize, turn: usize) -> SocketAddr {
+    /// One of a server's addresses: with each `turn` the next. None while its name has never been found.
+    pub fn address(&self, server: usize, turn: usize) -> Option<SocketAddr> {
         let addresses = self.places[server].addresses.load();
-        addresses[turn % addresses.len()]
+        addresses.get(turn % addresses.len().max(1)).copied()
     }
 
     pub fn is_current(&self, server: usize, address: SocketAddr) -> bool {
@@ -264,14 +268,14 @@ mod tests {
     #[test]
     fn other_addresses_are_taken_over_and_a_failure_or_another_order_changes_nothing() {
         let server = ServerAddress::Name { host: "localhost".into(), port: 2407 };
-        let places = Places::find(&[&server], seconds(30)).expect("localhost has an address");
+        let places = Places::find(&[&server], seconds(30)).0;
         let (a, b) = (address("192.0.2.1:2407"), address("192.0.2.2:2407"));
         assert_eq!(places.keep(0, Ok(vec![a, b])), Found::Changed);
         let generation = places.generation(0);
         assert_eq!(places.keep(0, Ok(vec![b, a])), Found::Same);
         assert_eq!(places.keep(0, Err(io::Error::other("no resolver"))), Found::Failed);
         assert_eq!(places.generation(0), generation);
-        assert_eq!((0..3).map(|turn| places.address(0, turn)).collect::<Vec<_>>(), [a, b, a]);
+        assert_eq!((0..3).filter_map(|turn| places.address(0, turn)).collect::<Vec<_>>(), [a, b, a]);
         assert_eq!(places.keep(0, Ok(vec![b])), Found::Changed);
         assert!(places.generation(0) != generation && places.is_current(0, b) && !places.is_current(0, a));
         assert_eq!(places.take_counts(), [1, 2, 1]);
