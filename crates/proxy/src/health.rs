@@ -604,6 +604,9 @@ impl Board {
         let panicked = servers.is_panic();
         let changes = judge(servers, now);
         let panics = servers.is_panic();
+        if changes.is_empty() && panics == panicked {
+            return;
+        }
         let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
         drop(backends);
         for Change { server, from, to } in changes {

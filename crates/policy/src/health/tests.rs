@@ -489,3 +489,16 @@ fn of_two_servers_the_one_that_fails_half_is_ejected_and_small_differences_are_n
     assert_eq!(compared([(750, 250), (1000, 0)]), ["unknown", "unknown"], "too little to tell");
     assert_eq!(compared([(20, 20), (1000, 0)]), ["unknown", "unknown"], "too few requests to compare");
 }
+
+#[test]
+fn a_probe_that_finds_what_is_known_already_changes_nothing_and_one_that_does_not_is_told() {
+    let rules = Rules { probes: Some(Probes { rise: 1, fall: 2, starts_up: true }), ..Rules::default() };
+    let mut servers = Servers::new(rules, 2, 0);
+    assert_eq!(servers.probed(0, Ok(()), 1)[0].to, Verdict::Up);
+    assert!(servers.probed(0, Ok(()), 2).is_empty());
+    assert!(servers.probed(0, Err("silent".into()), 3).is_empty(), "one is not enough");
+    assert_eq!(servers.probed(0, Err("silent".into()), 4)[0].to, Verdict::Down("silent".into()));
+    assert!(servers.probed(0, Err("refused".into()), 5).is_empty(), "it is down already");
+    assert_eq!(servers.probed(0, Ok(()), 6)[0].to, Verdict::Up);
+    assert_eq!(servers.verdict(0), (&Verdict::Up, 6));
+}
