@@ -284,7 +284,7 @@ respond = { body = "ok" }
 
 #[test]
 fn what_the_process_denies_itself_is_configured() {
-    let rest = "[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"a:1\", \"_web._tcp.b\"]\n[[route]]\nbackend = \"app\"\n";
+    let rest = "[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\nservers = [\"a:1\", \"srv+_web._tcp.b\"]\n[[route]]\nbackend = \"app\"\n";
     let of = |process: &str| parse(&source("box.toml", &format!("[process]\n{process}\n{rest}"))).expect("a good file");
     let (config, _) = of("");
     assert!(config.process.sandbox.on && config.process.sandbox.ports.is_none());

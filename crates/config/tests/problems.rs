@@ -786,6 +786,7 @@ fn what_is_ordered_is_checked() {
     let cases = [
         (account("directory='http://ca.test/dir'"), 3, 11, "`directory`: \"http://ca.test/dir\" is not an https URL"),
         (account("directory='https:///dir'"), 3, 11, "is not an https URL"),
+        (account("directory='https://ca.test/a b'"), 3, 11, "is not an https URL"),
         (account("contact='ops@a.test'"), 3, 9, "`contact`: \"ops@a.test\" is not a contact"),
         (account("contact=['mailto:a@b.test',5]"), 3, 28, "`contact`: expected a string"),
         (account("challenge='dns-01'"), 3, 11, "`challenge` cannot be \"dns-01\""),
