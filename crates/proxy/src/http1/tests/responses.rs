@@ -136,6 +136,7 @@ fn protocols_are_switched_only_when_asked() {
         "Connection: upgrade\r\n",
         "Connection: upgrade\r\nUpgrade: h2c\r\n",
         "Connection: upgrade\r\nUpgrade: foo\r\n",
+        "Connection: upgrade\r\nUpgrade: foo\r\nUpgrade: websocket\r\n",
         "Connection: upgrade\r\nUpgrade: websocket, foo\r\n",
         "Connection: upgrade\r\nUpgrade: ,\r\n",
         "Connection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n",

@@ -177,6 +177,9 @@ fn a_response_of_http2_reads_as_if_a_server_of_http1_had_sent_it() {
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
     );
     assert!(answer(200, &[], upgrade, false).unwrap().starts_with("HTTP/1.1 101 \r\nConnection: upgrade\r\n"));
+    // Any 2xx opens the tunnel, and a length of it is not heeded (RFC 9110 §9.3.6).
+    let opened = "HTTP/1.1 101 \r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    assert_eq!(answer(201, &[("content-length", b"5")], upgrade, false).unwrap(), opened);
     assert_eq!(answer(200, &[("connection", b"close")], get, true), Err("connection-specific-field"));
     assert_eq!(answer(200, &[("x", b" y")], get, true), Err("space-around-value"));
 }
