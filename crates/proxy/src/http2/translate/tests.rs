@@ -172,6 +172,10 @@ fn a_response_of_http2_reads_as_if_a_server_of_http1_had_sent_it() {
     assert_eq!(answer(200, &[], get, true).unwrap(), "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(answer(200, &[], head, true).unwrap(), "HTTP/1.1 200 OK\r\n\r\n");
     assert_eq!(answer(204, &[], get, true).unwrap(), "HTTP/1.1 204 No Content\r\n\r\n");
+    // A length of 0 would be that of the representation (RFC 9110 §8.6).
+    for ended in [true, false] {
+        assert!(!answer(304, &[], get, ended).unwrap().contains(": "));
+    }
     assert_eq!(
         answer(200, &[("content-length", b"5")], get, false).unwrap(),
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"
