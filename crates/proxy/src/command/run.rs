@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use propylon_config::{Problem, Severity, Source};
-use propylon_tls::{Severity as TlsSeverity, Tickets};
+use propylon_tls::{Finding, Severity as TlsSeverity, Tickets};
 
 use crate::command::check;
 use crate::engine::{self, Outcome, Start};
@@ -114,7 +114,13 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, S
     logger::start(meant.config.log.level);
     let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
-    let problems: Vec<Problem> = findings.iter().map(|finding| check::problem(&meant.source, finding)).collect();
+    // Without the line of the configuration beside it the file that is meant has to be named.
+    let shows_lines = std::io::stderr().is_terminal();
+    let told = |finding: &Finding| match check::problem(&meant.source, finding) {
+        problem if shows_lines => problem,
+        problem => with_path(problem, finding),
+    };
+    let problems: Vec<Problem> = findings.iter().map(told).collect();
     print(&problems, &meant.source.text);
     match compiled {
         Ok((snapshot, _)) => Ok((meant, snapshot)),
