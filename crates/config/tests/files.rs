@@ -302,6 +302,18 @@ fn what_the_process_denies_itself_is_configured() {
 }
 
 #[test]
+fn an_admin_address_that_everybody_reaches_is_warned_of() {
+    let rest = "[listener.web]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 200 }\n";
+    for (bind, is_open) in
+        [("0.0.0.0:9900", true), ("[::]:9900", true), ("127.0.0.1:9900", false), ("10.0.0.1:9900", false)]
+    {
+        let (_, warnings) =
+            parse(&source("open.toml", &format!("[admin]\nbind = \"{bind}\"\n{rest}"))).expect("a good file");
+        assert_eq!(lines(&warnings).iter().any(|line| line.contains("open to every machine")), is_open, "{bind}");
+    }
+}
+
+#[test]
 fn what_changes_at_run_time_is_configured() {
     let text = "[process]\nwatch_config = true\nstate = \"state\"\nupgrade_socket = \"up.sock\"\n[admin]\nbind = \"unix:admin.sock\"\n\
         token_file = \"/etc/token\"\n[listener.web]\nbind = \"127.0.0.1:0\"\n[backend.app]\n\

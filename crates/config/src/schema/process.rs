@@ -219,6 +219,14 @@ pub(crate) fn admin(section: Option<Section<'_, '_>>, base: &Path) -> Option<Adm
         Some(path) => unix(report, Found { value: path, span: found.span }, base)?,
         None => AdminBind::Tcp(admin_address(report, found)?),
     };
+    if bind.address().is_some_and(|address| address.ip().is_unspecified()) {
+        let what = "the admin address is open to every machine that reaches this one";
+        report.warning_at(
+            at,
+            what,
+            "bind 127.0.0.1 or a Unix socket, or the one address of this machine that is meant",
+        );
+    }
     Some(Admin { bind, token_file, at })
 }
 

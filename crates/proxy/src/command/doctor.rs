@@ -2,12 +2,15 @@
 //!
 //! Every finding names its source, so that whoever doubts it can look there. Nothing is changed.
 
+mod holders;
+
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use propylon_config::{Config, Problem, Source, Workers};
+use propylon_config::{AccessLog, Admin, AdminBind, Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
@@ -20,6 +23,13 @@ const FILES_WANTED: u64 = 65_536;
 const BACKLOG_WANTED: u64 = 4096;
 /// Local ports towards one server; each connection in progress or in TIME_WAIT takes one.
 const PORTS_WANTED: u64 = 50_000;
+/// Such a range, above the ports that services of a machine usually listen at: one that begins at 1024 takes these from them
+/// after a restart.
+const LOCAL_PORTS_WANTED: &str = "10240 65535";
+/// Where settings of the kernel are kept.
+const SYSCTL_FILE: &str = "/etc/sysctl.d/60-propylon.conf";
+/// What sets one until the next start of the machine.
+const SYSCTL: &str = "sysctl -w ";
 /// A window that fills 1 Gbit/s at 30 ms.
 const SOCKET_BUFFER_WANTED: u64 = 4 << 20;
 const CONNTRACK_WANTED: u64 = 262_144;
@@ -173,11 +183,13 @@ fn load(path: &Path) -> Result<Config, String> {
 fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let mut findings = files(machine, config);
     findings.extend(ports(machine, config));
-    findings.extend(network(machine));
+    findings.extend(config.into_iter().flat_map(|config| &config.admin).flat_map(|each| admin(machine, each)));
+    findings.extend(network(machine, config));
     findings.extend(memory(machine));
     findings.extend(processor(machine, config));
     findings.push(clock(machine));
     findings.extend(config.and_then(upgrade));
+    findings.extend(config.and_then(log_folder));
     findings
 }
 
@@ -233,7 +245,7 @@ fn upgrade(config: &Config) -> Option<Finding> {
         let told = "a process answers; run would be refused, propylon upgrade has it succeeded";
         return Some(Finding::new(WHAT, State::Good, told, "somebody or nobody"));
     }
-    let folder = path.parent().unwrap_or(Path::new("/"));
+    let folder = folder_of(path);
     let (state, current) = match fs::metadata(folder) {
         Ok(metadata) if metadata.is_dir() => (State::Good, "nobody answers yet".to_string()),
         Ok(_) => (State::Bad, format!("{} is no folder", folder.display())),
@@ -242,6 +254,46 @@ fn upgrade(config: &Config) -> Option<Finding> {
     let command =
         format!("install -d -o propylon -m 750 {}, or RuntimeDirectory= in the systemd unit", folder.display());
     Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
+}
+
+/// Of a path without one it is the folder that this process is in.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Whether the access log can be made, and made anew after a rotation.
+fn log_folder(config: &Config) -> Option<Finding> {
+    const WANTED: &str = "a folder to write in";
+    let AccessLog::File(path) = &config.log.access else { return None };
+    let folder = folder_of(path);
+    let shown = folder.display();
+    let may_write = || rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();
+    let (state, current) = match fs::metadata(folder) {
+        Err(error) => (State::Bad, format!("{shown}: {error}")),
+        Ok(metadata) if !metadata.is_dir() => (State::Bad, format!("{shown} is no folder")),
+        // It is another account's business where another one will run it.
+        Ok(_) if config.process.user.is_none() && !may_write() => (State::Bad, format!("{shown} cannot be written in")),
+        Ok(_) => (State::Good, shown.to_string()),
+    };
+    let finding = Finding::new("access log's folder", state, current, WANTED);
+    Some(finding.fix(format!("install -d -o propylon -m 750 {shown}, or LogsDirectory= in the systemd unit")))
+}
+
+/// Whether the admin address can be bound, and who else could talk to it.
+fn admin(machine: &Machine, admin: &Admin) -> Vec<Finding> {
+    let AdminBind::Tcp(address) = &admin.bind else { return Vec::new() };
+    let mut findings = vec![address_finding(machine, "admin address", *address)];
+    if !address.ip().is_loopback() {
+        let current = format!("{address} is open to other machines");
+        let finding = Finding::new("admin address", State::Advice, current, "this machine alone");
+        findings.push(finding.fix(
+            "bind = \"127.0.0.1:PORT\" or \"unix:PATH\" in [admin], or a firewall: it tells servers, names and figures to all who ask",
+        ));
+    }
+    findings
 }
 
 fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
@@ -263,31 +315,9 @@ fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
 
 /// Whether the configuration's listeners can be bound.
 fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
-    let first = machine.sysctl_number("net.ipv4.ip_unprivileged_port_start").unwrap_or(1024);
     let mut findings = Vec::new();
     for bind in config.iter().flat_map(|config| &config.listeners).flat_map(|listener| &listener.bind) {
-        let port = bind.address.port();
-        let (state, current, command) = match propylon_sys::check_free(bind.address) {
-            _ if port == 0 => (State::Good, "any free port".to_string(), String::new()),
-            Ok(()) => (State::Good, "free".to_string(), String::new()),
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                let command = format!(
-                    "start as root with process.user, or sysctl -w net.ipv4.ip_unprivileged_port_start={port} (now {first}), \
-                     or setcap cap_net_bind_service=+ep on the program"
-                );
-                (State::Bad, "not allowed".to_string(), command)
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                let command =
-                    format!("ss -ltnp 'sport = :{port}' shows who has it; an engine that runs already is fine");
-                (State::Advice, "taken".to_string(), command)
-            }
-            Err(error) => {
-                (State::Bad, error.to_string(), "use an address of this machine (ip address shows them)".into())
-            }
-        };
-        let finding = Finding::new("listener address", state, format!("{}: {current}", bind.address), "free");
-        findings.push(finding.fix(command));
+        findings.push(address_finding(machine, "listener address", bind.address));
     }
     for (name, port) in config.map(acme::unasked).unwrap_or_default() {
         let current = format!("no listener at port {port}");
@@ -299,7 +329,41 @@ fn ports(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-fn network(machine: &Machine) -> Vec<Finding> {
+/// Whether an address can be bound; if it is taken, by whom.
+fn address_finding(machine: &Machine, what: &'static str, address: SocketAddr) -> Finding {
+    let port = address.port();
+    let (state, current, command) = match propylon_sys::check_free(address) {
+        _ if port == 0 => (State::Good, "any free port".to_string(), String::new()),
+        Ok(()) => (State::Good, "free".to_string(), String::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let first = machine.sysctl_number("net.ipv4.ip_unprivileged_port_start").unwrap_or(1024);
+            let command = format!(
+                "start as root with process.user, or sysctl -w net.ipv4.ip_unprivileged_port_start={port} (now {first}), \
+                 or setcap cap_net_bind_service=+ep on the program"
+            );
+            (State::Bad, "not allowed".to_string(), command)
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            let holders = holders::of(&machine.proc, port);
+            match holders.is_empty() {
+                true => {
+                    let command = format!(
+                        "ss -ltnp 'sport = :{port}' as root shows who has it; an engine that runs already is fine"
+                    );
+                    (State::Advice, "taken".to_string(), command)
+                }
+                false => {
+                    let current = format!("taken by {}", holders.join(", "));
+                    (State::Advice, current, "stop it, or use another port; an engine that runs already is fine".into())
+                }
+            }
+        }
+        Err(error) => (State::Bad, error.to_string(), "use an address of this machine (ip address shows them)".into()),
+    };
+    Finding::new(what, state, format!("{address}: {current}"), "free").fix(command)
+}
+
+fn network(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     let sysctl = |name: &'static str, wanted: u64| {
         Finding::at_least(name, machine.sysctl_number(name), wanted, State::Advice)
             .fix(format!("sysctl -w {name}={wanted}"))
@@ -315,8 +379,9 @@ fn network(machine: &Machine) -> Vec<Finding> {
     });
     findings.push(
         Finding::at_least("net.ipv4.ip_local_port_range (ports)", range, PORTS_WANTED, State::Advice)
-            .fix("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\""),
+            .fix(format!("sysctl -w net.ipv4.ip_local_port_range=\"{LOCAL_PORTS_WANTED}\"")),
     );
+    findings.extend(reserved_ports(machine, config));
     for (name, what) in
         [("net.ipv4.tcp_rmem", "net.ipv4.tcp_rmem (most)"), ("net.ipv4.tcp_wmem", "net.ipv4.tcp_wmem (most)")]
     {
@@ -342,6 +407,35 @@ fn network(machine: &Machine) -> Vec<Finding> {
         );
     }
     findings
+}
+
+/// Ports of listeners that the kernel may give to a connection while nobody listens there, as during a restart.
+fn reserved_ports(machine: &Machine, config: Option<&Config>) -> Option<Finding> {
+    const NAME: &str = "net.ipv4.ip_local_reserved_ports";
+    let range = machine.sysctl("net.ipv4.ip_local_port_range")?;
+    let (first, last) = range.split_once(char::is_whitespace)?;
+    let (first, last): (u16, u16) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+    let reserved = machine.sysctl(NAME).unwrap_or_default();
+    let is_reserved = |port: u16| {
+        reserved.split(',').any(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            matches!((first.trim().parse::<u16>(), last.trim().parse::<u16>()), (Ok(first), Ok(last)) if (first..=last).contains(&port))
+        })
+    };
+    let listeners = config?.listeners.iter().flat_map(|listener| &listener.bind).map(|bind| bind.address.port());
+    let admin = config?.admin.as_ref().and_then(|admin| admin.bind.address()).map(|address| address.port());
+    let mut open: Vec<u16> =
+        listeners.chain(admin).filter(|port| *port != 0 && (first..=last).contains(port)).collect();
+    open.sort_unstable();
+    open.dedup();
+    open.retain(|port| !is_reserved(*port));
+    if open.is_empty() {
+        return None;
+    }
+    let list = open.iter().map(u16::to_string).collect::<Vec<String>>().join(",");
+    let all = if reserved.is_empty() { list.clone() } else { format!("{reserved},{list}") };
+    let current = format!("{list} may be taken by connections");
+    Some(Finding::new(NAME, State::Advice, current, "ports of listeners").fix(format!("{SYSCTL}{NAME}={all}")))
 }
 
 fn memory(machine: &Machine) -> Vec<Finding> {
@@ -473,6 +567,7 @@ fn to_text(findings: &[Finding]) -> String {
             out += &format!("{:<8} do: {}\n", "", finding.command);
         }
     }
+    out += &kept_settings(findings);
     let count = |state: State| findings.iter().filter(|finding| finding.state == state).count();
     out + &format!(
         "{} good, {} could be better, {} bad, {} unknown\n",
@@ -481,6 +576,19 @@ fn to_text(findings: &[Finding]) -> String {
         count(State::Bad),
         count(State::Unknown)
     )
+}
+
+/// What sysctl(8) sets is gone after the next start of the machine, unless it is in a file.
+fn kept_settings(findings: &[Finding]) -> String {
+    let lines = findings.iter().filter_map(|finding| finding.command.strip_prefix(SYSCTL)?.split_once('='));
+    let lines: Vec<String> = lines.map(|(name, value)| format!("  {name} = {}\n", value.trim_matches('"'))).collect();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!(
+            "to keep these over a restart, put into {SYSCTL_FILE} (sysctl --system reads it):\n{}",
+            lines.concat()
+        ),
+    }
 }
 
 fn to_json(finding: &Finding) -> Value {
@@ -537,6 +645,55 @@ mod tests {
     }
 
     #[test]
+    fn settings_come_with_the_file_that_keeps_them() {
+        let folder = Folder::with(&[
+            ("proc/sys/net/core/somaxconn", "128\n"),
+            ("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n"),
+        ]);
+        let text = to_text(&network(&folder.machine(), None));
+        let (_, kept) = text.split_once("60-propylon.conf").expect("the file is named");
+        assert!(kept.contains("\n  net.core.somaxconn = 4096\n"), "{text}");
+        assert!(kept.contains("\n  net.ipv4.ip_local_port_range = 10240 65535\n"), "{text}");
+    }
+
+    fn config(text: &str) -> Config {
+        let source = Source { name: "a.toml".into(), base: "".into(), text: text.into() };
+        propylon_config::parse(&source).expect("a good file").0
+    }
+
+    const ROUTE: &str = "[[route]]\nrespond = { status = 200 }\n[listener.web]\n";
+
+    #[test]
+    fn ports_of_listeners_that_connections_could_take_are_to_be_reserved() {
+        let range = ("proc/sys/net/ipv4/ip_local_port_range", "10240\t65535\n");
+        let config = config(&format!("{ROUTE}bind = [\"127.0.0.1:443\", \"127.0.0.1:18080\", \"127.0.0.1:18443\"]\n"));
+        let reserved = "proc/sys/net/ipv4/ip_local_reserved_ports";
+        let find = |folder: &Folder| reserved_ports(&folder.machine(), Some(&config));
+        let finding = find(&Folder::with(&[range, (reserved, "18000-18100\n")])).expect("one is left");
+        assert_eq!(finding.command, "sysctl -w net.ipv4.ip_local_reserved_ports=18000-18100,18443");
+        assert!(find(&Folder::with(&[range, (reserved, "18080,18443\n")])).is_none());
+    }
+
+    #[test]
+    fn what_a_process_will_open_is_looked_at_wherever_it_is() {
+        let folder = Folder::with(&[]);
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = taken.local_addr().unwrap();
+        let text = format!(
+            "[process]\nupgrade_socket = \"up.sock\"\n[log]\naccess = \"/nonexistent/a.log\"\n[admin]\nbind = \"{at}\"\n{ROUTE}bind = \"127.0.0.1:0\"\n"
+        );
+        let told = config(&text);
+        // Beside a configuration that is named without a folder, which is the one that we are in.
+        assert_eq!(upgrade(&told).expect("a finding").state, State::Good);
+        assert_eq!(log_folder(&told).expect("a finding").state, State::Bad);
+        let found = admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, told.admin.as_ref().unwrap());
+        assert!(found[0].current.contains(&format!("({})", std::process::id())), "{}", found[0].current);
+        let open = config(&format!("[admin]\nbind = \"0.0.0.0:0\"\n{ROUTE}bind = \"127.0.0.1:0\"\n"));
+        let found = admin(&folder.machine(), open.admin.as_ref().unwrap());
+        assert!(found.iter().any(|finding| finding.current.contains("open to other machines")));
+    }
+
+    #[test]
     fn what_a_machine_does_not_tell_is_unknown_and_no_complaint() {
         let folder = Folder::with(&[]);
         let findings = files(&folder.machine(), None);
@@ -551,7 +708,7 @@ mod tests {
             ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
         ]);
         let machine = folder.machine();
-        let findings: Vec<Finding> = network(&machine).into_iter().chain(memory(&machine)).collect();
+        let findings: Vec<Finding> = network(&machine, None).into_iter().chain(memory(&machine)).collect();
         for what in ["net.ipv4.ip_local_port_range (ports)", "net.ipv4.tcp_rmem (most)", "transparent huge pages"] {
             let finding = findings.iter().find(|finding| finding.what == what).unwrap();
             assert_eq!((finding.state, finding.command.as_str()), (State::Good, ""), "{what}: {}", finding.current);
