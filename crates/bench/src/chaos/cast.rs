@@ -78,6 +78,11 @@ impl Cast {
         Ok(Self { servers, places, timeline })
     }
 
+    /// Ends all servers, those included that were stopped and would not see that nobody gives orders any more.
+    pub fn end_all(&self) {
+        self.servers.iter().for_each(|server| lock(server).process = None);
+    }
+
     /// Of the servers that can be asked at the moment.
     pub fn pids(&self) -> Vec<u32> {
         let servers = self.servers.iter().filter_map(|server| server.try_lock().ok());

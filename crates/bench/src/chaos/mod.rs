@@ -160,8 +160,9 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
     });
     let summary =
         disturb(arguments, seed, &ring, operator, interrupt).and_then(|ended| sum_up(arguments, seed, &ring, ended));
-    // Threads that still look on keep the ring, and would keep the engine.
+    // Threads that still look on keep the ring, and would keep the engine and the servers.
     lock(&ring.engine).kill();
+    ring.cast.end_all();
     summary
 }
 

@@ -120,10 +120,12 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     verdict.print();
     report::save_json(arguments.json.as_deref(), &verdict)?;
     markdown::save(arguments.markdown.as_deref(), &verdict)?;
+    // What was measured until then is told all the same.
+    interrupt.check()?;
     verdict.outcome()
 }
 
-/// All of the comparison but the telling.
+/// All of the comparison but the telling. Once it is interrupted it is of what was measured until then, if anything was.
 pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict::Verdict> {
     check_cores(arguments)?;
     let programs = find_programs(arguments)?;
@@ -147,7 +149,8 @@ pub fn measure(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<verdict:
     let course = Course::survey(&bench, &programs)?;
     let samples = take_samples(&bench, &programs, &course)?;
     drop((plain_origin, tls_origin));
-    Ok(verdict::Verdict::new(arguments, &programs, &course, &samples))
+    let interrupted = interrupt.is_raised();
+    Ok(verdict::Verdict { interrupted, ..verdict::Verdict::new(arguments, &programs, &course, &samples) })
 }
 
 impl Course {
@@ -196,13 +199,16 @@ fn take_samples(bench: &Bench, programs: &[Program], course: &Course) -> Outcome
         if course.unsupported.contains_key(&(row_index, index)) {
             continue;
         }
-        bench.interrupt.check()?;
+        if bench.interrupt.is_raised() {
+            break;
+        }
         let (row, program) = (course.rows[row_index], &programs[index]);
         // Before our own is started, so whatever is found is not ours.
         let strangers = strangers(&names);
         let measured = match bench.measure(program, row) {
             Ok(sample) => sample,
-            Err(failure) if bench.interrupt.is_raised() => return Err(failure),
+            // It has failed because it was ended.
+            Err(_) if bench.interrupt.is_raised() => break,
             Err(failure) => Sample::failed(&failure.to_string()),
         };
         let sample = Sample { turn: taken, strangers, ..measured };
@@ -210,6 +216,9 @@ fn take_samples(bench: &Bench, programs: &[Program], course: &Course) -> Outcome
         let (row_name, name, shown) = (row.name(), program.peer.name(), sample.show(row.unit()));
         progress(format_args!("{row_name} round {} {name}: {shown}", round + 1));
         samples.entry((row_index, index)).or_default().push(sample);
+    }
+    if samples.is_empty() {
+        bench.interrupt.check()?;
     }
     Ok(samples)
 }

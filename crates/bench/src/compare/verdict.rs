@@ -23,6 +23,8 @@ pub struct Verdict {
     pub duration_seconds: f64,
     /// Proxies of others that ran at some time during the comparison.
     pub strangers: BTreeSet<String>,
+    /// It was ended before all rounds were done.
+    pub interrupted: bool,
 }
 
 #[derive(Serialize)]
@@ -94,6 +96,7 @@ impl Verdict {
             rounds: arguments.rounds,
             duration_seconds: arguments.duration.as_secs_f64(),
             strangers: samples.values().flatten().flat_map(|sample| sample.strangers.iter().cloned()).collect(),
+            interrupted: false,
         }
     }
 
@@ -102,6 +105,9 @@ impl Verdict {
             println!("{:<9} {}", program.name, program.title);
         }
         println!("median of {} rounds (minimum-maximum), ratio to the best peer\n", self.rounds);
+        if self.interrupted {
+            println!("interrupted: rows have fewer rounds, or none\n");
+        }
         let mut head = vec!["row".to_owned(), "unit".to_owned()];
         for program in &self.programs {
             head.extend([program.name.to_owned(), "spread".to_owned(), "ratio".to_owned(), "per s".to_owned()]);

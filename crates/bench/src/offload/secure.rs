@@ -4,6 +4,7 @@ use super::stage::{Arrangement, Scene, Spent, Stage};
 use super::steps::slow_clients;
 use crate::compare::SITE_NAME;
 use crate::crowd::parts::{Door, Parts};
+use crate::crowd::stretch::Stretch;
 use crate::failure::{Failure, Outcome};
 use crate::link::Request;
 use crate::load::{Kind, Load, Plan, Until};
@@ -162,18 +163,48 @@ fn measure_new(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) 
     })
 }
 
+/// Those of clients on their way in count as well, and whoever was not served in the end has failed.
+fn failures_of(grown: &Stretch, held: &Stretch) -> (u64, Option<String>) {
+    let unserved = held.census.wanted.saturating_sub(held.census.served);
+    let counted = grown.errors_total() + held.errors_total();
+    let first = grown.first_error.clone().or_else(|| held.first_error.clone());
+    let first = first.or_else(|| (unserved > 0).then(|| format!("{unserved} clients were not served in the end")));
+    (counted.max(unserved as u64), first)
+}
+
 fn measure_kept(stage: &Stage, scene: &Scene, door: &Door, blank: impl Fn(Spent) -> Secured) -> Outcome<Secured> {
     let arguments = stage.arguments;
     let (conduct, core) = (slow_clients(stage), Some(arguments.load_core));
     let mut parts = Parts::start(door, &conduct, arguments.processes as usize, core, stage.interrupt)?;
-    parts.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
+    let grown = parts.grow(arguments.tls_clients(), arguments.timeout * 2, "")?;
     let before = scene.gauge()?;
     let held = parts.hold(arguments.duration)?;
+    let (failures, first_error) = failures_of(&grown, &held);
     Ok(Secured {
         requests: held.done,
         requests_per_second: held.per_second(),
-        failures: held.errors_total(),
-        first_error: held.first_error.clone(),
+        failures,
+        first_error,
         ..blank(scene.spent_since(&before)?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crowd::stretch::Census;
+
+    #[test]
+    fn clients_that_failed_on_their_way_in_are_failures() {
+        let with = |errors: u64, served: usize| Stretch {
+            errors: [("timeout".to_owned(), errors)].into(),
+            first_error: (errors > 0).then(|| "late".to_owned()),
+            census: Census { wanted: 200, open: 200, served },
+            ..Stretch::default()
+        };
+        assert_eq!(failures_of(&with(0, 200), &with(0, 200)), (0, None));
+        assert_eq!(failures_of(&with(113, 200), &with(0, 200)), (113, Some("late".to_owned())));
+        let (failures, first) = failures_of(&with(0, 87), &with(0, 87));
+        assert_eq!((failures, first.as_deref()), (113, Some("113 clients were not served in the end")));
+    }
 }

@@ -215,6 +215,8 @@ impl Arguments {
             ..compare::Arguments::default()
         };
         let verdict = compare::measure(&comparison, &interrupt)?;
+        // Half of it is nothing to plan by.
+        interrupt.check()?;
         serde_json::to_value(&verdict).when("reading what was measured")
     }
 }
@@ -248,6 +250,12 @@ fn assumptions(demand: &Demand, measured: bool) -> Vec<String> {
     ];
     if demand.traffic != Traffic::Tcp {
         told.push("HTTP reuses connections to servers, so those need no files or ports to speak of".to_owned());
+    }
+    if !measured {
+        told.push(
+            "figures by the \"Avi sizing rule\" are another product's for its own engines: --measure takes Propylon's own, here"
+                .to_owned(),
+        );
     }
     if measured {
         told.push("measured on loopback: no network card, no loss, no interrupts of one".to_owned());
@@ -345,8 +353,14 @@ impl Answer {
         table.row(["engines", &engines]);
         let scale_out = match self.scale_out {
             ScaleOut::None => "none: one engine takes it all".to_owned(),
-            ScaleOut::Native => format!("native (up to {} engines)", size::NATIVE_ENGINES_MAX),
-            ScaleOut::Ecmp => format!("BGP and ECMP on the router (up to {} engines)", size::ECMP_ENGINES_MAX),
+            ScaleOut::Native => format!(
+                "{} engines or fewer, which something in front has to spread: DNS, a router, a layer-4 balancer",
+                size::NATIVE_ENGINES_MAX
+            ),
+            ScaleOut::Ecmp => format!(
+                "by a router in front (BGP with equal-cost paths, {} engines or fewer); a speaker of BGP is not part of Propylon",
+                size::ECMP_ENGINES_MAX
+            ),
         };
         table.row(["scale-out", &scale_out]);
         if let Some(key_servers) = &self.key_servers {

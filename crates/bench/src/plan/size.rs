@@ -5,9 +5,10 @@ use super::figures::{Figure, Figures, Kind, REENCRYPTION_FACTOR};
 use crate::units::show_number;
 use serde::Serialize;
 
-/// Engines that share one service when the first hands packets to the others (documents: native scale-out).
+/// Engines that share one service when the first hands packets to the others, in the documents of Avi (NSX ALB), which do so
+/// (native scale-out). Propylon's do not hand packets to each other: it is their number for what is small.
 pub const NATIVE_ENGINES_MAX: u64 = 4;
-/// Engines that share one service behind a router (documents: BGP with equal-cost paths).
+/// Engines that share one service behind a router, by the same documents (BGP with equal-cost paths).
 pub const ECMP_ENGINES_MAX: u64 = 32;
 /// Key servers carry twice the load, so that half of them may be gone (documents).
 const KEY_SERVER_LOAD_FACTOR: f64 = 2.0;
@@ -232,7 +233,7 @@ impl Sheet {
         (needed, limited_by)
     }
 
-    /// The smallest engine with which native scale-out will do; else the smallest with which ECMP will.
+    /// The smallest engine of which few are enough; else the smallest of which a router can spread as many as it takes.
     fn choose_engine(&mut self, demand: &Demand, need: &Need) -> Result<u32, Refusal> {
         let total = |cores: u32| engines_for(demand, need, cores).0 + u64::from(demand.spare_engines);
         let fits = |most: u64| Some((ENGINE_CORES_OFFERED.into_iter().find(|cores| total(*cores) <= most)?, most));
@@ -311,7 +312,7 @@ fn too_many(demand: &Demand, need: &Need, engine_cores: u32, total: u64, limited
     let spare = u64::from(demand.spare_engines);
     let why = format!(
         "{total} engines of {engine_cores} cores for one service (limited by {limited_by}{}); \
-         native scale-out ends at {NATIVE_ENGINES_MAX}, ECMP at {ECMP_ENGINES_MAX}",
+         the sizing guide has a router spread at most {ECMP_ENGINES_MAX}",
         if spare > 0 { format!(", {spare} of them spare") } else { String::new() }
     );
     let Some(carrying) = ECMP_ENGINES_MAX.checked_sub(spare).filter(|carrying| *carrying > 0) else {
