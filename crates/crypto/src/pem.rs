@@ -125,17 +125,16 @@ fn decoded(label: PemLabel, content: &[u8]) -> Result<PemSection, PemError> {
         return Ok(PemSection { label, der: Zeroizing::default() });
     }
     // Room for all of it at once: a buffer that grows leaves its earlier selves behind.
-    let mut der = Zeroizing::new(Vec::with_capacity(content.len()));
-    der.extend(content.iter().filter(|byte| !byte.is_ascii_whitespace()));
-    let padding = der.iter().rev().take_while(|byte| **byte == b'=').count();
-    if padding > 2 || !der.len().is_multiple_of(4) {
+    let mut base64 = Zeroizing::new(Vec::with_capacity(content.len()));
+    base64.extend(content.iter().filter(|byte| !byte.is_ascii_whitespace()));
+    let padding = base64.iter().rev().take_while(|byte| **byte == b'=').count();
+    if padding > 2 || !base64.len().is_multiple_of(4) {
         return Err(PemError::NotBase64);
     }
-    let length = der.len() - padding;
-    der.truncate(length);
-    let length = Base64Unpadded::decode_in_place(&mut der).map_err(|_| PemError::NotBase64)?.len();
-    der.truncate(length);
-    Ok(PemSection { label, der })
+    let length = base64.len() - padding;
+    let der = Base64Unpadded::decode_in_place(&mut base64[..length]).map_err(|_| PemError::NotBase64)?;
+    // As long as it is, and no longer: certificates and keys by the ten thousands stay in memory as they come from here.
+    Ok(PemSection { label, der: Zeroizing::new(der.to_vec()) })
 }
 
 impl fmt::Display for PemError {
