@@ -341,9 +341,10 @@ impl Keeper {
         }
         let changed = !changes.is_empty();
         self.meant = draft.meant;
-        let mut shown = self.shown.borrow_mut();
-        (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
-        drop(shown);
+        {
+            let mut shown = self.shown.borrow_mut();
+            (shown.origin, shown.overrides) = (told_origin(&self.meant), self.meant.state.overrides());
+        }
         if changed {
             self.publish(draft.snapshot).await;
         }

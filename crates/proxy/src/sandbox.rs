@@ -4,7 +4,7 @@
 //! Nothing here has to hold for the engine to be right; it limits what somebody gains who finds a way to run code in it.
 //! None of it can be lifted or widened again, so that a configuration that names files elsewhere is refused by a process
 //! whose sandbox does not let them be read. What has to happen outside of it, which is the start of a successor, is done by a
-//! process that was started before: the `launcher`. Why it is so: `docs/decisions/0034-sandbox.md`.
+//! process that was started before: the `launcher`. Why it is so: `docs/decisions/0035-sandbox.md`.
 
 mod calls;
 mod folders;
