@@ -18,6 +18,9 @@ const WIRE_BYTES_MAX: usize = 2 * SEAL_BYTES_MAX;
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4096;
 
+/// The fault of a connection whose session could not carry what was still to be sent.
+pub const KEYS_EXHAUSTED: &str = "keys-exhausted";
+
 pub struct ClientStream {
     pub socket: Socket,
     pub tls: Option<Box<Session>>,
@@ -119,7 +122,8 @@ impl ClientStream {
         })
     }
 
-    /// Puts `plain` on the wire buffer, sealed if this is a TLS connection.
+    /// Puts `plain` on the wire buffer, sealed if this is a TLS connection. All or nothing of it, and nothing from there on,
+    /// when the session's key is worn out: [`ClientStream::poll_flush`] fails then.
     pub fn stage(&mut self, plain: &[u8], stock: &Stock, wire: &mut Buffer) {
         if plain.len() > RECORD_BYTES_MAX {
             stock.equip_large(wire);
@@ -138,7 +142,23 @@ impl ClientStream {
         }
     }
 
-    /// Sends what is staged. A wire buffer that is empty owns no memory.
+    /// Half of what the session's key may seal has been sealed: nothing new is to begin here.
+    pub fn is_wearing(&self) -> bool {
+        self.tls.as_ref().is_some_and(|session| session.is_wearing())
+    }
+
+    /// The session's key may seal nothing more, and something was to be sealed.
+    pub fn is_worn_out(&self) -> bool {
+        self.tls.as_ref().is_some_and(|session| session.is_worn_out())
+    }
+
+    /// Why nothing can be written any more: one of `telemetry::CLIENT_FAULTS`.
+    pub fn write_fault(&self) -> &'static str {
+        if self.is_worn_out() { KEYS_EXHAUSTED } else { "client-reset" }
+    }
+
+    /// Sends what is staged. A wire buffer that is empty owns no memory. Fails when all of it is on its way and more
+    /// would have been, were the session's key not worn out; not once the session's end is staged.
     pub fn poll_flush(&mut self, context: &mut Context<'_>, stock: &Stock, wire: &mut Buffer) -> Poll<io::Result<()>> {
         while !wire.is_empty() {
             let count = ready!(self.socket.poll_write(context, wire.readable()))?;
@@ -148,7 +168,10 @@ impl ClientStream {
             wire.consume(count);
         }
         stock.give_back(wire);
-        Poll::Ready(Ok(()))
+        match self.is_worn_out() && !self.closed {
+            true => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+            false => Poll::Ready(Ok(())),
+        }
     }
 
     /// Takes bytes of a long body from where they lie and returns how many were taken: sealed into the wire buffer, or,

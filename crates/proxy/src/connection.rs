@@ -953,6 +953,8 @@ fn advance(session: &mut Session, inbox: &mut Buffer, answer: &mut Vec<u8>) -> R
 
 #[cfg(test)]
 mod parked_tests;
+#[cfg(test)]
+mod session_tests;
 
 #[cfg(test)]
 mod tests {

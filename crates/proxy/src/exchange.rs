@@ -10,11 +10,13 @@ use crate::access_log::{Durations, Record, TlsFields};
 use crate::acme;
 use crate::attempt;
 use crate::buffer::Buffer;
+use crate::client::KEYS_EXHAUSTED;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::http1::{
-    self, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version, reason_phrase,
+    self, Framing, HOST_BYTES_MAX, Method, OwnResponse, Reject, RequestBody, RequestHead, ResponseHead, Version,
+    reason_phrase,
 };
 use crate::snapshot::{CoreSnapshot, alpn_name};
 use crate::trace::{self, Moment, Trace};
@@ -98,6 +100,12 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
     core.metrics.raise(metrics.in_progress);
     let in_progress = InProgress { core: Rc::clone(&core), listener: client.listener() };
     begin_trace(&core, request);
+    if let ClientSide::Http1(connection) = client
+        && connection.stream.is_wearing()
+    {
+        // The response says that it is the last one.
+        request.head.keep_alive = false;
+    }
     let after = match decide(client, request, &snapshot) {
         Decision::Answered(after) => after,
         Decision::Forward(backend) => attempt::forward(client, request, &snapshot, backend).await,
@@ -108,9 +116,26 @@ pub async fn exchange(client: &mut ClientSide<'_>, request: &mut Request) -> Aft
         ClientSide::Http1(connection) => attempt::flush(connection).await,
         ClientSide::Http2(stream) => stream.flush().await,
     };
+    let after = cut_off(client, request).unwrap_or(after);
     drop(in_progress);
     account(client, request, &snapshot);
     after
+}
+
+/// Where the key of the client's session could not seal all of the response. Its end shows that it is not whole, and the
+/// session ends in order, so that nothing of the rest is lost; a response that would end with the session is broken off.
+fn cut_off(client: &ClientSide<'_>, request: &mut Request) -> Option<After> {
+    let ClientSide::Http1(connection) = client else { return None };
+    if !connection.stream.is_worn_out() {
+        return None;
+    }
+    if request.note.fault.is_none() {
+        request.note.fault = Some(KEYS_EXHAUSTED);
+        connection.core.metrics.increment(connection.metrics().faults.of(KEYS_EXHAUSTED));
+    }
+    let is_relayed = request.note.server.is_some();
+    let ends_with_session = is_relayed && request.response.framing_for(request.head.version) == Framing::UntilClose;
+    Some(if ends_with_session { After::Abort } else { After::Linger })
 }
 
 /// Where requests are traced.

@@ -16,7 +16,7 @@ use propylon_config::{Action, Protocol};
 use crate::access_log::{RelayRecord, TlsFields};
 use crate::balance::Turn;
 use crate::buffer::Buffer;
-use crate::client::Fill;
+use crate::client::{Fill, KEYS_EXHAUSTED};
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::pool::ServerConnection;
@@ -227,8 +227,9 @@ impl Relay {
         if let (Some(backend), Some(server)) = (note.backend, note.server) {
             core.metrics.lower(core.telemetry.backends[backend as usize].servers[server as usize].open);
         }
-        if fault.is_none() && is_broken {
-            // The server has closed with bytes of the client's unread: its answer must not be lost to a reset.
+        if fault.is_none() && is_broken || fault == Some(KEYS_EXHAUSTED) {
+            // The server has closed with bytes of the client's unread, or its answer is too long for the session's key: what
+            // there is of it must not be lost to a reset.
             connection.farewell(After::Linger).await;
         }
         drop(in_progress);
@@ -248,7 +249,7 @@ impl Relay {
         if !self.down.is_over() {
             match self.poll_down(context, connection) {
                 Poll::Ready(Err(Broken::Read)) => return Poll::Ready(Err("server-reset")),
-                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err("client-reset")),
+                Poll::Ready(Err(Broken::Write)) => return Poll::Ready(Err(connection.stream.write_fault())),
                 Poll::Ready(Ok(())) => self.down.end(),
                 Poll::Pending => {}
             }

@@ -191,6 +191,11 @@ impl ServerStream {
         self.tls.as_ref()?.session.facts()
     }
 
+    /// No further request is to begin here: see `UpstreamSession::is_wearing`.
+    pub fn is_wearing(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.session.is_wearing())
+    }
+
     pub fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -317,6 +322,12 @@ impl Tls {
             let room = self.session.sealed_len(piece.len());
             let sealed = self.session.seal(piece, self.wire.spare(room));
             if sealed == 0 && !piece.is_empty() {
+                if taken > 0 {
+                    break;
+                }
+                // The server learns that nothing follows, and may still answer what it has.
+                self.stage_close(stock);
+                let _ = self.poll_flush(socket, context, stock);
                 let detail = "the keys of the session are worn out, or it is closed";
                 return Poll::Ready(Err(self.fail(UpstreamFailure { reason: "tls-failure", detail: detail.into() })));
             }
@@ -355,7 +366,8 @@ impl Tls {
 
     /// Nothing is left over from the request before.
     fn is_usable(&self) -> bool {
-        !self.ended && !self.closed && self.failure.is_none() && self.early.is_idle()
+        let is_over = self.ended || self.closed || self.failure.is_some() || self.session.is_wearing();
+        !is_over && self.early.is_idle()
     }
 
     /// Something has come to a connection that waits for a request. Tickets and key updates may; true if there was nothing

@@ -500,7 +500,7 @@ impl<'a> Transfer<'a> {
                 if let Poll::Ready(Err(_)) =
                     connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire)
                 {
-                    return Poll::Ready(Err(Stop::Client("client-reset")));
+                    return Poll::Ready(Err(Stop::Client(connection.stream.write_fault())));
                 }
             }
             match self.server.stream.poll_fill(context, &self.core.stock, &mut self.answer) {
@@ -709,8 +709,8 @@ impl<'a> Transfer<'a> {
         let connection = &mut *self.connection;
         loop {
             if connection.wire.is_empty() {
-                self.core.stock.give_back(&mut connection.wire);
-                return Poll::Ready(Ok(()));
+                let flushed = connection.stream.poll_flush(context, &self.core.stock, &mut connection.wire);
+                return flushed.map_err(|_| Stop::Client(connection.stream.write_fault()));
             }
             match connection.stream.socket.poll_write(context, connection.wire.readable()) {
                 Poll::Pending => {
@@ -750,7 +750,7 @@ impl<'a> Transfer<'a> {
                 wait_for(&mut self.download_wait, Side::Client, &self.core);
                 Poll::Pending
             }
-            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client("client-reset"))),
+            Poll::Ready(Err(_)) => Poll::Ready(Err(Stop::Client(connection.stream.write_fault()))),
             Poll::Ready(Ok(count)) => {
                 progressed(&mut self.download_wait, &mut self.download_patience, count, &self.core);
                 self.answer.consume(count);

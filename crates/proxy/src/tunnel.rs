@@ -156,7 +156,8 @@ impl Tunnel<'_> {
         let connection = &mut *self.connection;
         let stock = &connection.core.stock;
         loop {
-            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire)).map_err(|_| CLIENT_LEFT)?;
+            ready!(connection.stream.poll_flush(context, stock, &mut connection.wire))
+                .map_err(|_| connection.stream.write_fault())?;
             let answer: &mut Buffer = &mut self.switched.answer;
             if !answer.is_empty() {
                 let count = answer.len().min(PIECE_BYTES);

@@ -67,6 +67,8 @@ pub use link::{Link, LinkError, LinkProfile};
 #[cfg(any(test, fuzzing))]
 pub use load::fuzz;
 pub use profile::{NameMatch, Profile, SHOWN_MAX, Served};
+#[doc(hidden)]
+pub use records::lowered_limit;
 pub use session::{Opened, Session, Step};
 pub use sessions::IdUse;
 pub use tickets::{KeyFileError, Tickets, Unopened};

@@ -45,6 +45,8 @@ pub(crate) enum Damage {
     TooLong,
     /// TLS 1.3: opens, and is nothing but padding.
     NoType,
+    /// The peer has used every number that a record can have.
+    OutOfNumbers,
 }
 
 impl Protection {
@@ -117,6 +119,8 @@ impl Protection {
         let (header, payload) = record.split_first_chunk_mut::<HEADER_LEN>().ok_or(Damage::Forged)?;
         let explicit = self.nonce_len();
         let sealed_len = payload.len().checked_sub(explicit + TAG_LEN).ok_or(Damage::Forged)?;
+        // The number must not wrap (RFC 5246 §6.1, RFC 8446 §5.3).
+        let next = self.sequence.checked_add(1).ok_or(Damage::OutOfNumbers)?;
         let mut nonce = self.next_nonce();
         nonce[NONCE_LEN - explicit..].copy_from_slice(&payload[..explicit]);
         let aad = match self.version {
@@ -127,7 +131,7 @@ impl Protection {
             .cipher()
             .open_in_place(Nonce::assume_unique_for_key(nonce), aad.aad(), &mut payload[explicit..])
             .map_err(|_| Damage::Forged)?;
-        self.sequence += 1;
+        self.sequence = next;
         let (content, len) = match self.inner_type_len() {
             0 => (header[0], plain.len()),
             // Zeros behind the type are padding. The whole counts against the limit (RFC 8446 §5.4).

@@ -21,8 +21,11 @@ const HANDSHAKE: u8 = 22;
 /// Records and messages in a row that carry no data: a client that sends more only wants work done.
 const FRUITLESS_MAX: u8 = 32;
 
-/// Records under one AES-GCM key (RFC 8446 §5.5 allows 2^24.5).
+/// Records under one AES-GCM key: RFC 8446 §5.5 and RFC 9325 §4.4 allow 2^24.5, which is 23,726,566.
 const SEALED_MAX_GCM: u64 = 1 << 24;
+/// Records under one ChaCha20-Poly1305 key: there is no limit but the record's number, which "MUST NOT wrap" (RFC 5246
+/// §6.1, RFC 8446 §5.3). Far enough from that for the alerts that may follow.
+const SEALED_MAX_CHACHA: u64 = u64::MAX - (1 << 16);
 
 pub(crate) struct Records {
     sealing: Protection,
@@ -37,6 +40,8 @@ pub(crate) struct Records {
     end: bool,
     /// A close_notify has been sent, or an alert.
     closed: bool,
+    /// Data was to be sealed, and the key's last record is not to be exceeded: TLS 1.2, which has no other key.
+    worn_out: bool,
 }
 
 /// Post-handshake messages are short, but may be cut anywhere.
@@ -95,6 +100,10 @@ impl From<Damage> for Broken {
                 Broken::new(Alert::RecordOverflow, "record-overflow", "a record's plaintext is too long")
             }
             Damage::NoType => Broken::unexpected("a record is nothing but padding"),
+            Damage::OutOfNumbers => {
+                let detail = "the peer has used up the numbers of its records";
+                Broken::new(Alert::UnexpectedMessage, "keys-exhausted", detail)
+            }
         }
     }
 }
@@ -102,7 +111,8 @@ impl From<Damage> for Broken {
 impl Records {
     /// Takes over from the library, whose handshake is over and whose bytes have all been taken.
     pub fn new(secrets: TrafficSecrets, keys: RecordKeys, facts: &Facts) -> Result<Records, Failure> {
-        Records::between(secrets.server, secrets.client, keys, facts.version, facts.suite)
+        let records = Records::between(secrets.server, secrets.client, keys, facts.version, facts.suite);
+        records.map(|records| lowered_limit::lower(records, false))
     }
 
     /// The same where the other side is the server.
@@ -112,7 +122,8 @@ impl Records {
         version: Version,
         suite: Suite,
     ) -> Result<Records, Failure> {
-        Records::between(secrets.client, secrets.server, keys, version, suite)
+        let records = Records::between(secrets.client, secrets.server, keys, version, suite);
+        records.map(|records| lowered_limit::lower(records, true))
     }
 
     fn between(
@@ -132,14 +143,12 @@ impl Records {
             sealing,
             opening,
             version,
-            sealed_max: match suite {
-                Suite::Aes128Gcm | Suite::Aes256Gcm => SEALED_MAX_GCM,
-                Suite::Chacha20Poly1305 => u64::MAX,
-            },
+            sealed_max: sealed_max(suite),
             partial: Partial::default(),
             fruitless: 0,
             end: false,
             closed: false,
+            worn_out: false,
         })
     }
 
@@ -353,7 +362,8 @@ impl Records {
                 [kind, a, b, c] if kind == wish => {
                     self.partial = Partial { skip: u32::from_be_bytes([0, a, b, c]), ..Partial::default() };
                     self.count_fruitless()?;
-                    if !self.closed {
+                    // Nobody else counts these: a client could have a worn key used without end.
+                    if !self.closed && !self.is_worn(0) {
                         self.append(ALERT, &[WARNING, Alert::NoRenegotiation as u8], out);
                     }
                 }
@@ -388,13 +398,17 @@ impl Records {
     pub fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> usize {
         let bound = self.sealed_len(plain.len());
         assert!(out.len() >= bound, "{} bytes to seal into, {bound} needed", out.len());
-        if self.closed {
+        // What follows data that was refused would be read in its place.
+        if self.closed || self.worn_out {
             return 0;
         }
         let mut written = 0;
         if self.is_worn(plain.len()) {
             match self.version {
-                Version::Tls12 => return 0,
+                Version::Tls12 => {
+                    self.worn_out = true;
+                    return 0;
+                }
                 Version::Tls13 => {
                     written = self.sealing.seal(HANDSHAKE, &[KEY_UPDATE, 0, 0, 1, 0], out);
                     self.sealing.update();
@@ -411,6 +425,16 @@ impl Records {
     fn is_worn(&self, plain_len: usize) -> bool {
         let records = plain_len.div_ceil(PLAIN_MAX) as u64;
         self.sealing.sequence.saturating_add(records) >= self.sealed_max
+    }
+
+    /// See `Session::is_wearing`.
+    pub fn is_wearing(&self) -> bool {
+        self.version == Version::Tls12 && self.sealing.sequence >= self.sealed_max / 2
+    }
+
+    /// See `Session::is_worn_out`.
+    pub fn is_worn_out(&self) -> bool {
+        self.worn_out
     }
 
     /// See `Session::sealed_len`.
@@ -433,6 +457,40 @@ impl Records {
     pub fn rest(&mut self) {
         self.sealing.rest();
         self.opening.rest();
+    }
+}
+
+/// Records that may be sealed with one key of a suite.
+fn sealed_max(suite: Suite) -> u64 {
+    match suite {
+        Suite::Aes128Gcm | Suite::Aes256Gcm => SEALED_MAX_GCM,
+        Suite::Chacha20Poly1305 => SEALED_MAX_CHACHA,
+    }
+}
+
+/// Keys that wear out early, for tests of whoever drives sessions: the real limits are hours away. They can only be lowered.
+pub mod lowered_limit {
+    use std::cell::Cell;
+
+    thread_local! {
+        static TO_CLIENTS: Cell<u64> = const { Cell::new(u64::MAX) };
+        static TO_SERVERS: Cell<u64> = const { Cell::new(u64::MAX) };
+    }
+
+    /// Records under one key towards clients, of sessions that are established on this thread from here on.
+    pub fn towards_clients(records: u64) {
+        TO_CLIENTS.set(records);
+    }
+
+    /// The same towards servers.
+    pub fn towards_servers(records: u64) {
+        TO_SERVERS.set(records);
+    }
+
+    pub(super) fn lower(records: super::Records, to_server: bool) -> super::Records {
+        let limit = if to_server { &TO_SERVERS } else { &TO_CLIENTS };
+        let sealed_max = limit.with(|limit| records.sealed_max.min(limit.get()));
+        super::Records { sealed_max, ..records }
     }
 }
 

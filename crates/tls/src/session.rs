@@ -222,9 +222,9 @@ impl Session {
     }
 
     /// Encrypts `plain` into records at the front of `out`. Returns the bytes written. None are, however long `plain`,
-    /// before the handshake is over, after [`Session::close`] and after a failure; and when the keys of a TLS 1.2
-    /// session are worn out (2^24 records, 256 GiB), which is the time to close it. A TLS 1.3 session goes on to new
-    /// keys by itself.
+    /// before the handshake is over, after [`Session::close`] and after a failure; and when the key of a TLS 1.2
+    /// session is worn out (2^24 records, 256 GiB): see [`Session::is_worn_out`]. A TLS 1.3 session goes on to new keys by
+    /// itself.
     ///
     /// # Panics
     /// If `out` is shorter than [`Session::sealed_len`].
@@ -233,6 +233,17 @@ impl Session {
             State::Established(established) => established.records.seal(plain, out),
             _ => 0,
         }
+    }
+
+    /// Half of what may be sealed has been, and there will be no other key (TLS 1.2): time to end the session in order. The
+    /// other half is for what is in progress.
+    pub fn is_wearing(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.records.is_wearing())
+    }
+
+    /// [`Session::seal`] has refused to seal more: the session can only be closed, for which there is room.
+    pub fn is_worn_out(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.records.is_worn_out())
     }
 
     /// Upper bound of what the next [`Session::seal`] makes of that many bytes.

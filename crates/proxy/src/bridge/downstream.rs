@@ -206,7 +206,7 @@ impl<'a> Downstream<'a> {
         let ClientSide::Http1(connection) = &mut self.client else { return Poll::Ready(Ok(())) };
         let Connection { stream, wire, core, .. } = &mut **connection;
         stream.stage_close(wire);
-        ready!(stream.poll_flush(context, &core.stock, wire)).map_err(|_| Stop::Client("client-reset"))?;
+        ready!(stream.poll_flush(context, &core.stock, wire)).map_err(|_| Stop::Client(stream.write_fault()))?;
         Poll::Ready(stream.socket.shutdown_write().map_err(|_| Stop::Client("client-reset")))
     }
 
@@ -221,7 +221,7 @@ impl<'a> Downstream<'a> {
             ClientSide::Http2(stream) => stream.poll_room(context).map(Ok),
             ClientSide::Http1(connection) => {
                 let Connection { stream, wire, core, .. } = &mut **connection;
-                stream.poll_flush(context, &core.stock, wire).map_err(|_| Stop::Client("client-reset"))
+                stream.poll_flush(context, &core.stock, wire).map_err(|_| Stop::Client(stream.write_fault()))
             }
         }
     }

@@ -23,19 +23,30 @@ use crate::snapshot::{CoreSnapshot, Publication, Snapshot};
 use crate::telemetry::{Telemetry, Wait};
 
 /// How long anything here may take before it counts as lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A core that defers all it can, without its worker.
-struct House {
-    core: Rc<Core>,
+pub(super) struct House {
+    pub core: Rc<Core>,
     parking: Rc<Parking>,
-    store: Arc<Store>,
-    listener: TcpListener,
+    pub store: Arc<Store>,
+    pub listener: TcpListener,
     folder: PathBuf,
 }
 
 impl House {
     fn new(handshake_timeout: &str) -> House {
+        let text = format!(
+            "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\nmonitor_path = \"/health\"\n\
+             timeouts = {{ handshake = \"{handshake_timeout}\" }}\n\
+             [tls.public]\ncertificates = [\"shop.pem\"]\n\
+             [backend.app]\nservers = [\"127.0.0.1:1\"]\n[[route]]\nbackend = \"app\"\n"
+        );
+        House::of(text, Deferral::ALL)
+    }
+
+    /// With this configuration, of whose listeners there is the first, and with a certificate and its key in `shop.pem`.
+    pub(super) fn of(text: String, deferral: Deferral) -> House {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let unique = format!("propylon-parked-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(unique);
@@ -56,7 +67,7 @@ impl House {
         let (telemetry, store) = Telemetry::new(&config, 1);
         let (snapshot, _) = Snapshot::compile(config, Arc::new(Tickets::new()), propylon_tls::Severity::Error).unwrap();
         let parking = Parking::new(ParkingLimits::default());
-        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, Deferral::ALL, &parking);
+        let snapshot = CoreSnapshot::new(&Publication::new(Arc::new(snapshot)), 0, deferral, &parking);
         let log = Writer::open(&AccessLog::Off).unwrap().start().unwrap().sheet();
         let column = Store::column(&store, 0);
         let core =
@@ -68,7 +79,7 @@ impl House {
     }
 
     /// Serves a client that is on its way.
-    async fn admit(&self) {
+    pub(super) async fn admit(&self) {
         let (stream, peer) = self.listener.accept().await.unwrap();
         spawn_local(serve(Rc::clone(&self.core), 0, stream.into_std().unwrap(), peer, false));
     }
@@ -92,12 +103,12 @@ impl Drop for House {
     }
 }
 
-fn run(story: impl Future<Output = ()>) {
+pub(super) fn run(story: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap();
     runtime.block_on(story);
 }
 
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
+pub(super) async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
         assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");

@@ -19,6 +19,7 @@ use super::stream::{self, Piece};
 use super::wire::{DATA_FRAME_BUDGET, Wire, stage_words};
 use crate::budget::{self, Budget, STREAMS_PER_POLL_MAX};
 use crate::buffer::Buffer;
+use crate::client::KEYS_EXHAUSTED;
 use crate::connection::{Connection, Linger};
 use crate::core::Core;
 use crate::proxied;
@@ -159,6 +160,28 @@ impl Link {
 
     fn count_timeout(&self, wait: Wait) {
         self.connection.borrow().count_timeout(wait);
+    }
+
+    /// The client is to come again for new keys.
+    fn is_wearing(&self) -> bool {
+        self.connection.borrow().stream.is_wearing()
+    }
+
+    fn is_worn_out(&self) -> bool {
+        self.connection.borrow().stream.is_worn_out()
+    }
+
+    /// After a write that has failed. A client whose session's key is worn out is still there to be told that it ends.
+    fn end_of_writing(&self) -> End {
+        match self.connection.borrow().stream.write_fault() {
+            KEYS_EXHAUSTED => {
+                let faults = &self.core.telemetry.listeners[self.listener].faults;
+                self.core.metrics.increment(faults.of(KEYS_EXHAUSTED));
+                self.core.stock.give_back(&mut self.staged.borrow_mut());
+                End::Spoken
+            }
+            _ => End::Lost,
+        }
     }
 }
 
@@ -309,7 +332,7 @@ impl Driver {
             self.link.say();
             let flushed = self.link.poll_flush(context);
             match flushed {
-                Poll::Ready(Err(_)) => return Poll::Ready(End::Lost),
+                Poll::Ready(Err(_)) => return Poll::Ready(self.link.end_of_writing()),
                 Poll::Ready(Ok(())) => self.stalled = None,
                 Poll::Pending => {
                     self.stalled.get_or_insert(self.link.core.timers.now());
@@ -401,7 +424,7 @@ impl Driver {
             return Limit::SaysGoodbye;
         }
         let mut due = u64::MAX;
-        if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated()) {
+        if self.draining.is_none() && (core.is_leaving(link.listener) || self.is_outdated() || link.is_wearing()) {
             let leaves_at = *self.leaves_at.get_or_insert_with(|| core.leaves_at());
             if now >= leaves_at {
                 self.draining = Some(now);
@@ -557,6 +580,12 @@ async fn farewell(link: &Link) {
     let core = &link.core;
     let due = core.timers.now() + FAREWELL_MILLIS;
     let mut is_closed = false;
+    if link.is_worn_out() {
+        let mut connection = link.connection.borrow_mut();
+        let Connection { stream, wire, .. } = &mut *connection;
+        stream.stage_close(wire);
+        is_closed = true;
+    }
     let sent = poll_fn(|context| {
         loop {
             match link.poll_flush(context) {

@@ -341,7 +341,7 @@ impl ServerLink {
         self.close();
     }
 
-    fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.send.borrow().is_some()
     }
 

@@ -231,6 +231,9 @@ impl Driver {
                 break;
             }
         }
+        if self.link.is_open() && self.wire.stream.borrow().is_wearing() {
+            self.link.close();
+        }
         let now = self.core.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.

@@ -1,5 +1,7 @@
 //! Why things are refused, fail or end: the words of the access log and the labels of the metrics, in one place.
 
+use crate::client::KEYS_EXHAUSTED;
+
 /// Why a request was refused: the words of `http1::Reject`, and our own for what never became a head.
 pub const REJECTS: &[&str] = &[
     "backslash-in-path",
@@ -113,6 +115,7 @@ pub const CLIENT_FAULTS: &[&str] = &[
     "bad-body",
     "tls-failure",
     "tunnel-idle",
+    KEYS_EXHAUSTED,
 ];
 
 /// How a relayed connection ended: both sides in order, or one of these.
@@ -123,6 +126,7 @@ pub const RELAY_ENDS: &[&str] = &[
     "server-reset",
     "idle",
     "tls-failure",
+    KEYS_EXHAUSTED,
     "hello-timeout",
     "not-tls",
     "bad-hello",

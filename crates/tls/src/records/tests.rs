@@ -42,6 +42,7 @@ impl Pair {
             fruitless: 0,
             end: false,
             closed: false,
+            worn_out: false,
         };
         Pair { server, sealing: protection(kind, 2), opening: protection(kind, 1) }
     }
@@ -84,6 +85,12 @@ impl Pair {
             bytes = rest;
         }
         messages
+    }
+
+    /// What a record leads to that the client has not made now.
+    fn open_unread(&mut self, record: &[u8]) -> Answer {
+        let (plain, out) = self.open(record);
+        (plain, self.read(out))
     }
 
     fn works(&mut self) {
@@ -336,11 +343,84 @@ fn worn_keys_are_replaced_in_tls_1_3_and_end_a_tls_1_2_session() {
             ),
             Version::Tls12 => {
                 assert_eq!(records, [DATA, DATA, DATA]);
+                assert!(pair.server.is_worn_out());
                 let mut out = Vec::new();
                 pair.server.close(&mut out);
                 assert_eq!(pair.read(out), [(ALERT, vec![1, 0])]);
             }
         }
+    }
+}
+
+/// The figure of RFC 8446 §5.5 and RFC 9325 §4.4: 2^24.5 full-size records.
+#[test]
+fn a_key_is_given_up_within_what_the_rfc_allows_and_not_long_before() {
+    const ALLOWED: u64 = 23_726_566;
+    assert!(u128::from(ALLOWED).pow(2) <= 1 << 49 && u128::from(ALLOWED + 1).pow(2) > 1 << 49);
+    for suite in [Suite::Aes128Gcm, Suite::Aes256Gcm] {
+        assert_eq!(sealed_max(suite), 1 << 24);
+        // With the alert that ends the session.
+        assert!(sealed_max(suite) < ALLOWED);
+    }
+    assert!(sealed_max(Suite::Chacha20Poly1305) > 1 << 63);
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        pair.server.sealed_max = sealed_max(kind.1);
+        let limit = pair.server.sealed_max;
+        // The records before have been sealed: what there is to try are the last ones.
+        (pair.server.sealing.sequence, pair.opening.sequence) = (limit - 2, limit - 2);
+        pair.works();
+        match kind.0 {
+            Version::Tls12 => {
+                let mut out = [0; 100];
+                assert_eq!((pair.server.seal(b"more", &mut out), pair.server.is_worn_out()), (0, true));
+                let mut out = Vec::new();
+                pair.server.close(&mut out);
+                assert_eq!(pair.read(out), [(ALERT, vec![1, 0])]);
+            }
+            // One more is the key update's, and then it goes on.
+            Version::Tls13 => {
+                pair.works();
+                assert!(pair.server.sealing.sequence < 3 && !pair.server.is_worn_out());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tls_1_2_session_says_that_its_key_wears_when_half_of_it_is_left() {
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        pair.server.sealed_max = 8;
+        for _ in 0..4 {
+            assert!(!pair.server.is_wearing(), "{kind:?}");
+            pair.works();
+        }
+        assert_eq!(pair.server.is_wearing(), kind.0 == Version::Tls12, "{kind:?}");
+        assert!(!pair.server.is_worn_out());
+    }
+}
+
+#[test]
+fn a_client_that_wishes_to_renegotiate_for_ever_does_not_wear_a_key_beyond_its_limit() {
+    let mut pair = Pair::new(TLS12);
+    pair.server.sealed_max = 5;
+    for _ in 0..20 {
+        assert_eq!(pair.send(APPLICATION_DATA, b"ping").0, Ok(b"ping".to_vec()));
+        assert!(pair.send(HANDSHAKE, &[1, 0, 0, 0]).0.is_ok());
+        assert!(pair.server.sealing.sequence <= 5);
+    }
+}
+
+/// RFC 8446 §5.3, RFC 5246 §6.1.
+#[test]
+fn a_record_number_never_wraps() {
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        (pair.server.opening.sequence, pair.sealing.sequence) = (u64::MAX - 1, u64::MAX - 1);
+        let last = pair.record(APPLICATION_DATA, b"last");
+        assert_eq!(pair.open(&last).0, Ok(b"last".to_vec()));
+        refused(pair.open_unread(&last), "keys-exhausted", Alert::UnexpectedMessage);
     }
 }
 

@@ -104,6 +104,16 @@ impl UpstreamSession {
         }
     }
 
+    /// See [`Session::is_wearing`](crate::Session::is_wearing): no further request is to begin here.
+    pub fn is_wearing(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.records.is_wearing())
+    }
+
+    /// See [`Session::is_worn_out`](crate::Session::is_worn_out).
+    pub fn is_worn_out(&self) -> bool {
+        matches!(&self.state, State::Established(established) if established.records.is_worn_out())
+    }
+
     /// Upper bound of what the next [`UpstreamSession::seal`] makes of that many bytes.
     pub fn sealed_len(&self, plain_len: usize) -> usize {
         match &self.state {
