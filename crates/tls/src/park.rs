@@ -161,8 +161,12 @@ impl<T: 'static> Drop for Fiber<T> {
                 None => return,
             }
         }
-        // It does not take no for an answer: it is unwound by force, and its stack is not used again.
-        self.body = None;
+        // It does not take no for an answer: it is unwound by force. What it had on its stack is as secret as anybody's.
+        if let Some(mut body) = self.body.take() {
+            let _restore = Restore(CURRENT.take());
+            body.force_unwind();
+            self.stacks.give_back(body.into_stack());
+        }
     }
 }
 
@@ -472,8 +476,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_asks_on_and_on_is_unwound_by_force_and_its_stack_is_given_up() {
-        let stacks = Stacks::new(2);
+    fn one_that_asks_on_and_on_is_unwound_by_force_and_its_stack_is_wiped_for_the_next() {
+        let stacks = Stacks::new(1);
         let held = Rc::new(());
         let copy = held.clone();
         let call = move || {
@@ -484,6 +488,18 @@ mod tests {
         assert_eq!(Rc::strong_count(&held), 1);
         assert_eq!(stacks.counts(), (1, 0));
         assert_eq!(finished(start(&stacks, || 5)), 5);
+    }
+
+    #[test]
+    fn one_that_is_unwound_by_force_within_another_leaves_that_one_able_to_suspend() {
+        let stacks = Stacks::new(2);
+        let inner_stacks = stacks.clone();
+        let call = move || {
+            drop(suspended(start(&inner_stacks, || while suspend(job()).is_err() {})));
+            suspend(job()).expect("done").to_vec()
+        };
+        assert_eq!(finished(suspended(start(&stacks, call)).resume(ok(1))), vec![1]);
+        assert_eq!(stacks.counts(), (2, 2));
     }
 
     #[test]
