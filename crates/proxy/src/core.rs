@@ -533,6 +533,11 @@ impl Core {
     }
 
     fn report_parking(&self) {
+        // Of the whole process, and so told by one.
+        if self.metrics.index() == 0 {
+            let high_water = propylon_tls::parking_stack_high_water_bytes();
+            self.metrics.set(self.telemetry.parking.stack_high_water, high_water as i64);
+        }
         let now = self.parking.counts();
         let seen = self.parking_seen.replace(now);
         if now == seen {

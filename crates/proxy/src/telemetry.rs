@@ -148,6 +148,8 @@ impl RefusedHandshakes {
 pub struct ParkingMetrics {
     pub parked: Gauge,
     pub stacks: Gauge,
+    /// Bytes, of the process: in the first column alone.
+    pub stack_high_water: Gauge,
     /// In the order of `JobKind::ALL`.
     pub parked_total: Vec<Counter>,
     pub done_on_the_spot: Counter,
@@ -663,6 +665,11 @@ fn parking_metrics(r: &mut Registry) -> ParkingMetrics {
         refused,
         parked: r.gauge("propylon_tls_parked_handshakes", "Handshakes that are parked now.", &[]),
         stacks: r.gauge("propylon_tls_parking_stacks", "Stacks of 32 KiB kept for parked handshakes.", &[]),
+        stack_high_water: r.gauge(
+            "propylon_tls_parking_stack_high_water_bytes",
+            "The most that any handshake has used of its stack of 32 KiB.",
+            &[],
+        ),
         cancelled: r.counter(
             "propylon_tls_parked_cancelled_total",
             "Handshakes given up while they were parked: the client went away, or the time was over.",

@@ -19,6 +19,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
 use crate::dated::Dated;
+use crate::park::deep;
 
 /// Authorities and revocation lists, loaded. Shared by all cores, which only read it.
 #[derive(Debug)]
@@ -172,8 +173,12 @@ impl ClientCertVerifier for Bounded {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.check(leaf, others)?;
-        self.within.verify_client_cert(leaf, others, now)
+        // Of a TLS 1.2 client all of this is done where its handshake may be parked; a signature of P-521 alone would use
+        // most of such a stack.
+        deep(|| {
+            self.check(leaf, others)?;
+            self.within.verify_client_cert(leaf, others, now)
+        })
     }
 
     fn verify_tls12_signature(
@@ -182,7 +187,7 @@ impl ClientCertVerifier for Bounded {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.within.verify_tls12_signature(message, cert, dss)
+        deep(|| self.within.verify_tls12_signature(message, cert, dss))
     }
 
     fn verify_tls13_signature(
@@ -191,7 +196,7 @@ impl ClientCertVerifier for Bounded {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.within.verify_tls13_signature(message, cert, dss)
+        deep(|| self.within.verify_tls13_signature(message, cert, dss))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -18,7 +18,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use propylon_crypto::{Job, JobError, Outcome};
 
 /// What the library needs with its cryptography elsewhere is less than half of it; see `high_water_bytes`.
-pub(crate) const STACK_BYTES: usize = 32 * 1024;
+pub const PARKING_STACK_BYTES: usize = 32 * 1024;
 /// Below each stack, never to be touched. Compiled C does not probe page by page: a frame must not reach across.
 const GUARD_BYTES: usize = 64 * 1024;
 /// Times that a call which is being cancelled may ask for more work before it is unwound by force.
@@ -207,7 +207,7 @@ impl Stacks {
     }
 
     fn stack_bytes(&self) -> usize {
-        STACK_BYTES.next_multiple_of(self.page_bytes)
+        PARKING_STACK_BYTES.next_multiple_of(self.page_bytes)
     }
 
     fn guard_bytes(&self) -> usize {
@@ -231,7 +231,11 @@ impl Stacks {
         // zero; nobody runs on it, and its owner is here, by value.
         let words = unsafe { std::slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut::<u64>(lowest), words) };
         let used = words.len() - unused(words);
-        self.high_water_bytes.set(self.high_water_bytes.get().max(used * size_of::<u64>()));
+        let used_bytes = used * size_of::<u64>();
+        if used_bytes > self.high_water_bytes.get() {
+            self.high_water_bytes.set(used_bytes);
+            HIGH_WATER_BYTES.fetch_max(used_bytes, Ordering::Relaxed);
+        }
         let untouched = words.len() - used;
         wipe(&mut words[untouched..]);
         self.idle.borrow_mut().push(stack);
@@ -268,6 +272,13 @@ impl Stacks {
         }
         self.slab.get()
     }
+}
+
+static HIGH_WATER_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The most that any handshake of the process has used of its stack, of [`PARKING_STACK_BYTES`].
+pub fn parking_stack_high_water_bytes() -> usize {
+    HIGH_WATER_BYTES.load(Ordering::Relaxed)
 }
 
 /// Zero words at the low end.
@@ -415,7 +426,7 @@ mod tests {
             std::hint::black_box(&secret);
         }));
         let used = stacks.high_water_bytes();
-        assert!((9000..STACK_BYTES).contains(&used), "{used}");
+        assert!((9000..PARKING_STACK_BYTES).contains(&used), "{used}");
         let idle = stacks.idle.borrow();
         let lowest = idle[0].base.get() - idle[0].bytes;
         // SAFETY: the stack is idle, mapped above its guard, and initialised.
@@ -426,7 +437,7 @@ mod tests {
     #[test]
     fn deep_calls_use_little_of_the_small_stack_and_cannot_suspend() {
         fn hungry() -> u8 {
-            let much = std::hint::black_box([1_u8; 4 * STACK_BYTES]);
+            let much = std::hint::black_box([1_u8; 4 * PARKING_STACK_BYTES]);
             assert!(!can_suspend());
             assert!(suspend(job()).is_err());
             much[much.len() / 2]
@@ -481,12 +492,20 @@ mod tests {
         let held = Rc::new(());
         let copy = held.clone();
         let call = move || {
+            let secret = std::hint::black_box([0xa5_u8; 9000]);
             while suspend(job()).is_err() {}
+            std::hint::black_box(&secret);
             drop(copy);
         };
-        drop(start(&stacks, call));
+        let fiber = suspended(start(&stacks, call));
+        // Where its stack is: there is but one.
+        let slab = stacks.slab.get().expect("opened").base.as_ptr();
+        drop(fiber);
         assert_eq!(Rc::strong_count(&held), 1);
-        assert_eq!(stacks.counts(), (1, 0));
+        // SAFETY: the slab's only stack is open, above its guard, initialised, and nobody runs on it.
+        let bytes = unsafe { std::slice::from_raw_parts(slab.add(stacks.guard_bytes()), stacks.stack_bytes()) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(stacks.counts(), (1, 1));
         assert_eq!(finished(start(&stacks, || 5)), 5);
     }
 

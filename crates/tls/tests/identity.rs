@@ -8,10 +8,13 @@ use std::time::SystemTime;
 
 use common::*;
 use propylon_config::*;
-use propylon_tls::{Acceptor, Failure, Identity, Profile, Stamp, Tickets};
+use propylon_tls::{
+    Acceptor, Deferral, Failure, Identity, PARKING_STACK_BYTES, Parking, ParkingLimits, Profile, Stamp, Step, Tickets,
+};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType, IsCa, Issuer,
-    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, RevokedCertParams, SerialNumber,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P521_SHA512, RevokedCertParams,
+    SerialNumber,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -114,6 +117,80 @@ fn auth(ca: PathBuf, mode: ClientAuthMode) -> ClientAuth {
         send_ca_names: true,
         forward: ForwardIdentity::Leaf,
         at,
+    }
+}
+
+/// All of a chain's keys on the curve whose signatures are the dearest to verify, in time and in stack.
+fn p521_chain() -> (String, Credentials) {
+    let key = || key(&PKCS_ECDSA_P521_SHA512);
+    let root_key = key();
+    let root_params = authority_params("Root");
+    let root = root_params.self_signed(&root_key).unwrap();
+    let mut issuer = Issuer::new(root_params, root_key);
+    let mut chain = Vec::new();
+    for depth in 0..4 {
+        let (key, params) = (key(), authority_params(&format!("Intermediate {depth}")));
+        chain.insert(0, params.signed_by(&key, &issuer).unwrap().der().clone());
+        issuer = Issuer::new(params, key);
+    }
+    let key = key();
+    let leaf = CertificateParams::default().signed_by(&key, &issuer).unwrap();
+    chain.insert(0, leaf.der().clone());
+    (root.pem(), Credentials { chain, key: key.serialize_der() })
+}
+
+/// The most that a handshake has used of its stack.
+fn stack_used(profile: &Profile, config: &Arc<ClientConfig>, is_known: bool) -> usize {
+    let parking = Parking::new(ParkingLimits::default());
+    let acceptor = profile.acceptor(&tickets()).deferring(Deferral::ALL, &parking);
+    let mut dialogue = Dialogue::new(&acceptor, config, NAME);
+    assert_eq!(shake_parked(&mut dialogue).is_ok(), is_known);
+    parking.counts().stack_high_water_bytes
+}
+
+/// What a client shows is verified elsewhere: a chain that is dear to verify is no danger to the stack.
+#[test]
+fn a_parked_handshake_uses_little_of_its_stack_whatever_the_client_shows() {
+    const MORE_MAX: usize = 1024;
+    let (root, p521) = p521_chain();
+    let mut stage = Stage::new(ClientAuthMode::Required);
+    let (known, stranger) = (stage.authority.client(|_| ()), Authority::new("Others").client(|_| ()));
+    let path = stage.directory.write("p521.pem", root);
+    let at = stage.profile.at;
+    stage.auth().ca.push(Trust { path, at });
+    let profile = stage.load();
+    let anonymous = {
+        let mut profile = stage.profile.clone();
+        profile.client_auth = None;
+        Profile::load(&profile, ALPN).unwrap().0
+    };
+    for client in [Client::tls12, Client::tls13] {
+        let without = stack_used(&anonymous, &showing(client(), None), true);
+        assert!(without > 0 && without < PARKING_STACK_BYTES * 3 / 4, "{without} bytes");
+        for (credentials, is_known) in [(&p521, true), (&known, true), (&stranger, false)] {
+            let used = stack_used(&profile, &showing(client(), Some(credentials)), is_known);
+            println!("{used} bytes, {without} without a certificate");
+            assert!(used <= without + MORE_MAX, "{used} bytes, {without} without a certificate");
+        }
+    }
+}
+
+/// To the handshake's end, with all of its work done elsewhere.
+fn shake_parked(dialogue: &mut Dialogue) -> Result<(), Failure> {
+    loop {
+        let sent = dialogue.client_bytes();
+        let (mut step, mut out) = dialogue.feed(&sent)?;
+        while step == Step::Work {
+            let outcome = dialogue.session.take_job().unwrap().run();
+            let (consumed, next) = dialogue.session.resume(outcome, &mut dialogue.received, &mut out)?;
+            dialogue.received.drain(..consumed);
+            step = next;
+        }
+        let refused = dialogue.deliver(&out).is_err();
+        match step {
+            Step::Done if !refused => return Ok(()),
+            _ => assert!(!sent.is_empty() || !out.is_empty(), "nobody has anything to say"),
+        }
     }
 }
 
@@ -424,7 +501,117 @@ fn findings_name_the_file_and_what_to_do() {
     assert!(findings(&stage)[0].starts_with("the next revocation list was due 3 days ago; every client"));
     stage.auth().crl.clear();
     stage.crl("crl.der", [0x30, 0x03, 1, 2, 3]);
-    assert!(findings(&stage)[0].starts_with("this revocation list cannot be read: "), "{:?}", findings(&stage));
+    let found = findings(&stage);
+    assert!(found[0].starts_with("this revocation list cannot be used: it is damaged: "), "{found:?}");
+}
+
+/// What `openssl ca -gencrl` makes of this configuration of an authority's.
+fn openssl_crl(stage: &Stage, name: &str, section: &str) -> PathBuf {
+    let folder = &stage.directory.0;
+    let issuer = &stage.authority.issuer;
+    let key = stage.directory.write("ca.key", issuer.key().serialize_pem());
+    let serial: String = SERIAL.iter().map(|byte| format!("{byte:02X}")).collect();
+    let index =
+        stage.directory.write("index.txt", format!("R\t400101000000Z\t250101000000Z\t{serial}\tunknown\t/CN=x\n"));
+    stage.directory.write("crlnumber", "01\n");
+    let config = format!(
+        "[ca]\ndefault_ca = authority\n[authority]\ndatabase = {}\nprivate_key = {}\ncertificate = {}\n\
+         default_md = sha256\ndefault_crl_days = 30\n{section}\n[extensions]\nauthorityKeyIdentifier = keyid\n",
+        index.display(),
+        key.display(),
+        folder.join("ca.pem").display()
+    );
+    let config = stage.directory.write("ca.cnf", config.replace("FOLDER", &folder.display().to_string()));
+    let list = folder.join(name);
+    let made = std::process::Command::new("openssl")
+        .args(["ca", "-gencrl", "-config"])
+        .arg(config)
+        .arg("-out")
+        .arg(&list)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    list
+}
+
+#[test]
+fn a_list_that_openssl_makes_without_being_told_of_extensions_is_refused_with_the_way_to_a_better_one() {
+    let mut stage = Stage::new(ClientAuthMode::Required);
+    let list = openssl_crl(&stage, "old.crl", "");
+    let at = At { line: 8, column: 7, length: 5 };
+    stage.auth().crl.push(Trust { path: list.clone(), at });
+    let findings = Profile::load(&stage.profile, ALPN).err().unwrap();
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    let found = &findings[0];
+    assert_eq!((found.path.as_path(), found.at), (list.as_path(), at));
+    assert!(found.what.contains("version 1") && found.fix.contains("`crlnumber`"), "{found:?}");
+    // The ways that it names lead there.
+    let revoked = stage.authority.client(|_| ());
+    for (name, section) in
+        [("number.crl", "crlnumber = FOLDER/crlnumber"), ("extensions.crl", "crl_extensions = extensions")]
+    {
+        let path = openssl_crl(&stage, name, section);
+        stage.auth().crl = vec![Trust { path, at }];
+        let (failure, alert) = refused(&stage.acceptor(&tickets()), &showing(Client::tls13(), Some(&revoked)));
+        assert_eq!(
+            (failure.reason, alert),
+            ("client-certificate-revoked", AlertDescription::CertificateRevoked),
+            "{name}"
+        );
+    }
+}
+
+/// A chain with so many certificates between the client's own and the authority that is known.
+fn chain_below(root: &Authority, intermediates: usize) -> Credentials {
+    let mut authorities = Vec::new();
+    for depth in 0..intermediates {
+        let above = authorities.last().unwrap_or(root);
+        authorities.push(above.intermediate(&format!("Intermediate {depth}")));
+    }
+    let mut credentials = authorities.last().unwrap_or(root).client(|_| ());
+    credentials.chain.extend(authorities.iter().rev().map(|authority| authority.der.clone()));
+    credentials
+}
+
+/// Why `depth` ends at 6: a longer chain is not verified, whatever may be sent.
+#[test]
+fn a_chain_of_six_intermediates_is_verified_and_a_longer_one_is_not() {
+    let mut stage = Stage::new(ClientAuthMode::Required);
+    stage.auth().depth = 7;
+    for client in [Client::tls12, Client::tls13] {
+        let acceptor = stage.acceptor(&tickets());
+        let (_, identity) = visit(&acceptor, &showing(client(), Some(&chain_below(&stage.authority, 6))));
+        assert!(identity.is_some());
+        let config = showing(client(), Some(&chain_below(&stage.authority, 7)));
+        let mut dialogue = Dialogue::new(&acceptor, &config, NAME);
+        let failure = shake_parked(&mut dialogue).unwrap_err();
+        assert!(failure.reason.starts_with("client-certificate-"), "{failure}");
+    }
+}
+
+/// In the log a failure is told as a person would say it.
+#[test]
+fn what_is_wrong_with_a_clients_certificate_is_told_in_words() {
+    let stage = Stage::new(ClientAuthMode::Required);
+    let acceptor = stage.acceptor(&tickets());
+    let as_authority = stage.authority.client(|params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained));
+    let expired = stage.authority.client(|params| {
+        params.not_before = rcgen::date_time_ymd(2019, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2020, 2, 29);
+    });
+    let stranger = Authority::new("Others").client(|_| ());
+    for (credentials, reason, detail) in [
+        (
+            &as_authority,
+            "client-certificate-bad",
+            "an authority's certificate was shown where somebody's own is wanted",
+        ),
+        (&expired, "client-certificate-expired", "a certificate expired on 2020-02-29 00:00:00 UTC"),
+        (&stranger, "client-certificate-unknown-ca", "the certificate's chain leads to no authority that is trusted"),
+    ] {
+        let (failure, _) = refused(&acceptor, &showing(Client::tls13(), Some(credentials)));
+        assert_eq!((failure.reason, failure.detail.as_str()), (reason, detail));
+    }
 }
 
 #[test]
