@@ -528,3 +528,26 @@ fn the_engine_does_not_hold_more_clients_than_it_is_told_to() {
     held.pop();
     assert_eq!(waiting.join().expect("an answer"), "hello\n");
 }
+
+/// A handler's frame would go on whatever stack a worker happens to run on, and a parked handshake's is small.
+#[test]
+fn signals_are_delivered_to_no_worker() {
+    let engine = Engine::start(&simple(&["127.0.0.1:1".parse().expect("an address")]));
+    let tasks = fs::read_dir(format!("/proc/{}/task", engine.pid())).expect("its threads");
+    let mut workers = 0;
+    for task in tasks.flatten() {
+        let status = fs::read_to_string(task.path().join("status")).expect("its state");
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().to_owned();
+        if field("Name:").starts_with("worker-") {
+            workers += 1;
+            let blocked = u64::from_str_radix(&field("SigBlk:"), 16).expect("a mask");
+            let missing: Vec<i32> = [Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2, Signal::INT, Signal::CHILD]
+                .map(Signal::as_raw)
+                .into_iter()
+                .filter(|signal| blocked & (1 << (signal - 1)) == 0)
+                .collect();
+            assert!(missing.is_empty(), "{missing:?} of SigBlk {blocked:016x}");
+        }
+    }
+    assert!(workers > 0);
+}

@@ -45,6 +45,28 @@ pub fn no_core_dumps() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
+/// Has signals that are sent to the process delivered to other threads than this one. A handler's frame, which holds all of
+/// the registers, would go on the stack that this thread happens to run on, and that may be a small one.
+///
+/// What the thread brings upon itself (SIGSEGV and its like) still comes to it.
+pub fn leave_signals_to_others() -> io::Result<()> {
+    // SAFETY: the set is written by sigfillset before it is read, and belongs to this call.
+    #[allow(unsafe_code)]
+    let refused = unsafe {
+        let mut set = std::mem::MaybeUninit::uninit();
+        libc::sigfillset(set.as_mut_ptr());
+        for own in OWN_SIGNALS {
+            libc::sigdelset(set.as_mut_ptr(), own);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut())
+    };
+    if refused == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(refused)) }
+}
+
+/// Signals that a thread causes itself.
+const OWN_SIGNALS: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
+
 /// Keeps all memory of the process out of swap, what it will map later included, page by page as they are touched.
 ///
 /// Says whether it did: without a limit on locked memory only, which root can lift for itself. Under a limit, memory
@@ -142,6 +164,23 @@ mod tests {
         let raised = raise_files_limit();
         assert_eq!(raised, files_limit());
         assert_eq!(Some(raised), getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX)));
+    }
+
+    #[test]
+    fn a_thread_that_leaves_signals_to_others_keeps_its_own() {
+        thread::spawn(|| {
+            leave_signals_to_others().unwrap();
+            let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+            let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+            let blocked = u64::from_str_radix(blocked.trim(), 16).unwrap();
+            let is_blocked = |signal: libc::c_int| blocked & (1 << (signal - 1)) != 0;
+            for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD, libc::SIGPROF, libc::SIGRTMAX()] {
+                assert!(is_blocked(signal), "{signal}");
+            }
+            assert!(!OWN_SIGNALS.into_iter().any(is_blocked));
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]
