@@ -64,10 +64,15 @@ impl ClientStream {
             return Poll::Ready(Ok(Fill::End));
         }
         loop {
-            if inbox.sealed_len() > 0
-                && let Some(fill) = self.open(inbox, wire)?
-            {
-                return Poll::Ready(Ok(fill));
+            if inbox.sealed_len() > 0 {
+                let staged = wire.len();
+                if let Some(fill) = self.open(inbox, wire)? {
+                    return Poll::Ready(Ok(fill));
+                }
+                // An answer of TLS itself, and no request whose answer it could go out with. An error shows again at the read.
+                if wire.len() > staged {
+                    let _ = self.poll_flush(context, stock, wire);
+                }
             }
             if inbox.capacity() == 0 {
                 ready!(self.socket.poll_readable(context))?;

@@ -13,6 +13,7 @@ use crate::deferral::{Coming, Way};
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
 use crate::greeting::{self, Greeting, HANDSHAKE};
+use crate::hello::{Numbers, Peeker};
 use crate::identity::Identity;
 use crate::introduction::{Introduction, Watch};
 use crate::overheard::{self, Fault, Overheard};
@@ -193,13 +194,20 @@ impl Handshake {
         }
         self.plausible = true;
         if minor < TLS12 {
-            out.extend_from_slice(&PROTOCOL_VERSION);
-            return Err(Failure::new(
-                "version",
-                format!("the client speaks no later version than {}", old_version(minor)),
-            ));
+            // What it lists counts, if it lists anything, whatever stands here (RFC 8446 §4.2.1).
+            match lists_versions(buffer) {
+                Listed::Spoken => self.plausible = true,
+                Listed::NotYet => {}
+                Listed::None => return Err(self.refuse_version(minor, out)),
+            }
+            return Ok(());
         }
         Ok(())
+    }
+
+    fn refuse_version(&self, minor: u8, out: &mut Vec<u8>) -> Failure {
+        out.extend_from_slice(&PROTOCOL_VERSION);
+        Failure::new("version", format!("the client speaks no later version than {}", old_version(minor)))
     }
 
     /// What is wrong with a record's header, the library calls a decoding error whatever it is.
@@ -497,6 +505,28 @@ fn failure_of(fault: Fault) -> Option<Failure> {
         Fault::Job(error @ JobError::Cancelled) => ("over", error.to_string()),
     };
     Some(Failure::new(reason, detail))
+}
+
+/// Whether a hello lists versions of its client's that are spoken here.
+enum Listed {
+    Spoken,
+    /// It is not whole.
+    NotYet,
+    None,
+}
+
+fn lists_versions(buffer: &[u8]) -> Listed {
+    const TLS12: u16 = 0x0303;
+    const TLS13: u16 = 0x0304;
+    match Peeker::default().peek(buffer, &mut Vec::new()) {
+        Ok(None) => Listed::NotYet,
+        Ok(Some(hello)) => {
+            let spoken = |listed: Numbers<'_>| listed.iter().any(|version| version == TLS12 || version == TLS13);
+            if hello.supported_versions.is_some_and(spoken) { Listed::Spoken } else { Listed::None }
+        }
+        // The library has an alert for what is wrong with it, and would say another thing first.
+        Err(_) => Listed::None,
+    }
 }
 
 fn old_version(minor: u8) -> &'static str {

@@ -266,6 +266,12 @@ impl Records {
 
     fn alert(&mut self, message: &[u8]) -> Result<(), Broken> {
         const WARNING: u8 = 1;
+        // "Implementations MUST NOT send Handshake and Alert records that have a zero-length TLSInnerPlaintext.content; if such
+        // a message is received, the receiving implementation MUST terminate the connection with an "unexpected_message"
+        // alert." (RFC 8446 §5.4)
+        if message.is_empty() && self.version == Version::Tls13 {
+            return Err(Broken::unexpected("an empty alert"));
+        }
         let &[level, description] = message else {
             return Err(Broken::new(Alert::DecodeError, "bad-record", "an alert is not two bytes long"));
         };

@@ -164,6 +164,41 @@ fn the_hello_that_the_others_are_made_from_is_answered() {
     }
 }
 
+/// "If this extension is present in the ClientHello, servers MUST NOT use the ClientHello.legacy_version value for version
+/// negotiation" (RFC 8446 §4.2.1).
+#[test]
+fn the_versions_that_a_hello_lists_count_and_not_the_one_in_front() {
+    let acceptor = acceptor();
+    for (minor, listed, is_spoken) in [
+        (2, Some(&[2, 3, 3][..]), true),
+        (0, Some(&[2, 3, 3]), true),
+        (1, Some(&[4, 3, 2, 3, 3]), true),
+        (2, Some(&[2, 3, 2]), false),
+        (2, Some(&[4, 3, 1, 3, 2]), false),
+        (2, None, false),
+    ] {
+        let hello = Hello::tls12();
+        let mut bytes = match listed {
+            Some(listed) => hello.again(VERSIONS, listed),
+            None => hello,
+        }
+        .record();
+        // Behind the headers of record and message.
+        assert_eq!(bytes[9..11], [3, 3]);
+        bytes[10] = minor;
+        for cut in [11, 40, bytes.len()] {
+            let mut session = acceptor.accept();
+            let pieces = [&bytes[..cut], &bytes[cut..]];
+            let (step, out) = tell(&mut session, &pieces[..1 + usize::from(cut < bytes.len())]);
+            let case = format!("{minor} {listed:?} {cut}: {step:?} {out:?}");
+            match is_spoken {
+                true => assert_eq!(step, Some(Step::Write), "{case}"),
+                false => assert!(step.is_none() && out.ends_with(&[2, PROTOCOL_VERSION]), "{case}"),
+            }
+        }
+    }
+}
+
 #[test]
 #[rustfmt::skip] // a table
 fn a_record_that_cannot_come_first_is_refused() {

@@ -170,6 +170,7 @@ fn messages_that_cannot_come_are_refused() {
         (HANDSHAKE, &[], "unexpected-message", UnexpectedMessage),
         (CHANGE_CIPHER_SPEC, &[1], "unexpected-message", UnexpectedMessage),
         (24, b"heartbeat", "unexpected-message", UnexpectedMessage),
+        (ALERT, &[], "unexpected-message", UnexpectedMessage),
         (ALERT, &[1], "bad-record", DecodeError),
         (ALERT, &[1, 0, 1, 0], "bad-record", DecodeError),
     ] {
