@@ -3,6 +3,7 @@
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
 use crate::client_auth::TooLarge;
+use crate::wording;
 
 /// The session is over; an alert for the peer, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl std::error::Error for Failure {}
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure::new(reason(&error), error.to_string())
+        Failure::new(reason(&error), wording::of(&error))
     }
 }
 

@@ -49,6 +49,7 @@ mod suites;
 mod tickets;
 mod upstream;
 mod watch;
+mod wording;
 
 pub use acceptor::{Acceptor, AcceptorParts};
 pub use challenge::{ChallengeCertificate, publish_challenges};

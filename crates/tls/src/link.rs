@@ -14,6 +14,7 @@ use rustls_pki_types::ServerName;
 use crate::dated::Dated;
 use crate::finding::{Finding, Severity};
 use crate::load;
+use crate::wording;
 
 /// Shared by all cores, which only make links of it.
 pub struct LinkProfile {
@@ -139,7 +140,7 @@ impl std::error::Error for LinkError {}
 
 impl From<rustls::Error> for LinkError {
     fn from(error: rustls::Error) -> LinkError {
-        LinkError(error.to_string())
+        LinkError(wording::of(&error))
     }
 }
 

@@ -51,6 +51,7 @@ fn signer(files: &Directory, authority: &Authority, server_name: Option<&str>) -
         hedge: None,
         resolve_interval: std::time::Duration::from_secs(30),
         watch: None,
+        allow_world_readable_keys: false,
         verify: Verify::Rsa,
         at,
     }
@@ -135,9 +136,9 @@ fn a_server_of_another_name_or_authority_is_refused() {
     let (ours, theirs) = (authority(), authority_named("strangers"));
     // Without a name it is the address that has to be in the certificate.
     for (issuer, name, expected) in [
-        (&ours, Some("other.test"), "not valid for name"),
-        (&ours, None, "not valid for name"),
-        (&theirs, Some("keys.test"), "UnknownIssuer"),
+        (&ours, Some("other.test"), "not for other.test, only for keys.test"),
+        (&ours, None, "not for "),
+        (&theirs, Some("keys.test"), "leads to no authority that is trusted"),
     ] {
         let (profile, _) = LinkProfile::load(&signer(&files, &ours, name)).unwrap();
         let mut link = profile.link(0).unwrap();

@@ -16,6 +16,7 @@ use super::{Trouble, chain, folder, pem};
 use crate::client_auth::ClientTrust;
 use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
+use crate::wording;
 
 /// Lists of large authorities have some 100,000 entries of 40 bytes each.
 const CRL_BYTES_MAX: u64 = 64 << 20;
@@ -75,7 +76,7 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
         for der in contents.certificates {
             troubles.extend(authority(&der, now, &file));
             if let Err(error) = roots.add(der) {
-                let what = format!("this authority cannot be used: {error}");
+                let what = format!("this authority cannot be used: {}", wording::of(&error));
                 troubles.push(Trouble::error(&file, what, "export it again as X.509 version 3 in PEM"));
             }
         }

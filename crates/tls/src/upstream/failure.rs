@@ -3,6 +3,7 @@
 use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::failure::Failure;
+use crate::wording;
 
 /// The session is over; an alert for the server, where one is due, has been appended to `out`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ impl std::error::Error for UpstreamFailure {}
 /// In a handshake.
 impl From<Error> for UpstreamFailure {
     fn from(error: Error) -> UpstreamFailure {
-        UpstreamFailure::new(reason(&error), error.to_string())
+        UpstreamFailure::new(reason(&error), wording::of(&error))
     }
 }
 
