@@ -8,9 +8,11 @@ use rustls::RootCertStore;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use time::OffsetDateTime;
+use webpki::BorrowedCertRevocationList;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
+use x509_parser::x509::X509Version;
 
 use super::{Trouble, chain, folder, pem};
 use crate::client_auth::ClientTrust;
@@ -163,12 +165,29 @@ fn read(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, Troub
 }
 
 fn updates(der: &CertificateRevocationListDer<'_>, file: &Path) -> Result<Updates, Trouble> {
-    let unusable =
-        || Trouble::error(file, "this revocation list cannot be read", "export it again as X.509 CRL version 2");
-    let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| unusable())?;
-    let next = list.next_update().map(|next| Duration::from_secs(next.timestamp().max(0) as u64));
+    let unusable = |why: &str| {
+        Trouble::error(file, format!("this revocation list cannot be used: {why}"), "get another from its authority")
+    };
+    let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| unusable("it is damaged"))?;
+    if list.version() != Some(X509Version::V2) || list.extensions().is_empty() {
+        let what = "this revocation list is of version 1, without the extensions that one must have (RFC 5280 §5.2)";
+        return Err(Trouble::error(file, what, VERSION_2));
+    }
+    let Some(next) = list.next_update() else {
+        return Err(unusable("it does not say when the next one is due (RFC 5280 §5.1.2.5)"));
+    };
+    // The very eyes that clients' certificates will be looked at with.
+    let verifiers = BorrowedCertRevocationList::from_der(der).map_err(|why| unusable(&wording::chain(&why)))?;
+    if let Some(why) = verifiers.into_iter().find_map(Result::err) {
+        return Err(unusable(&wording::chain(&why)));
+    }
+    let next = Some(Duration::from_secs(next.timestamp().max(0) as u64));
     Ok(Updates { this: list.last_update().timestamp(), next })
 }
+
+/// What `openssl ca -gencrl` makes of a configuration without `crlnumber` and `crl_extensions`.
+const VERSION_2: &str = "make it again as version 2: with openssl, name a `crlnumber` file in the authority's section, \
+                         with `echo 01` in it, or add `crl_extensions`, and run `openssl ca -gencrl` once more";
 
 fn overdue(next: Option<Duration>, expired: Leniency, now: SystemTime, file: &Path) -> Option<Trouble> {
     let (next, now) = (next?, now.duration_since(SystemTime::UNIX_EPOCH).ok()?);
