@@ -733,7 +733,7 @@ fn what_is_asked_of_clients_must_make_sense() {
         (&auth("client_auth={ca='c',mode='require'}"), 7, 26, "did you mean \"required\"?"),
         (&auth("client_auth={ca='c',crl=[1]}"), 7, 26, "`crl`: expected a string"),
         (&auth("client_auth={ca='c',crl_scope='leaf'}"), 7, 21, "warning: `crl_scope` has no effect without `crl`"),
-        (&auth("client_auth={ca='c',depth=9}"), 7, 27, "`depth` is too large; use 8 or less"),
+        (&auth("client_auth={ca='c',depth=7}"), 7, 27, "`depth` is too large; use 6 or less"),
         (&auth("client_auth={ca='c',forward='all'}"), 7, 29, "use \"leaf\", \"chain\" or \"nothing\""),
         (&auth("client_auth={ca='c',cas='d'}"), 7, 21, "unknown key `cas` in `client_auth`; did you mean `ca`?"),
     ]);

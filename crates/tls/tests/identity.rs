@@ -240,7 +240,7 @@ fn visit(acceptor: &Acceptor, config: &Arc<ClientConfig>) -> (bool, Option<Ident
     let mut dialogue = Dialogue::established(acceptor, config);
     assert_eq!(dialogue.upload(b"ping", 100), b"ping");
     assert_eq!(dialogue.download(b"pong"), b"pong");
-    let identity = dialogue.session.introduction().and_then(|introduction| introduction.identity.clone());
+    let identity = dialogue.session.introduction().and_then(|introduction| introduction.identity.as_deref().cloned());
     (dialogue.session.facts().resumed, identity)
 }
 

@@ -8,6 +8,9 @@ use crate::walk::{Found, Section, mismatch, string};
 
 const LENIENCIES: [(&str, Leniency); 2] = [("refuse", Leniency::Refuse), ("allow", Leniency::Allow)];
 
+/// Certificates between a client's own and an authority that is trusted, as many as are verified: of a longer chain none is.
+const DEPTH_MAX: i128 = 6;
+
 pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '_>) -> Option<ClientAuth> {
     let mut table = section.table("client_auth")?;
     let report = context.report;
@@ -29,7 +32,7 @@ pub(crate) fn client_auth(context: &Context<'_, '_>, section: &mut Section<'_, '
             without_effect(report, &mut table, key);
         }
     }
-    let depth = table.integer("depth", 0..=8).map_or(6, |found| found.value);
+    let depth = table.integer("depth", 0..=DEPTH_MAX).map_or(DEPTH_MAX as usize, |found| found.value);
     let send_ca_names = table.boolean("send_ca_names").is_none_or(|found| found.value);
     let forwards =
         [("leaf", ForwardIdentity::Leaf), ("chain", ForwardIdentity::Chain), ("nothing", ForwardIdentity::Nothing)];
