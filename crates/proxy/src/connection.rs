@@ -696,7 +696,7 @@ impl Connection {
         let micros = started.elapsed().as_micros();
         let introduction = self.introduction();
         let name = introduction.and_then(|known| known.server_name.as_deref()).unwrap_or("-");
-        let ja4 = introduction.and_then(|known| known.ja4.as_ref()).map_or("-", propylon_tls::Ja4::as_str);
+        let ja4 = introduction.and_then(|known| known.ja4.as_deref()).map_or("-", propylon_tls::Ja4::as_str);
         let others = if withheld > 0 { format!(" ({withheld} more were not logged)") } else { String::new() };
         log::info!(
             "TLS handshake failed: client={peer} listener={listener} server_name={name} ja4={ja4} \

@@ -206,9 +206,9 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     }
     let mut scratch = [0; HOST_BYTES_MAX];
     let host = head.host_name(&request.text, &mut scratch);
-    if is_misdirected(client, host, snapshot) {
+    if let Some(why) = misdirected(client, host, snapshot) {
         request.note.fault = Some("misdirected");
-        return Decision::Answered(answer_error(client, request, 421, "misdirected"));
+        return Decision::Answered(answer_error(client, request, 421, &why));
     }
     let route = snapshot.route(client.listener(), host, path);
     if route.is_some_and(|route| route.require_client_certificate) && !client.is_identified() {
@@ -234,13 +234,24 @@ fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSna
     }
 }
 
-/// Whether the request is for a name that its connection's certificate does not speak for: clients of HTTP/2 share a
-/// connection among names where they think that they may (RFC 9113 §9.1.2).
-fn is_misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> bool {
-    let ClientSide::Http2(_) = client else { return false };
-    let Some(profile) = snapshot.listener(client.listener()).tls else { return false };
+/// Why the request is refused, if it is for a host that its connection's certificate does not speak for: "a request for an
+/// \"https\" resource MUST be rejected unless it has been received over a connection that has been secured via a certificate
+/// valid for that target URI's origin" (RFC 9110 §7.4).
+fn misdirected(client: &ClientSide<'_>, host: &str, snapshot: &CoreSnapshot) -> Option<String> {
+    let listener = snapshot.listener(client.listener());
+    // Over HTTP/1.1 gateways with a name of their own are common, and nobody shares connections among names.
+    let is_strict = listener.strict_host.unwrap_or(matches!(client, ClientSide::Http2(_)));
+    let profile = listener.tls.filter(|_| is_strict)?;
+    // Only HTTP/1.0 may leave it out.
+    if host.is_empty() {
+        return None;
+    }
     let server_name = client.introduction().and_then(|introduction| introduction.server_name.as_deref());
-    !snapshot.shared.profiles[profile.0].covers(server_name, host)
+    if snapshot.shared.profiles[profile.0].covers(server_name, host) {
+        return None;
+    }
+    let made_for = server_name.map_or_else(|| "without a server name".into(), |name| format!("for {name}"));
+    Some(format!("misdirected: this connection was made {made_for}, and its certificate is not for {host}"))
 }
 
 /// An answer that is given here.
@@ -439,9 +450,11 @@ fn account(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSn
         signature: facts.signature.map(propylon_tls::Scheme::name),
         alpn: facts.alpn.map(alpn_name),
         resumed: facts.resumed,
-        server_name: introduction.filter(|_| is_named).and_then(|known| known.server_name.as_deref()),
-        ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
-        client: introduction.and_then(|known| known.identity.as_ref()),
+        server_name: introduction
+            .filter(|_| is_named || note.fault == Some("misdirected"))
+            .and_then(|known| known.server_name.as_deref()),
+        ja4: introduction.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+        client: introduction.and_then(|known| known.identity.as_deref()),
     });
     // What the client wrote, which is what somebody who reads the log looks for.
     let [prefix, target] = request.head.received_target(&request.text);

@@ -94,7 +94,7 @@ fn write_binary(connection: &Connection, ends: Ends, server_name: Option<&str>, 
     let introduction = connection.introduction();
     let name = server_name.or_else(|| introduction.and_then(|known| known.server_name.as_deref()));
     let Some(facts) = &connection.facts else { return write_v2(ends, name, None, out) };
-    let identity = introduction.and_then(|known| known.identity.as_ref());
+    let identity = introduction.and_then(|known| known.identity.as_deref());
     let common_name = identity.and_then(|identity| common_name(&identity.subject));
     let cipher = suite_name(facts);
     let snapshot = connection.core.snapshot();

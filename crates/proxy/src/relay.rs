@@ -409,8 +409,8 @@ fn account(connection: &Connection, snapshot: &CoreSnapshot, note: &Note, fault:
         alpn: facts.alpn.and_then(alpn),
         resumed: facts.resumed,
         server_name: None,
-        ja4: introduction.and_then(|known| known.ja4.as_ref()).map(propylon_tls::Ja4::as_str),
-        client: introduction.and_then(|known| known.identity.as_ref()),
+        ja4: introduction.and_then(|known| known.ja4.as_deref()).map(propylon_tls::Ja4::as_str),
+        client: introduction.and_then(|known| known.identity.as_deref()),
     });
     let (backend, server) = (note.backend.map(|at| at as usize), note.server.map(|at| at as usize));
     log.write_relay(&RelayRecord {

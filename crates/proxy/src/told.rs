@@ -29,7 +29,7 @@ impl<'a> Told<'a> {
 
     /// Appends whole lines.
     pub fn write(&self, out: &mut Vec<u8>) {
-        if let Some(identity) = self.introduction.and_then(|introduction| introduction.identity.as_ref()) {
+        if let Some(identity) = self.introduction.and_then(|introduction| introduction.identity.as_deref()) {
             if let Some(certificate) = &identity.certificate {
                 write_line(b"Client-Cert", certificate.as_bytes(), out);
             }
@@ -64,7 +64,7 @@ impl<'a> Told<'a> {
 
     /// Printable ASCII, each of them.
     fn fact(&self, fact: Fact) -> Option<&'a str> {
-        let identity = self.introduction.and_then(|introduction| introduction.identity.as_ref());
+        let identity = self.introduction.and_then(|introduction| introduction.identity.as_deref());
         match fact {
             // Not of the TLS: see above.
             Fact::ClientIp => None,
@@ -76,7 +76,7 @@ impl<'a> Told<'a> {
             Fact::TlsServerName => self.introduction?.server_name.as_deref(),
             Fact::TlsAlpn => self.facts?.alpn.map(alpn_name),
             Fact::TlsResumed => Some(if self.facts?.resumed { "true" } else { "false" }),
-            Fact::TlsJa4 => self.introduction?.ja4.as_ref().map(propylon_tls::Ja4::as_str),
+            Fact::TlsJa4 => self.introduction?.ja4.as_deref().map(propylon_tls::Ja4::as_str),
             Fact::ClientSubject => identity.map(|identity| &*identity.subject),
             Fact::ClientIssuer => identity.map(|identity| &*identity.issuer),
             Fact::ClientSerial => identity.map(|identity| &*identity.serial),
@@ -85,10 +85,12 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Whether the connection's introduction is asked for at every request, and not only by the log's first line.
+/// Whether the connection's introduction is asked for at every request, by the rule for its host or by what servers are told,
+/// and not only by the log's first line.
 pub fn is_told_again(introduction: &Introduction, listener: &Listener) -> bool {
     let mut pieces = listener.request_headers.iter().flat_map(|header| &header.value);
     introduction.identity.is_some()
+        || introduction.server_name.is_some() && listener.strict_host == Some(true)
         || introduction.ja4.is_some()
         || pieces.any(|piece| *piece == Piece::Fact(Fact::TlsServerName))
 }

@@ -2,6 +2,7 @@
 //! them are to take little more memory than their files take on disk.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -36,6 +37,8 @@ pub(crate) struct Material {
     pub kind: KeyKind,
     /// DNS names it is for: lower case, no trailing dot, maybe `*.` in front.
     pub names: Box<[Box<str>]>,
+    /// IP addresses it is for.
+    pub addresses: Box<[IpAddr]>,
     pub validity: Validity,
     /// Clients are to refuse it without a stapled response (RFC 7633).
     pub must_staple: bool,
@@ -240,6 +243,7 @@ pub(crate) mod tests {
             key: CredentialKey::Local(Zeroizing::new(key)),
             kind: KeyKind::P256,
             names: ["shop.example".into()].into(),
+            addresses: Box::default(),
             validity: Validity { not_before: 0, not_after: i64::MAX },
             must_staple: false,
             path: PathBuf::new(),

@@ -350,8 +350,8 @@ impl Handshake {
         let chain = self.connection.peer_certificates().unwrap_or_default();
         Introduction {
             server_name: self.heard.server_name.take(),
-            ja4: self.watch.as_ref().and_then(|watch| watch.ja4),
-            identity: Identity::new(chain, self.forward),
+            ja4: self.watch.as_ref().and_then(|watch| watch.ja4).map(Box::new),
+            identity: Identity::new(chain, self.forward).map(Box::new),
         }
     }
 

@@ -4,15 +4,16 @@ use crate::hello::Peeker;
 use crate::identity::Identity;
 use crate::ja4::Ja4;
 
-/// Boxed, and gone where nobody asks for it: an idle connection should not carry what its log line had.
+/// Boxed, and gone where nobody asks for it: an idle connection should not carry what its log line had. What few clients have
+/// is boxed once more, since every client's server name may have to be kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     /// The name that the client asked for, in lower case.
     pub server_name: Option<Box<str>>,
     /// Where the profile asks for it.
-    pub ja4: Option<Ja4>,
+    pub ja4: Option<Box<Ja4>>,
     /// Whom the client has proved to be, in this handshake or in the one whose session was resumed.
-    pub identity: Option<Identity>,
+    pub identity: Option<Box<Identity>>,
 }
 
 impl Introduction {
@@ -28,7 +29,7 @@ impl Introduction {
         };
         Introduction {
             server_name: hello.server_name().map(|name| name.to_ascii_lowercase().into()),
-            ja4: ja4.then(|| Ja4::of(&hello)),
+            ja4: ja4.then(|| Box::new(Ja4::of(&hello))),
             identity: None,
         }
     }

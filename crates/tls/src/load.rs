@@ -260,9 +260,10 @@ fn material(
 ) -> Result<Material, Trouble> {
     let Origin { chain_path: path, key_path, seen } = origin;
     troubles.extend(leaf.worries(&path));
-    let Leaf { kind, names, validity, must_staple, .. } = leaf;
+    let Leaf { kind, names, addresses, validity, must_staple, .. } = leaf;
     let kind = kind.map_err(|why| unsupported(&path, &why))?;
-    Ok(Material { chain, key, kind, names: names.into(), validity, must_staple, path, key_path, seen })
+    let (names, addresses) = (names.into(), addresses.into());
+    Ok(Material { chain, key, kind, names, addresses, validity, must_staple, path, key_path, seen })
 }
 
 fn no_certificate(path: &Path) -> Trouble {

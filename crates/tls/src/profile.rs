@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -244,16 +245,26 @@ impl Profile {
     /// Whether a connection whose client asked for `server_name` may carry requests for `host` (a name in lower case, or an
     /// address): whoever answers it has shown a certificate for that name, or the client has named it itself
     /// (RFC 9110 §7.4). Where the client named nothing only another certificate's name is out of bounds.
+    ///
+    /// A client that connects to an address cannot name it: whatever certificate it was shown, it has taken it.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
         // Asked for every request, and nearly always so.
         if server_name == Some(host) {
             return true;
+        }
+        if let Some(address) = address_of(host) {
+            let shown = |name| self.names.candidates(Some(name)).any(|index| self.is_for(index, address));
+            return server_name.is_none_or(shown);
         }
         let mut named = self.names.named(host);
         let Some(server_name) = server_name else {
             return named.clone().next().is_none() || named.any(|index| self.names.default.contains(&index));
         };
         self.names.candidates(Some(server_name)).any(|index| named.clone().any(|named| named == index))
+    }
+
+    fn is_for(&self, index: u32, address: IpAddr) -> bool {
+        self.credentials[index as usize].material.addresses.contains(&address)
     }
 
     /// Certificates whose keys are elsewhere.
@@ -288,6 +299,14 @@ pub const SHOWN_MAX: usize = 1000;
 /// Chains that are compressed beforehand, the first of the configuration: each takes milliseconds, and some 5 KB to keep.
 /// Others are sent as they are.
 const COMPRESSED_MAX: usize = 256;
+
+/// A host as it stands in a request: IPv6 in brackets (RFC 3986 §3.2.2).
+fn address_of(host: &str) -> Option<IpAddr> {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => host.parse().ok().map(IpAddr::V4),
+    }
+}
 
 fn served(credential: &Credential) -> Served {
     Served {

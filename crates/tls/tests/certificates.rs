@@ -177,3 +177,36 @@ fn a_client_that_can_take_it_gets_the_certificate_compressed() {
     // Signatures differ by a byte or two.
     assert!(off.abs_diff(plain) < 8, "{off}");
 }
+
+/// RFC 9110 §7.4: by the certificate that clients of the asked-for name are shown.
+#[test]
+fn a_connection_is_for_the_names_and_addresses_of_its_certificate() {
+    let directory = Directory::new();
+    let one = directory.write("one.pem", ec(&["one.example", "*.one.example", "10.0.0.1", "2001:db8::1"]));
+    let two = directory.write("two.pem", ec(&["two.example", "10.0.0.2"]));
+    let profile = load(&tls_profile(&[&one, &two]));
+    for (server_name, host, is_covered) in [
+        (Some("one.example"), "one.example", true),
+        (Some("one.example"), "www.one.example", true),
+        (Some("one.example"), "a.b.one.example", false),
+        (Some("one.example"), "two.example", false),
+        (Some("one.example"), "10.0.0.1", true),
+        (Some("one.example"), "[2001:db8::1]", true),
+        (Some("one.example"), "[2001:db8:0::1]", true),
+        (Some("one.example"), "[2001:db8::2]", false),
+        (Some("one.example"), "2001:db8::1", false),
+        (Some("one.example"), "10.0.0.2", false),
+        (Some("two.example"), "10.0.0.1", false),
+        // No certificate stands for it; the client asked for it all the same.
+        (Some("other.example"), "other.example", true),
+        (Some("other.example"), "10.0.0.1", true),
+        (Some("other.example"), "10.0.0.2", false),
+        (None, "10.0.0.1", true),
+        (None, "10.0.0.9", true),
+        (None, "one.example", true),
+        (None, "other.example", true),
+        (None, "two.example", false),
+    ] {
+        assert_eq!(profile.covers(server_name, host), is_covered, "{server_name:?} {host}");
+    }
+}

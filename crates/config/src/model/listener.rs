@@ -30,6 +30,9 @@ pub struct Listener {
     pub monitor_path: Option<String>,
     /// What all other requests are answered with: a redirect to the same URL with https. Only on plaintext listeners.
     pub redirect_to_https: Option<Redirect>,
+    /// Whether requests for a host that the certificate of their connection is not for are answered with 421 (RFC 9110 §7.4).
+    /// Absent: those of HTTP/2 are, whose clients share connections among names. Without TLS there is nothing to go by.
+    pub strict_host: Option<bool>,
     /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
     /// Fields that servers get with every request, in place of any that the client sent by these names.

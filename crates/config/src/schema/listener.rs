@@ -44,6 +44,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
     if protocol.is_relay() {
         http_only(&mut section, protocol);
     }
+    let strict_host = strict_host(&mut section, tls_key.is_some());
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
     believes(&mut section, &bind, accept_proxy_protocol, forwarded, trusted_proxies.is_some());
@@ -65,6 +66,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         prefer,
         monitor_path,
         redirect_to_https,
+        strict_host,
         forwarded,
         request_headers,
         paths,
@@ -177,9 +179,21 @@ fn believes(section: &mut Section<'_, '_>, bind: &[Bind], announced: bool, forwa
     }
 }
 
+fn strict_host(section: &mut Section<'_, '_>, has_tls: bool) -> Option<bool> {
+    let strict = section.boolean("strict_host").map(|found| found.value);
+    if !has_tls
+        && section.report.is_whole()
+        && let Some(entry) = section.entry("strict_host")
+    {
+        let what = "`strict_host` has no effect on a listener without `tls`";
+        section.report.warning(entry.key_span, what, "remove it, or name a TLS profile");
+    }
+    strict
+}
+
 /// Keys that are about requests, on a listener that knows none.
 fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
-    for key in ["monitor_path", "redirect_to_https", "forwarded", "request_headers", "paths", "limits"] {
+    for key in ["monitor_path", "redirect_to_https", "strict_host", "forwarded", "request_headers", "paths", "limits"] {
         if let Some(entry) = section.entry(key) {
             let what = format!("`{key}` is about HTTP, which protocol = \"{}\" does not look into", protocol.name());
             section.report.error(entry.key_span, what, "remove it, or use protocol = \"http\"");

@@ -185,6 +185,9 @@ fn listener(config: &Config, listener: &Listener) -> Value {
         "merge_slashes": listener.paths.merge_slashes,
         "allow": listener.paths.allowed().collect::<Vec<&str>>(),
     });
+    if let Some(strict) = listener.strict_host {
+        value["strict_host"] = json!(strict);
+    }
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
     }
@@ -701,6 +704,7 @@ mod tests {
         bind = ["127.0.0.1:8443", "[::1]:8443"]
         tls = "public"
         monitor_path = "/up"
+        strict_host = false
         forwarded = "append"
         request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
         timeouts = { idle = "2m", tunnel_idle = "3h" }

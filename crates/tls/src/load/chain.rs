@@ -1,5 +1,6 @@
 //! What certificates say: which one the key belongs to, in which order they follow, whom they are for.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -24,6 +25,7 @@ pub(super) struct Leaf {
     /// Or the name of a type that is not supported.
     pub kind: Result<KeyKind, String>,
     pub names: Vec<Box<str>>,
+    pub addresses: Vec<IpAddr>,
     pub validity: Validity,
     /// Clients are to refuse it without a stapled response (RFC 7633).
     pub must_staple: bool,
@@ -47,6 +49,7 @@ impl<'a> Parsed<'a> {
         Leaf {
             kind: key_kind(leaf.public_key()),
             names: dns_names(leaf),
+            addresses: addresses(leaf),
             validity: validity(leaf),
             must_staple: leaf.extensions().iter().any(is_tls_feature),
             signed_with_sha1: SHA1_SIGNATURES.contains(&leaf.signature_algorithm.algorithm),
@@ -289,6 +292,21 @@ fn dns_names(leaf: &X509Certificate<'_>) -> Vec<Box<str>> {
         }
     }
     names
+}
+
+/// IP addresses of the subjectAltName: 4 or 16 bytes each (RFC 5280 §4.2.1.6); others mean nothing.
+fn addresses(leaf: &X509Certificate<'_>) -> Vec<IpAddr> {
+    let Ok(Some(extension)) = leaf.subject_alternative_name() else {
+        return Vec::new();
+    };
+    let address = |general: &GeneralName<'_>| match general {
+        GeneralName::IPAddress(bytes) => match *bytes {
+            [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d])),
+            bytes => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+        },
+        _ => None,
+    };
+    extension.value.general_names.iter().filter_map(address).collect()
 }
 
 fn subject(certificate: &X509Certificate<'_>) -> String {
