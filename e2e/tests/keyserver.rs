@@ -473,8 +473,15 @@ fn check_and_keys_tell_what_is_there_and_what_is_wrong() {
     assert_eq!(said.text().lines().filter(|line| line.contains("  loaded  ")).count(), 4, "{}", said.text());
     let mode = |mode| fs::set_permissions(server.scratch.join("keys/ed.pem"), fs::Permissions::from_mode(mode));
     mode(0o644).expect("a mode");
+    let said = server.command("check", &[]);
+    let complaint = "ed.pem: every account of this machine may read or change this private key";
+    assert!(said.status.code() == Some(1) && said.stderr.contains(complaint), "{}", said.stderr);
+    let strict = fs::read_to_string(server.scratch.join("keyserver.toml")).expect("our own file");
+    let lax = strict.replacen("[server]\n", "[server]\nallow_world_readable_keys = true\n", 1);
+    server.scratch.write("keyserver.toml", lax);
     let said = server.command("check", &[]).ok();
-    assert!(said.stderr.contains("ed.pem: every account of this machine may read or change it"), "{}", said.stderr);
+    assert!(said.stderr.contains(complaint), "a warning: {}", said.stderr);
+    server.scratch.write("keyserver.toml", strict);
     mode(0o640).expect("a mode");
     server.scratch.write("keys/bad.pem", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n");
     let said = server.command("keys", &["--json"]);

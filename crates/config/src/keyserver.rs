@@ -63,6 +63,9 @@ pub struct Server {
     pub workers: Workers,
     /// Account to run as once the sockets are bound and the keys read.
     pub user: Option<String>,
+    /// Files of private keys that every account of the machine may read or change are used, with a warning. Default no: they
+    /// are refused.
+    pub allow_world_readable_keys: bool,
 }
 
 /// Keys that a hardware module holds, behind its maker's PKCS#11 library.

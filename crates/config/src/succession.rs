@@ -167,6 +167,7 @@ impl Placed for Signer {
             verify,
             resolve_interval,
             watch,
+            allow_world_readable_keys,
             retired,
             at: _,
         } = earlier;
@@ -178,6 +179,7 @@ impl Placed for Signer {
         retired.is_none()
             && (&self.name, &self.identity.path, &self.ca.path) == (name, &identity.path, &ca.path)
             && (self.resolve_interval, self.watch) == (*resolve_interval, *watch)
+            && self.allow_world_readable_keys == *allow_world_readable_keys
             && (self.timeout, self.connections, self.hedge, self.verify) == (*timeout, *connections, *hedge, *verify)
             && same_servers(&self.servers, servers)
     }

@@ -49,9 +49,9 @@ fn every_key_reaches_the_model() {
 
     let [web, plain] = config.listeners.as_slice() else { panic!("two listeners") };
     assert_eq!((web.name.as_str(), plain.name.as_str()), ("web", "plain"));
-    assert_eq!(web.at, At { line: 18, column: 11, length: 3 });
+    assert_eq!(web.at, At { line: 19, column: 11, length: 3 });
     assert_eq!(web.bind[1].address.to_string(), "[::]:443");
-    assert_eq!(web.bind[1].at, At { line: 19, column: 24, length: 10 });
+    assert_eq!(web.bind[1].at, At { line: 20, column: 24, length: 10 });
     assert_eq!((web.tls, plain.tls), (Some(TlsId(0)), None));
     assert_eq!(web.monitor_path.as_deref(), Some("/up"));
     assert_eq!((web.forwarded, plain.forwarded), (Forwarded::Append, Forwarded::Remove));

@@ -10,6 +10,7 @@ mod awslc;
 pub mod batch;
 mod desk;
 mod encoding;
+mod exposure;
 mod job;
 mod key;
 pub mod keyless;
@@ -39,6 +40,7 @@ pub fn seed() -> u64 {
 }
 
 pub use desk::{Desk, DeskCounts, Pending};
+pub use exposure::{OPEN_TO_ALL, is_open_to_all};
 pub use job::{Job, JobError, JobKind, Outcome};
 pub use key::{Key, KeyError, KeyKind, PrivateKey, RemoteKey, Ski};
 pub use pair::X25519Pair;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use propylon_config::Workers;
 use propylon_config::keyserver::KeyServer;
+use propylon_crypto::OPEN_TO_ALL;
 use propylon_metrics::{Column, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -64,14 +65,19 @@ struct Crew {
 pub fn run(config: KeyServer) -> Result<(), Failure> {
     harden(&config);
     let tls = identity::load(&config.server).map_err(|fault| Failure(fault.to_string()))?;
+    let identity = &config.server.identity.path;
+    if shelf::is_open_to_all(identity) && !config.server.allow_world_readable_keys {
+        let fix = shelf::Wrong::OpenToAll.fix();
+        return Err(Failure(format!("{}: {OPEN_TO_ALL}; {fix}", identity.display())));
+    }
     let links = Watched::new([config.server.identity.path.clone(), config.server.ca.path.clone()]);
-    let mut shelf = Shelf::new(config.keys.paths.clone());
+    let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
     // At the start nothing is in service yet that a bad file could not displace: all must be good.
     if let Some(fault) = shelf.look().faults.first() {
         return Err(Failure(format!("{}; {}", told(fault), fault.what.fix())));
     }
     for (path, _) in shelf.open_to_all() {
-        log::warn!("{}: every account of this machine may read or change it; chmod o= it", path.display());
+        log::warn!("{}: {OPEN_TO_ALL}; chmod o= it", path.display());
     }
     // A module may look for files that Landlock keeps from it afterwards, and logging in may want another account's rights.
     let tokens = Tokens::open(&config.tokens).map_err(|fault| Failure(format!("{}; {}", fault.what, fault.fix)))?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use propylon_config::keyserver::NamedPath;
 use propylon_crypto::pem::{self, PemError, PemLabel};
-use propylon_crypto::{Key, KeyError, PrivateKey};
+use propylon_crypto::{Key, KeyError, OPEN_TO_ALL, PrivateKey};
 use zeroize::Zeroizing;
 
 use crate::keys::Origin;
@@ -24,6 +24,8 @@ const ENDINGS: [&str; 3] = ["pem", "key", "der"];
 /// All key files, and what was last found in each.
 pub struct Shelf {
     paths: Vec<NamedPath>,
+    /// Keys that every account can get at are served.
+    lax: bool,
     files: BTreeMap<PathBuf, Known>,
 }
 
@@ -40,6 +42,8 @@ pub struct Stamp {
     inode: u64,
     bytes: u64,
     changed: (i64, i64),
+    /// A change of it alone leaves the time as it is.
+    mode: u32,
 }
 
 /// A file that could not be read as what it should be.
@@ -61,6 +65,8 @@ pub enum Wrong {
     NoKey,
     Encrypted,
     Pem(PemError),
+    /// Every account may read or change it.
+    OpenToAll,
     Key(KeyError),
 }
 
@@ -73,8 +79,9 @@ pub struct Change {
 }
 
 impl Shelf {
-    pub fn new(paths: Vec<NamedPath>) -> Shelf {
-        Shelf { paths, files: BTreeMap::new() }
+    /// With `lax`, keys that every account of the machine can get at are served as others are.
+    pub fn new(paths: Vec<NamedPath>, lax: bool) -> Shelf {
+        Shelf { paths, lax, files: BTreeMap::new() }
     }
 
     /// Looks at all files, and reads those that are new or have changed. A file that cannot be read any more leaves the
@@ -149,6 +156,7 @@ impl Shelf {
         match keys {
             // A folder may hold certificates as well; a file that had a key and has none now is being written.
             Err(Wrong::NoKey) if in_folder && !known => Ok(Vec::new()),
+            Ok(_) if !self.lax && is_open_to_all(path) => Err(Wrong::OpenToAll),
             keys => keys,
         }
     }
@@ -179,14 +187,13 @@ impl Stamp {
 
     fn of(metadata: &fs::Metadata) -> Stamp {
         let changed = (metadata.mtime(), metadata.mtime_nsec());
-        Stamp { inode: metadata.ino(), bytes: metadata.len(), changed }
+        Stamp { inode: metadata.ino(), bytes: metadata.len(), changed, mode: metadata.mode() }
     }
 }
 
-/// Whether its mode lets every account read it, or write to it.
+/// See `propylon_crypto::is_open_to_all`.
 pub fn is_open_to_all(path: &Path) -> bool {
-    const OTHERS: u32 = 0o006;
-    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & OTHERS != 0)
+    fs::metadata(path).is_ok_and(|metadata| propylon_crypto::is_open_to_all(&metadata))
 }
 
 /// Files of which it matters only whether any has changed.
@@ -279,6 +286,7 @@ impl Wrong {
             Wrong::NoKey => "write a private key to it, in PEM or DER",
             Wrong::Encrypted => "decrypt it, for example by `openssl pkey`, and protect the file instead",
             Wrong::Pem(_) => "export the key again: PEM has lines of its own for its first and last words",
+            Wrong::OpenToAll => "chmod o= it, or set `allow_world_readable_keys` in [server] if that is meant",
             Wrong::Key(_) => "use RSA of 2048 to 8192 bits, P-256, P-384, P-521 or Ed25519, in PKCS#8, PKCS#1 or SEC 1",
         }
     }
@@ -293,6 +301,7 @@ impl fmt::Display for Wrong {
             Wrong::NoKey => f.write_str("no private key is in it"),
             Wrong::Encrypted => f.write_str("the private key is encrypted"),
             Wrong::Pem(error) => write!(f, "it is not well-formed PEM: {error}"),
+            Wrong::OpenToAll => f.write_str(OPEN_TO_ALL),
             Wrong::Key(error) => write!(f, "{error}"),
         }
     }
@@ -300,6 +309,8 @@ impl fmt::Display for Wrong {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn pem() -> String {
@@ -316,13 +327,14 @@ mod tests {
         }
 
         fn shelf(&self) -> Shelf {
-            Shelf::new(vec![NamedPath { path: self.0.clone(), ..NamedPath::default() }])
+            Shelf::new(vec![NamedPath { path: self.0.clone(), ..NamedPath::default() }], false)
         }
 
         fn write(&self, name: &str, text: impl AsRef<[u8]>) {
             // By renaming, so that the inode is another one however coarse the clock.
             let whole = self.0.join("new.tmp");
             fs::write(&whole, text).expect("a file");
+            fs::set_permissions(&whole, fs::Permissions::from_mode(0o600)).expect("a mode");
             fs::rename(whole, self.0.join(name)).expect("its name");
         }
     }
@@ -335,6 +347,31 @@ mod tests {
 
     fn skis(shelf: &Shelf) -> Vec<propylon_crypto::Ski> {
         shelf.keys().map(|(key, _)| key.ski()).collect()
+    }
+
+    #[test]
+    fn a_key_that_every_account_can_get_at_is_refused_until_it_is_closed() {
+        let folder = Folder::new("open");
+        folder.write("a.pem", pem());
+        let mode =
+            |mode| fs::set_permissions(folder.0.join("a.pem"), fs::Permissions::from_mode(mode)).expect("a mode");
+        for open in [0o604, 0o602, 0o644] {
+            mode(open);
+            let mut shelf = folder.shelf();
+            let faults = shelf.look().faults;
+            assert!(matches!(faults[..], [Fault { what: Wrong::OpenToAll, kept: false, .. }]), "{faults:?}");
+            assert!(skis(&shelf).is_empty() && shelf.look().faults.is_empty(), "it is told once");
+            mode(0o640);
+            assert!(shelf.look().faults.is_empty() && skis(&shelf).len() == 1);
+            // One that is in service stays, and is complained of.
+            mode(open);
+            assert!(matches!(shelf.look().faults[..], [Fault { what: Wrong::OpenToAll, kept: true, .. }]));
+            assert_eq!(skis(&shelf).len(), 1);
+            let paths = vec![NamedPath { path: folder.0.clone(), ..NamedPath::default() }];
+            let mut lax = Shelf::new(paths, true);
+            assert!(lax.look().faults.is_empty());
+            assert_eq!((skis(&lax).len(), lax.open_to_all().count()), (1, 1));
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{At, Certificate, SignerId, TlsProfile};
-use propylon_crypto::{PrivateKey, RemoteKey};
+use propylon_crypto::{OPEN_TO_ALL, PrivateKey, RemoteKey};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -153,7 +153,7 @@ struct Bundle {
     seen: Option<Seen>,
 }
 
-fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+fn bundle(chain_path: &Path, key_path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
     let together = chain_path == key_path;
     let chain_file = pem::read(chain_path).map_err(|trouble| troubles.push(trouble));
     let key_file = match together {
@@ -167,7 +167,9 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
         (Some(file), Some(Ok(key_file))) => (file.certificates, key_file),
         _ => return None,
     };
-    worry_about_readers(&key_file, key_path, troubles);
+    if !may_be_used(&key_file, key_path, lax, troubles) {
+        return None;
+    }
     let seen = match together {
         true => key_file.look.map(|look| Seen { chain: look, key: None }),
         false => chain_look.zip(key_file.look).map(|(chain, key)| Seen { chain, key: Some(key) }),
@@ -175,11 +177,19 @@ fn bundle(chain_path: &Path, key_path: &Path, troubles: &mut Vec<Trouble>) -> Op
     Some(Bundle { chain_path: chain_path.into(), key_path: key_path.into(), chain, keys: key_file.keys, seen })
 }
 
-fn worry_about_readers(file: &pem::Contents, path: &Path, troubles: &mut Vec<Trouble>) {
-    if file.world_readable && !file.keys.is_empty() {
-        let fix = format!("chmod o-r {}", path.display());
-        troubles.push(Trouble::warning(path, "every account can read this private key", fix));
+/// Whether a key that every account can get at is to be used all the same: where that is allowed (`lax`).
+fn may_be_used(file: &pem::Contents, path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> bool {
+    if !file.open_to_all || file.keys.is_empty() {
+        return true;
     }
+    let close = format!("chmod o= {}", path.display());
+    if lax {
+        troubles.push(Trouble::warning(path, OPEN_TO_ALL, close));
+        return true;
+    }
+    let fix = format!("{close}, or set `allow_world_readable_keys` in [process] if that is meant");
+    troubles.push(Trouble::error(path, OPEN_TO_ALL, fix));
+    false
 }
 
 /// What a bundle is worth. Its age is another matter: that it changes takes no reading.

@@ -171,6 +171,7 @@ mod tests {
             client_auth: None,
             ja4: false,
             signer: None,
+            allow_world_readable_keys: false,
             at: At::default(),
         }
     }

@@ -271,7 +271,57 @@ fn certificates_that_clients_will_refuse_are_warned_of() {
     warning(&by_openssl(&directory, "sha1", "-newkey rsa:2048 -sha1"), "SHA-1");
     let open = directory.write("open.pem", ec(&[NAME]));
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
-    warning(&open, "every account can read");
+    let mut profile = tls_profile(&[&open]);
+    profile.allow_world_readable_keys = true;
+    let found = findings(&profile);
+    assert_eq!((found.len(), found[0].severity), (1, Severity::Warning));
+    assert!(found[0].what.contains("every account") && found[0].fix.starts_with("chmod o= "), "{found:?}");
+}
+
+#[test]
+fn a_key_that_every_account_can_get_at_is_refused_wherever_it_is() {
+    let directory = Directory::new();
+    let pair = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+    let chain = CertificateParams::new(vec![NAME.into()]).unwrap().self_signed(&pair).unwrap().pem();
+    let folder = directory.0.join("folder");
+    fs::create_dir(&folder).unwrap();
+    let chain_path = directory.write("chain.crt", &chain);
+    let places = ["whole.pem", "alone.key", "folder/whole.pem", "folder/alone.key"].map(|name| {
+        let chain = if name.ends_with(".pem") { chain.as_str() } else { "" };
+        directory.write(name, chain.to_owned() + &pair.serialize_pem())
+    });
+    directory.write("folder/alone.crt", &chain);
+    let [whole, alone, in_folder, alone_in_folder] = &places;
+    let mut with_pair = tls_profile(&[whole]);
+    with_pair.certificates[0].source =
+        propylon_config::CertificateSource::Pair { chain: chain_path.clone(), key: alone.clone() };
+    let profiles = [
+        (tls_profile(&[whole]), whole),
+        (with_pair, alone),
+        (tls_profile(&[&folder]), in_folder),
+        (tls_profile(&[&folder]), alone_in_folder),
+    ];
+    for (profile, key_path) in profiles {
+        // Who may change a key may have put another in its place.
+        for mode in [0o604, 0o602, 0o644] {
+            fs::set_permissions(key_path, fs::Permissions::from_mode(mode)).unwrap();
+            let found = findings(&profile);
+            let refused: Vec<_> = found.iter().filter(|finding| finding.severity == Severity::Error).collect();
+            // In a folder its chain is left without a key.
+            assert!(!refused.is_empty() && refused.len() <= 2, "{found:#?}");
+            assert_eq!(refused[0].path, *key_path);
+            assert_eq!(refused[0].what, propylon_crypto::OPEN_TO_ALL);
+            assert!(refused[0].fix.contains("chmod o= ") && refused[0].fix.contains("allow_world_readable_keys"));
+        }
+        fs::set_permissions(key_path, fs::Permissions::from_mode(0o640)).unwrap();
+        let found = findings(&profile);
+        assert!(found.iter().all(|finding| finding.severity == Severity::Warning), "{found:#?}");
+    }
+    // What every account may read of a chain alone is nobody's secret.
+    fs::set_permissions(&chain_path, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut profile = tls_profile(&[whole]);
+    profile.certificates[0].source = propylon_config::CertificateSource::Pair { chain: chain_path, key: alone.clone() };
+    assert_eq!(findings(&profile), []);
 }
 
 #[test]

@@ -66,6 +66,7 @@ fn tls(ca: Option<PathBuf>) -> BackendTls {
         resume: true,
         at: AT,
         watch: None,
+        allow_world_readable_keys: false,
     }
 }
 

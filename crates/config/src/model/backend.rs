@@ -109,6 +109,8 @@ pub struct BackendTls {
     pub resume: bool,
     /// How often the files are looked at, to be read again when they have changed. Absent: only on SIGHUP.
     pub watch: Option<Duration>,
+    /// Of `[process]`: see [`Process`](super::Process).
+    pub allow_world_readable_keys: bool,
     /// Where it is written.
     pub at: At,
 }

@@ -43,6 +43,9 @@ pub struct Process {
     pub resolver: Resolver,
     /// What the process denies itself once it serves.
     pub sandbox: Sandbox,
+    /// Files of private keys that every account of the machine may read or change are used, with a warning. Default no: they
+    /// are refused.
+    pub allow_world_readable_keys: bool,
 }
 
 /// What the process denies itself once it serves, as far as the kernel can hold it to that.

@@ -30,6 +30,8 @@ pub struct TlsProfile {
     pub ja4: bool,
     /// Who signs for the certificates whose keys are not here. Default: nobody.
     pub signer: Option<SignerId>,
+    /// Of `[process]`: see [`Process`](super::Process).
+    pub allow_world_readable_keys: bool,
     /// Where the name is written.
     pub at: At,
 }
@@ -59,6 +61,8 @@ pub struct Signer {
     pub resolve_interval: Duration,
     /// How often `identity` and `ca` are looked at, and read again when they have changed; absent: at SIGHUP only.
     pub watch: Option<Duration>,
+    /// Of `[process]`: see [`Process`](super::Process).
+    pub allow_world_readable_keys: bool,
     /// Where the name is written.
     pub at: At,
 }

@@ -31,7 +31,8 @@ pub(crate) fn backend_tls(context: &Context<'_, '_>, section: &mut Section<'_, '
     let resume = table.boolean("resume").is_none_or(|found| found.value);
     let watch = table.duration("watch", WATCH_MIN..=DAY).map(|found| found.value);
     table.close();
-    Some(BackendTls { ca, server_name, sni, verify, certificate, policy, resume, watch, at })
+    let allow_world_readable_keys = context.allow_world_readable_keys;
+    Some(BackendTls { ca, server_name, sni, verify, certificate, policy, resume, watch, allow_world_readable_keys, at })
 }
 
 /// Off, it is worth a warning every time.

@@ -79,6 +79,7 @@ fn server_of(section: Option<Section<'_, '_>>, base: &Path) -> Server {
         connections_max: 1024,
         workers: Workers::Auto,
         user: None,
+        allow_world_readable_keys: false,
     };
     let Some(mut section) = section else { return server };
     server.bind = bind(&mut section);
@@ -102,6 +103,7 @@ fn server_of(section: Option<Section<'_, '_>>, base: &Path) -> Server {
         server.workers = workers;
     }
     server.user = section.string("user").and_then(|found| process::user(&section, found));
+    server.allow_world_readable_keys = section.boolean("allow_world_readable_keys").is_some_and(|found| found.value);
     section.close();
     server
 }

@@ -39,6 +39,8 @@ pub(crate) struct Context<'r, 't> {
     pub signers: Names<'r>,
     pub acmes: Names<'r>,
     pub backends: Names<'r>,
+    /// Of `[process]`.
+    pub allow_world_readable_keys: bool,
 }
 
 /// A route, with what the checks across sections need beside it.
@@ -74,6 +76,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
         signers: Names::new("signer", &signers),
         acmes: Names::new("acme", &acmes),
         backends: Names::new("backend", &backends),
+        allow_world_readable_keys: process.allow_world_readable_keys,
     };
     let signers = signers.into_iter().map(|named| signer::signer(&context, named)).collect();
     let listeners = listeners.into_iter().map(|named| listener::listener(&context, named)).collect();

@@ -48,6 +48,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
         upgrade_socket: None,
         resolver: Resolver::default(),
         sandbox: Sandbox::default(),
+        allow_world_readable_keys: false,
     };
     let Some(mut section) = section else {
         return process;
@@ -70,6 +71,7 @@ pub(crate) fn process(section: Option<Section<'_, '_>>, base: &Path) -> Process 
     process.handshakes = handshakes(section.table("handshakes"));
     process.watch_config = section.boolean("watch_config").is_some_and(|found| found.value);
     process.immutable = section.boolean("immutable").is_some_and(|found| found.value);
+    process.allow_world_readable_keys = section.boolean("allow_world_readable_keys").is_some_and(|found| found.value);
     process.state = section.string("state").and_then(|found| {
         let (report, at) = (section.report, section.report.at(found.span));
         file(report, "state", found, base).map(|path| StateFolder { path, at })

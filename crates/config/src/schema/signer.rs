@@ -46,6 +46,7 @@ pub(crate) fn signer(context: &Context<'_, '_>, named: Named<'_, '_>) -> Signer 
         verify,
         resolve_interval,
         watch,
+        allow_world_readable_keys: context.allow_world_readable_keys,
         retired: None,
         at,
     }

@@ -53,6 +53,7 @@ pub(crate) fn profile(context: &Context<'_, '_>, named: Named<'_, '_>) -> TlsPro
         client_auth,
         ja4,
         signer,
+        allow_world_readable_keys: context.allow_world_readable_keys,
         at: context.report.at(span),
     }
 }

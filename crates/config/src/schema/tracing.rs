@@ -101,6 +101,8 @@ fn tls(section: &mut Section<'_, '_>, base: &Path, endpoint: Option<&(CollectorE
         policy: TlsPolicy::Intermediate,
         resume: true,
         watch: None,
+        // There is none to show.
+        allow_world_readable_keys: false,
         at: report.at(section.span),
     }
 }

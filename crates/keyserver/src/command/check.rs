@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use propylon_config::keyserver::{KeyReference, KeyServer, NamedPath};
 use propylon_config::{Problem, Severity, Source, inspect_keyserver, render, to_json};
+use propylon_crypto::OPEN_TO_ALL;
 
 use crate::hsm::Tokens;
 use crate::identity;
@@ -58,7 +59,7 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
         let fix = "write certificates and, for `identity`, the private key to it in PEM";
         problems.push(Problem::error(name, Some(fault.named.at), fault.to_string(), fix));
     }
-    let mut shelf = Shelf::new(config.keys.paths.clone());
+    let mut shelf = Shelf::new(config.keys.paths.clone(), config.server.allow_world_readable_keys);
     for fault in shelf.look().faults {
         let at = config.keys.paths[fault.source].at;
         problems.push(Problem::error(name, Some(at), told(&fault), fault.what.fix()));
@@ -72,12 +73,18 @@ fn in_files(name: &str, config: KeyServer) -> Vec<Problem> {
     for fault in Tokens::check(&config.tokens) {
         problems.push(Problem::error(name, Some(fault.at), fault.what, fault.fix));
     }
-    let open = shelf.open_to_all().map(|(path, source)| (path.clone(), config.keys.paths[source].at));
+    // Those that are refused are among the faults.
+    for (path, source) in shelf.open_to_all() {
+        let what = format!("{}: {OPEN_TO_ALL}", path.display());
+        problems.push(Problem::warning(name, Some(config.keys.paths[source].at), what, "chmod o= it"));
+    }
     let identity = &config.server.identity;
-    let identity = shelf::is_open_to_all(&identity.path).then(|| (identity.path.clone(), identity.at));
-    for (path, at) in open.chain(identity) {
-        let what = format!("{}: every account of this machine may read or change it", path.display());
-        problems.push(Problem::warning(name, Some(at), what, "chmod o= it"));
+    if shelf::is_open_to_all(&identity.path) {
+        let what = format!("{}: {OPEN_TO_ALL}", identity.path.display());
+        problems.push(match config.server.allow_world_readable_keys {
+            true => Problem::warning(name, Some(identity.at), what, "chmod o= it"),
+            false => Problem::error(name, Some(identity.at), what, shelf::Wrong::OpenToAll.fix()),
+        });
     }
     for client in &config.clients {
         for reference in client.keys.iter().flatten() {

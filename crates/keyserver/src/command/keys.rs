@@ -22,7 +22,7 @@ pub fn main(path: &Path, json: bool) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut shelf = Shelf::new(config.keys.paths);
+    let mut shelf = Shelf::new(config.keys.paths, config.server.allow_world_readable_keys);
     let faults = shelf.look().faults;
     let (tokens, fault) = match Tokens::open(&config.tokens) {
         Ok(tokens) => (tokens.found(), None),

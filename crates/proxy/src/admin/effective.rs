@@ -74,6 +74,7 @@ fn process(config: &Config) -> Value {
     }
     process["watch_config"] = json!(config.process.watch_config);
     process["immutable"] = json!(config.process.immutable);
+    process["allow_world_readable_keys"] = json!(config.process.allow_world_readable_keys);
     if let Some(state) = &config.process.state {
         process["state"] = path(&state.path);
     }
@@ -681,6 +682,7 @@ mod tests {
         connections_per_source = 90
         memory_limit = "1GiB"
         watch_config = true
+        allow_world_readable_keys = true
         state = "state"
         resolver = { servers = ["10.0.0.2"], ttl_min = "1s" }
         handshakes = { in_progress = 500, per_source = 20, queue_wait = "750ms" }

@@ -56,12 +56,7 @@ impl House {
             rcgen::CertificateParams::new(vec!["shop.example".into()]).unwrap().self_signed(&key).unwrap();
         let pem = folder.join("shop.pem");
         std::fs::write(&pem, certificate.pem() + &key.serialize_pem()).unwrap();
-        let text = format!(
-            "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\nmonitor_path = \"/health\"\n\
-             timeouts = {{ handshake = \"{handshake_timeout}\" }}\n\
-             [tls.public]\ncertificates = [\"shop.pem\"]\n\
-             [backend.app]\nservers = [\"127.0.0.1:1\"]\n[[route]]\nbackend = \"app\"\n"
-        );
+        std::fs::set_permissions(&pem, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let source = Source { name: "propylon.toml".into(), base: folder.clone(), text };
         let (config, _) = propylon_config::parse(&source).unwrap();
         let (telemetry, store) = Telemetry::new(&config, 1);

@@ -25,7 +25,7 @@ pub(crate) fn link_identity(signer: &Signer) -> (Option<(ClientConfig, Option<Da
     let troubles = authorities(&signer.ca.path, now, &mut roots);
     let mut findings: Vec<Finding> = troubles.into_iter().map(|trouble| trouble.at(signer.ca.at)).collect();
     let mut troubles = Vec::new();
-    let identity = identity(&signer.identity.path, now, &mut troubles);
+    let identity = identity(&signer.identity.path, signer.allow_world_readable_keys, now, &mut troubles);
     findings.extend(troubles.into_iter().map(|trouble| trouble.at(signer.identity.at)));
     if findings.iter().any(|finding| finding.severity == Severity::Error) {
         return (None, findings);
@@ -67,8 +67,8 @@ impl Identity {
 }
 
 /// None, and what is wrong, if it cannot be used. Names in it are nobody's concern: key servers look at who signed it.
-pub(super) fn identity(path: &Path, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
-    let bundle = bundle(path, path, troubles)?;
+pub(super) fn identity(path: &Path, lax: bool, now: SystemTime, troubles: &mut Vec<Trouble>) -> Option<Identity> {
+    let bundle = bundle(path, path, lax, troubles)?;
     let load = || {
         if bundle.chain.is_empty() {
             let fix = "put the engine's certificate, with its chain, before the key";

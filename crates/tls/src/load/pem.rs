@@ -2,10 +2,10 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use propylon_crypto::is_open_to_all;
 use propylon_crypto::pem::{self, PemLabel, PemSection};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
@@ -16,7 +16,7 @@ use crate::watch::Look;
 pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    pub world_readable: bool,
+    pub open_to_all: bool,
     /// Absent where the file must be read again to be sure of what it holds.
     pub look: Option<Look>,
 }
@@ -26,12 +26,12 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
-    let world_readable = metadata.permissions().mode() & 0o004 != 0;
+    let open_to_all = is_open_to_all(&metadata);
     let look = Look::settled(&metadata, SystemTime::now());
-    Ok(Contents { look, ..parse(&text, world_readable, path)? })
+    Ok(Contents { look, ..parse(&text, open_to_all, path)? })
 }
 
-pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Contents, Trouble> {
+pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {
     if text.len() as u64 > FILE_BYTES_MAX {
         let fix = "name a PEM file with one chain and its key";
         return Err(Trouble::error(path, "this file is longer than 1 MiB", fix));
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &[u8], world_readable: bool, path: &Path) -> Result<Co
     if has_encrypted_key(text) {
         return Err(encrypted(path));
     }
-    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), world_readable, look: None };
+    let mut contents = Contents { certificates: Vec::new(), keys: Vec::new(), open_to_all, look: None };
     for section in pem::sections(text) {
         match section {
             Ok(PemSection { label: PemLabel::Certificate, der }) => contents.certificates.push(der.to_vec().into()),

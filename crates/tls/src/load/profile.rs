@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use propylon_config::{Certificate, CertificateSource, Ordered, SignerId, TlsProfile};
 
 use super::pem::{self, Contents};
-use super::{Trouble, assemble, bundle, folder, ocsp, ocsp_path, side_by_side, worry_about_readers};
+use super::{Trouble, assemble, bundle, folder, may_be_used, ocsp, ocsp_path, side_by_side};
 use crate::credential::{Credential, Interner, Material, Seen, Staple};
 use crate::finding::{Finding, Severity};
 use crate::watch::Look;
@@ -19,6 +19,8 @@ use crate::watch::Look;
 /// What all of a profile's files are read with.
 pub(super) struct Loading<'a> {
     signer: Option<SignerId>,
+    /// Keys that every account can get at are used.
+    lax: bool,
     earlier: &'a [Arc<Credential>],
     /// By the chain's file.
     by_path: HashMap<&'a Path, &'a Arc<Credential>>,
@@ -101,6 +103,7 @@ impl<'a> Loading<'a> {
     pub fn new(profile: &TlsProfile, earlier: &'a [Arc<Credential>]) -> Loading<'a> {
         Loading {
             signer: profile.signer,
+            lax: profile.allow_world_readable_keys,
             earlier,
             by_path: earlier.iter().map(|credential| (credential.material.path.as_path(), credential)).collect(),
             by_key_path: earlier.iter().filter_map(|each| Some((each.material.key_path.as_deref()?, each))).collect(),
@@ -150,7 +153,8 @@ impl<'a> Loading<'a> {
         paths.sort();
         let read = |path: PathBuf| {
             let known = self.by_path.get(path.as_path()).map(|known| Arc::clone(&known.material));
-            let material = known.or_else(|| self.material(bundle(&path, &path, &mut Vec::new())?, &mut Vec::new()))?;
+            let material =
+                known.or_else(|| self.material(bundle(&path, &path, self.lax, &mut Vec::new())?, &mut Vec::new()))?;
             let fitting = names.iter().filter(|name| material.names.iter().any(|own| **own == ***name)).count();
             (fitting > 0 && material.validity.not_after > now).then_some((fitting, material))
         };
@@ -164,7 +168,9 @@ impl<'a> Loading<'a> {
             Some(material) => Some(material),
             None if item.in_folder => match pem::read(&item.chain) {
                 Ok(file) => {
-                    worry_about_readers(&file, &item.chain, &mut troubles);
+                    if !may_be_used(&file, &item.chain, self.lax, &mut troubles) {
+                        return (Read::Nothing, troubles);
+                    }
                     match (file.certificates.is_empty(), file.keys.is_empty()) {
                         (false, true) | (true, false) => return (Read::Part(item.chain, file), troubles),
                         (_, _) => self.material(together(item.chain.clone(), file), &mut troubles),
@@ -176,7 +182,7 @@ impl<'a> Loading<'a> {
                 }
             },
             None => {
-                let bundle = bundle(&item.chain, item.key.unwrap_or(&item.chain), &mut troubles);
+                let bundle = bundle(&item.chain, item.key.unwrap_or(&item.chain), self.lax, &mut troubles);
                 bundle.and_then(|bundle| self.material(bundle, &mut troubles))
             }
         };
@@ -414,6 +420,7 @@ mod tests {
                 client_auth: None,
                 ja4: false,
                 signer: None,
+                allow_world_readable_keys: false,
                 at: At::default(),
             }
         }

@@ -40,7 +40,7 @@ pub(crate) fn upstream(tls: &BackendTls) -> (Option<Upstream>, Vec<Finding>) {
     }
     if let Some(certificate) = &tls.certificate {
         let mut troubles = Vec::new();
-        if let Some(identity) = identity(&certificate.path, now, &mut troubles) {
+        if let Some(identity) = identity(&certificate.path, tls.allow_world_readable_keys, now, &mut troubles) {
             loaded.dated = identity.dated(DatedKind::ClientCertificate, &certificate.path, certificate.at);
             loaded.key = any_supported_type(&identity.key).ok();
             loaded.chain = identity.chain;

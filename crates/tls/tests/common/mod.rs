@@ -88,6 +88,7 @@ pub fn tls_profile(paths: &[&Path]) -> TlsProfile {
         client_auth: None,
         ja4: false,
         signer: None,
+        allow_world_readable_keys: false,
         at: At { line: 99, column: 1, length: 1 },
     }
 }
