@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use propylon_config::ForwardIdentity;
 use rustls::ServerConfig;
@@ -32,6 +33,8 @@ pub struct AcceptorParts {
     remote: bool,
     forward: ForwardIdentity,
     ja4: bool,
+    /// Another listener of the profile may have another order of key types; read, and never written, by cores.
+    orders_differ: Arc<AtomicBool>,
 }
 
 pub struct Acceptor {
@@ -76,7 +79,8 @@ impl AcceptorParts {
         // Established sessions are kept by `records`, not by the library.
         config.key_log = Arc::new(SecretsListener);
         let forward = trust.map_or(ForwardIdentity::Nothing, |trust| trust.forward);
-        AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4 }
+        let orders_differ = Arc::clone(&profile.orders_differ);
+        AcceptorParts { config: Arc::new(config), remote, forward, ja4: profile.ja4, orders_differ }
     }
 
     /// The same with other protocols to agree on than the profile's, the one liked best first.
@@ -107,7 +111,8 @@ impl Acceptor {
     }
 
     pub fn accept(&self) -> Session {
-        let AcceptorParts { config, forward, ja4, .. } = &self.parts;
-        Session::new(Handshake::new(config, self.way.clone(), *forward, *ja4))
+        let AcceptorParts { config, forward, ja4, orders_differ, .. } = &self.parts;
+        let orders_differ = orders_differ.load(Ordering::Relaxed);
+        Session::new(Handshake::new(config, self.way.clone(), *forward, *ja4, orders_differ))
     }
 }

@@ -109,6 +109,16 @@ pub(crate) fn content_of(record: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
+/// The session ID of a hello that is whole in its record; none if it is empty.
+pub(crate) fn session_id_of(record: &[u8]) -> Option<&[u8]> {
+    const SESSION_ID_AT: usize = HEADER_LEN + MESSAGE_HEADER_LEN + 2 + 32;
+    if *record.first()? != HANDSHAKE {
+        return None;
+    }
+    let (len, rest) = record.get(SESSION_ID_AT..)?.split_first()?;
+    rest.get(..usize::from(*len)).filter(|id| !id.is_empty())
+}
+
 /// The extensions of a hello (RFC 8446 §4.1.2, RFC 5246 §7.4.1.2).
 fn extensions(hello: &[u8]) -> Option<&[u8]> {
     const VERSION_AND_RANDOM_LEN: usize = 2 + 32;

@@ -8,7 +8,6 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::ConnectionState;
 use rustls::{CipherSuite, Error, HandshakeKind, NamedGroup, PeerIncompatible, ProtocolVersion, ServerConfig};
 
-use crate::challenge;
 use crate::deferral::{Coming, Way};
 use crate::facts::{Facts, Group, Resumption, Suite, Version};
 use crate::failure::Failure;
@@ -20,6 +19,7 @@ use crate::overheard::{self, Fault, Overheard};
 use crate::protection::{APPLICATION_DATA, PLAIN_MAX, Protection};
 use crate::records::{ALERT, Alert, CHANGE_CIPHER_SPEC};
 use crate::session::Step;
+use crate::{challenge, comeback};
 
 pub(crate) struct Handshake {
     pub connection: UnbufferedServerConnection,
@@ -43,6 +43,8 @@ pub(crate) struct Handshake {
     spoken: bool,
     /// The first record has come.
     begun: bool,
+    /// Which certificate a client is shown may depend on the listener, and so may which sessions are resumed.
+    orders_differ: bool,
     /// It is an authority's question; see `challenge`.
     pub challenge: bool,
 }
@@ -56,7 +58,13 @@ const PROTOCOL_VERSION: [u8; 7] = [21, 3, 1, 0, 2, 2, 70];
 pub(crate) const INTERNAL_ERROR: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 impl Handshake {
-    pub fn new(config: &Arc<ServerConfig>, way: Option<Way>, forward: ForwardIdentity, ja4: bool) -> Handshake {
+    pub fn new(
+        config: &Arc<ServerConfig>,
+        way: Option<Way>,
+        forward: ForwardIdentity,
+        ja4: bool,
+        orders_differ: bool,
+    ) -> Handshake {
         let connection =
             UnbufferedServerConnection::new(config.clone()).expect("fails only on a fragment size that is never set");
         Handshake {
@@ -72,6 +80,7 @@ impl Handshake {
             plausible: false,
             spoken: false,
             begun: false,
+            orders_differ,
             challenge: false,
         }
     }
@@ -105,6 +114,9 @@ impl Handshake {
             let next = &buffer[consumed + self.shown..];
             self.check_record(next, out)?;
             let Some(record) = record_len(next) else { break };
+            if std::mem::take(&mut self.orders_differ) {
+                self.heard.resumption.of_rsa = comeback::is_of_rsa(&self.config, &next[..record]);
+            }
             self.shown += record;
             let end = consumed + self.shown;
             let let_go = self.pump(&mut buffer[consumed..end], out)?;
@@ -192,7 +204,6 @@ impl Handshake {
         if u16::from_be_bytes([high, low]) < 6 {
             return Ok(());
         }
-        self.plausible = true;
         if minor < TLS12 {
             // What it lists counts, if it lists anything, whatever stands here (RFC 8446 §4.2.1).
             match lists_versions(buffer) {
@@ -202,6 +213,7 @@ impl Handshake {
             }
             return Ok(());
         }
+        self.plausible = true;
         Ok(())
     }
 

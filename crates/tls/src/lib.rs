@@ -15,6 +15,7 @@
 mod acceptor;
 mod challenge;
 mod client_auth;
+mod comeback;
 mod compression;
 mod credential;
 mod dated;

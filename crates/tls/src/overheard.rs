@@ -99,6 +99,8 @@ pub(crate) struct Resumption {
     pub born: Option<u64>,
     /// It was resumed.
     pub resumed: bool,
+    /// Whether the session that a TLS 1.2 client asks for began with an RSA certificate, where that is not the same everywhere.
+    pub of_rsa: Option<bool>,
     /// Tickets looked at.
     pub tried: u8,
     /// Tickets given.

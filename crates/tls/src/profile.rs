@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -33,6 +34,8 @@ pub struct Profile {
     pub(crate) names: Arc<Names>,
     /// By the orders of key types of listeners that have their own.
     other_names: Mutex<Vec<(Vec<KeyType>, Arc<Names>)>>,
+    /// There are such listeners.
+    pub(crate) orders_differ: Arc<AtomicBool>,
     /// Some key signs elsewhere.
     pub(crate) remote: bool,
     /// Those that expire first, at most [`SHOWN_MAX`] of them.
@@ -108,6 +111,7 @@ impl Profile {
             credentials: credentials.into(),
             names,
             other_names: Mutex::new(Vec::new()),
+            orders_differ: Arc::default(),
             tickets: profile.resumption.tickets,
             sessions: Arc::new(Sessions::new(profile.resumption.session_ids)),
             client_trust,
@@ -239,6 +243,7 @@ impl Profile {
         }
         let names = Arc::new(Names::new(&self.credentials, prefer, self.strict_sni));
         others.push((prefer.to_vec(), Arc::clone(&names)));
+        self.orders_differ.store(true, Ordering::Relaxed);
         names
     }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use propylon_config::KeyType;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{NamedGroup, SignatureScheme};
@@ -52,14 +53,19 @@ impl fmt::Debug for Resolver {
 
 impl ResolvesServerCert for Resolver {
     /// The first certificate for the name that the client can verify and that has not expired; an expired one where there
-    /// is no other. When it can verify none, the first of all: the
+    /// is no other. Before it one of the type that the client's session began with. When it can verify none, the first of all: the
     /// library then refuses with the alert that says so.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name();
         let kind = |index: u32| self.credentials[index as usize].material.kind;
         let mut candidates = self.names.candidates(name);
-        let mut verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
-        let verifiable = verifiable.next().map(|first| self.in_date(first, verifiable));
+        let verifiable = candidates.clone().filter(|&index| verifying_scheme(&hello, kind(index)).is_some());
+        // A session goes on with a suite for the type of key that it began with.
+        let of_rsa = overheard::resumption().of_rsa;
+        let begun_with = |index: &u32| of_rsa == Some(kind(*index).key_type() == KeyType::Rsa);
+        let known = verifiable.clone().find(begun_with);
+        let mut verifiable = verifiable;
+        let verifiable = known.or_else(|| verifiable.next().map(|first| self.in_date(first, verifiable)));
         let Some(chosen) = verifiable.or_else(|| candidates.next()) else {
             overheard::note(|heard| {
                 heard.server_name = name.map(Box::from);

@@ -38,6 +38,45 @@ fn a_client_comes_back_on_another_core() {
     }
 }
 
+/// One profile's listeners share its tickets and sessions, whichever certificate each would rather show.
+#[test]
+fn a_client_comes_back_at_a_listener_with_another_order_of_key_types() {
+    use propylon_config::KeyType::{Ecdsa, Rsa};
+    let directory = Directory::new();
+    let files = [directory.write("ec.pem", ec(&[NAME])), directory.write("rsa.pem", rsa(&[NAME]))];
+    let mut config = tls_profile(&[&files[0], &files[1]]);
+    config.resumption.session_ids = 100;
+    let profile = load(&config);
+    let tickets = Arc::new(Tickets::new());
+    let own = profile.acceptor(&tickets);
+    let other = profile.acceptor_parts(Some(&[Rsa, Ecdsa]), &[], &tickets).assemble();
+    for client in [Client::tls12, Client::tls13] {
+        for (first, second) in [(&own, &other), (&other, &own)] {
+            let config = client().config();
+            assert!(!visit(first, &config));
+            for acceptor in [second, first, second, second] {
+                assert!(visit(acceptor, &config));
+            }
+        }
+    }
+    // By the session's ID.
+    for (first, second) in [(&own, &other), (&other, &own)] {
+        let mut config = Arc::into_inner(Client::tls12().config()).unwrap();
+        let store = Arc::new(ClientSessionMemoryCache::new(10));
+        config.resumption = rustls::client::Resumption::store(store).tls12_resumption(Tls12Resumption::SessionIdOnly);
+        let config = Arc::new(config);
+        assert!(!visit(first, &config));
+        for acceptor in [second, first, second] {
+            assert!(visit(acceptor, &config));
+        }
+    }
+    // A stranger gets what each listener would rather show.
+    for (acceptor, expected) in [(&own, Ecdsa), (&other, Rsa)] {
+        let dialogue = Dialogue::established(acceptor, &Client::tls12().config());
+        assert_eq!(dialogue.session.facts().certificate, Some(expected));
+    }
+}
+
 #[test]
 fn a_ticket_is_good_for_two_rotations_and_not_for_three() {
     for client in [Client::tls12, Client::tls13] {

@@ -189,7 +189,7 @@ struct Talk {
 
 impl Talk {
     fn new(config: &Arc<ServerConfig>, way: &Way, client: ClientConnection) -> Talk {
-        let session = Session::new(Handshake::new(config, Some(way.clone()), ForwardIdentity::Nothing, false));
+        let session = Session::new(Handshake::new(config, Some(way.clone()), ForwardIdentity::Nothing, false, false));
         Talk { session, client, received: Vec::new(), job: None, done: false }
     }
 
@@ -302,7 +302,7 @@ fn at_its_bound_remote_work_fails_at_once_and_local_work_of_others_goes_on() {
 fn without_room_for_parking_a_remote_key_signs_nothing() {
     let identity = Identity::new(&PKCS_ECDSA_P256_SHA256);
     let config = server(Key::Remote(identity.remote.clone()), &identity.certificate, false);
-    let mut session = Session::new(Handshake::new(&config, None, ForwardIdentity::Nothing, false));
+    let mut session = Session::new(Handshake::new(&config, None, ForwardIdentity::Nothing, false, false));
     let mut hello = Vec::new();
     client(VERSIONS[1], false).write_tls(&mut hello).unwrap();
     let mut out = Vec::new();
