@@ -30,7 +30,10 @@ pub(crate) type PerCore = Arc<Arc<Compressed>>;
 
 /// Of what there is to gain both take the most; a chain is compressed once.
 const ZLIB_LEVEL: u8 = 9;
-const BROTLI_QUALITY: i32 = 9;
+/// The encoder's tables take 1 MiB of each thread that loads certificates, for the time of a chain; from quality 9 on they take 33.
+const BROTLI_QUALITY: i32 = 5;
+/// A window of 128 KiB: more than the longest chain needs, and the least that the encoder has tables of this size for.
+const BROTLI_WINDOW_BITS: i32 = 17;
 
 impl Compressed {
     pub fn new<'a>(chain: impl Iterator<Item = &'a CertificateDer<'static>>, staple: Option<&[u8]>) -> Compressed {
@@ -43,7 +46,12 @@ impl Compressed {
 }
 
 fn brotli(message: &[u8]) -> Option<Vec<u8>> {
-    let parameters = brotli::enc::BrotliEncoderParams { quality: BROTLI_QUALITY, ..Default::default() };
+    let parameters = brotli::enc::BrotliEncoderParams {
+        quality: BROTLI_QUALITY,
+        lgwin: BROTLI_WINDOW_BITS,
+        size_hint: message.len(),
+        ..Default::default()
+    };
     let mut out = Vec::new();
     brotli::BrotliCompress(&mut &*message, &mut out, &parameters).ok()?;
     Some(out)
