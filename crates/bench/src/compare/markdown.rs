@@ -130,6 +130,7 @@ mod tests {
         let unsupported = Cell { unsupported: Some("not | yet".to_owned()), ..cell(Peer::Propylon, &[], 0) };
         let verdict = Verdict {
             command: "compare",
+            interrupted: false,
             programs: vec![program(Peer::Propylon, "propylon 1"), program(Peer::Haproxy, "HAProxy 2, OpenSSL 3")],
             rows: vec![
                 RowSummary {
