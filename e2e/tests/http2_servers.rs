@@ -561,7 +561,9 @@ fn a_header_block_without_end_is_cut_off() {
 #[test]
 fn a_server_that_wants_to_push_is_none_of_http2() {
     const ENABLE_PUSH: u16 = 2;
-    let origin = Origin::scripted(|peer| drop(Http2Server::start(peer, &[(ENABLE_PUSH, 1)])));
+    let origin = Origin::scripted(|peer| {
+        let _ = Http2Server::start(peer, &[(ENABLE_PUSH, 1)]);
+    });
     let engine = Engine::start(&front(origin.address(), ""));
     let response = engine.client("plain").get("/");
     assert!(response.status == 502 && response.text().contains("no-http2"), "{}", response.text());
