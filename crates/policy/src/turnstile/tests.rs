@@ -390,7 +390,7 @@ fn a_server_without_a_limit_never_makes_anybody_wait() {
 
 /// What the tickets have, in the order in which they are asked.
 fn heard(turnstile: &Turnstile<Connection>, tickets: &[Ticket]) -> Vec<Poll<Result<Grant<Connection>, Full>>> {
-    let mut context = Context::from_waker(Waker::noop());
+    let context = Context::from_waker(Waker::noop());
     tickets.iter().map(|ticket| turnstile.poll(*ticket, &context)).collect()
 }
 
