@@ -269,3 +269,33 @@ fn doctor_says_what_this_kernel_enforces() {
         assert_eq!((tried["state"].as_str(), tried["current"].as_str()), (Some("good"), Some("all 7 refused")));
     }
 }
+
+#[test]
+fn who_only_looks_makes_no_folders() {
+    let scratch = Scratch::new();
+    let text = format!("[process]\nstate = \"state\"\n{}", simple(&nowhere()));
+    let config = scratch.write("propylon.toml", complete(&text));
+    attempt(&config, &["show"]).ok();
+    assert!(!scratch.join("state").exists(), "the account that serves has to own it");
+}
+
+#[test]
+fn what_the_start_has_named_and_not_found_is_no_reason_to_refuse_what_comes_later() {
+    let origin = Origin::always(HELLO);
+    let missing = Scratch::new().join("not/there/token");
+    let admin = format!("bind = \"127.0.0.1:0\"\ntoken_file = \"{}\"", missing.display());
+    let engine = Engine::start(&format!("[admin]\n{admin}\n{}", simple(&[origin.address()])));
+    engine.signal(rustix::process::Signal::HUP);
+    engine.metric_reaches("propylon_config_reloads_total", &[("result", "unchanged")], 1.0);
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+}
+
+#[test]
+fn the_units_let_both_programs_have_their_sandboxes() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    for unit in ["examples/systemd/propylon.service", "examples/propylon-keyserver.service"] {
+        let text = fs::read_to_string(top.join(unit)).expect("a unit");
+        let calls = "SystemCallFilter=seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self";
+        assert!(text.lines().any(|line| line == calls), "{unit}");
+    }
+}

@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_config::AccessLog;
+use propylon_sys::Account;
 use propylon_tls::Identity;
 
 use crate::trace::TraceId;
@@ -337,6 +338,17 @@ impl Writer {
             AccessLog::File(path) => Some(Out::file(path)?),
         };
         Ok(Writer { out })
+    }
+
+    /// Gives the log's file to an account, if it is root's: made by a start as root, it could not be opened anew by who serves, and
+    /// not by a successor. A device, or somebody else's file, stays whose it is.
+    pub fn give_to(&self, account: &Account) -> io::Result<()> {
+        let Some(out) = self.out.as_ref().filter(|out| out.named.is_some()) else { return Ok(()) };
+        let metadata = out.file.metadata()?;
+        if metadata.is_file() && metadata.uid() == 0 {
+            fchown(&out.file, Some(account.uid), Some(account.gid))?;
+        }
+        Ok(())
     }
 
     /// Starts the thread.

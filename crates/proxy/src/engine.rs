@@ -28,7 +28,7 @@ use crate::health::Health;
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
@@ -97,6 +97,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let Opened { bound, admin, upgrade, log, adopted, connections_max } = opened?;
     let snapshot = Arc::new(snapshot.bound(bound));
     let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
+    sandbox::make_folders(&config);
     let sandbox = Arc::new(Sandbox::enter(&config, &path));
     Ok(Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max })
 }

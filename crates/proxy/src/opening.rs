@@ -113,9 +113,16 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         Some(takeover) => (takeover.estate.admin.take(), takeover.estate.upgrade.take()),
         None => (None, None),
     };
-    let admin = config.admin.as_ref().map(|admin| open_admin(admin, admin_given, &mut adopted)).transpose()?;
-    let upgrade = open_upgrade_socket(config, upgrade_given, &mut adopted)?;
+    // What is made here is for the account that serves.
+    let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
+    let owner = owner.as_ref();
+    let admin = config.admin.as_ref().map(|admin| open_admin(admin, owner, admin_given, &mut adopted)).transpose()?;
+    let upgrade = open_upgrade_socket(config, owner, upgrade_given, &mut adopted)?;
     let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
+    if let Some(account) = owner {
+        // A successor opens it as that account.
+        log.give_to(account).map_err(StartError::AccessLog)?;
+    }
     if let Some(user) = &config.process.user {
         let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
         log::info!("running as {account:?}");
@@ -172,11 +179,14 @@ fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
 /// The other process's, if it is for the same address.
 fn open_admin(
     admin: &Admin,
+    owner: Option<&Account>,
     given: Option<Heirloom<String>>,
     adopted: &mut Vec<usize>,
 ) -> Result<AdminSocket, StartError> {
     let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
-    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else { return bind_admin(admin) };
+    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else {
+        return bind_admin(admin, owner);
+    };
     adopted.push(given.place);
     match &admin.bind {
         AdminBind::Tcp(_) => {
@@ -194,6 +204,7 @@ fn open_admin(
 
 fn open_upgrade_socket(
     config: &Config,
+    owner: Option<&Account>,
     given: Option<Heirloom<PathBuf>>,
     adopted: &mut Vec<usize>,
 ) -> Result<Option<OwnedFd>, StartError> {
@@ -202,12 +213,11 @@ fn open_upgrade_socket(
         adopted.push(given.place);
         return Ok(Some(given.socket));
     }
-    let owner = config.process.user.as_deref().map(Account::find).transpose().map_err(StartError::Privileges)?;
-    let made = propylon_sys::listen_messages(&wanted.path, owner.as_ref());
+    let made = propylon_sys::listen_messages(&wanted.path, owner);
     made.map(Some).map_err(|error| StartError::UpgradeSocket { path: wanted.path.clone(), error })
 }
 
-fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError> {
+fn bind_admin(admin: &propylon_config::Admin, owner: Option<&Account>) -> Result<AdminSocket, StartError> {
     let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
     match &admin.bind {
         AdminBind::Tcp(address) => {
@@ -216,7 +226,7 @@ fn bind_admin(admin: &propylon_config::Admin) -> Result<AdminSocket, StartError>
             Ok(AdminSocket::Tcp(socket))
         }
         AdminBind::Unix(path) => {
-            let socket = propylon_sys::listen_unix(path).map_err(fail)?;
+            let socket = propylon_sys::listen_unix(path, owner).map_err(fail)?;
             log::info!("admin at {}", admin.bind);
             Ok(AdminSocket::Unix(socket))
         }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Config, Problem, Severity, Source};
+use propylon_config::{Config, Problem, Process, Severity, Source};
 
 use crate::state::{FILE, State};
 
@@ -96,12 +96,31 @@ pub fn mean(file: Source, mut state: State) -> Result<Meant, Wrong> {
         },
     };
     let (mut config, more) = parse(&source)?;
+    if state.pushed.is_some() {
+        let (of_the_file, _) = parse(&file)?;
+        keep_for_life(&mut config, of_the_file);
+    }
     if let Some(folder) = config.process.state.as_ref().map(|state| state.path.clone()) {
         state.lay_over(&mut config, &folder, &mut warnings);
     }
     let warnings_of_state = warnings.clone();
     warnings.extend(more);
     Ok(Meant { source, file, state, config, warnings, warnings_of_state })
+}
+
+/// What holds for a process's life comes from the file alone. A text that was pushed agrees with it, or it would have been refused;
+/// one that does not was written by somebody who has got into the sandbox, where the state can be written, and wants out of
+/// it with the next process.
+fn keep_for_life(config: &mut Config, file: Config) {
+    let Process { workers, user, max_connections, share_address, batch, handshakes, state, immutable, .. } =
+        file.process;
+    let process = &mut config.process;
+    (process.workers, process.user, process.max_connections) = (workers, user, max_connections);
+    (process.share_address, process.batch, process.handshakes) = (share_address, batch, handshakes);
+    (process.state, process.immutable) = (state, immutable);
+    (process.upgrade_socket, process.sandbox) = (file.process.upgrade_socket, file.process.sandbox);
+    config.admin = file.admin;
+    config.log.access = file.log.access;
 }
 
 fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Wrong> {
@@ -123,6 +142,18 @@ mod tests {
         let text =
             format!("[process]\nstate = 's'\n[listener.web]\nbind = '127.0.0.1:{port}'\n[[route]]\nrespond = {{}}\n");
         Source { name: "a.toml".into(), base: "/etc".into(), text }
+    }
+
+    #[test]
+    fn a_pushed_text_does_not_widen_the_sandbox_of_the_next_process() {
+        let text = source(2).text.replace("state = 's'", "state = 's'\nsandbox = 'off'")
+            + "[log]\naccess = '/tmp/elsewhere'\n";
+        let pushed = Pushed { text, is_json: false, over: source(1).text };
+        let state = State { pushed: Some(pushed), ..State::default() };
+        let config = mean(source(1), state).ok().unwrap().config;
+        assert_eq!(config.listeners[0].bind[0].address.port(), 2, "the rest of it holds");
+        assert!(config.process.sandbox.on);
+        assert_eq!(config.log.access, propylon_config::AccessLog::Off);
     }
 
     #[test]

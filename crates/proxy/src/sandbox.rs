@@ -9,9 +9,10 @@
 mod calls;
 mod folders;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
@@ -21,11 +22,15 @@ use propylon_config::{Config, FileAccess, Problem, Source};
 use serde_json::{Value, json};
 
 use folders::Folders;
+pub use folders::make_folders;
 
 use crate::names;
 
 /// What the kernel is asked for; of an older one, what it has.
 const LANDLOCK: ABI = ABI::V6;
+
+const NO_LANDLOCK: &str = "this kernel has no Landlock, or a filter around this process keeps it away (SystemCallFilter= of a systemd unit, \
+                           the seccomp profile of a container)";
 
 /// The sandbox that this process is in.
 pub struct Sandbox {
@@ -33,6 +38,9 @@ pub struct Sandbox {
     pub seccomp: Enforced,
     pub no_new_privileges: bool,
     folders: Folders,
+    /// Files and folders that the configuration of the start names, whether or not they were there: what could not be had of
+    /// them was told then, and is no reason to refuse a later configuration.
+    named: BTreeSet<(PathBuf, FileAccess)>,
     /// Absent: any.
     ports: Option<Vec<u16>>,
     /// Files of the kernel that are allowed by themselves: it makes them anew when nobody holds them, and a new one would
@@ -95,7 +103,8 @@ impl Sandbox {
         // The last, since it forbids what the others take.
         let seccomp = calls::confine().unwrap_or_else(|error| told(&error));
         let no_new_privileges = no_new_privileges.is_ok();
-        let sandbox = Sandbox { landlock, seccomp, no_new_privileges, folders, ports, _held: held };
+        let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
+        let sandbox = Sandbox { landlock, seccomp, no_new_privileges, folders, named, ports, _held: held };
         sandbox.tell();
         sandbox
     }
@@ -118,6 +127,7 @@ impl Sandbox {
             seccomp,
             no_new_privileges: false,
             folders: Folders::default(),
+            named: BTreeSet::new(),
             ports: None,
             _held: Vec::new(),
         }
@@ -152,7 +162,7 @@ impl Sandbox {
                 FileAccess::Write => (self.folders.may_write(file.path), "written"),
                 FileAccess::WriteFolder => (self.folders.may_write_in(file.path), "written"),
             };
-            if !may {
+            if !may && !self.named.contains(&(file.path.to_owned(), file.access)) {
                 let path = file.path.display();
                 let what = format!("{path} is outside of the folders that this process lets itself be {what}");
                 problems.push(Problem::error(&source.name, Some(file.at), what, FIX));
@@ -190,7 +200,7 @@ fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, Rulese
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => Enforced::Fully,
         RulesetStatus::PartiallyEnforced => Enforced::Partly,
-        RulesetStatus::NotEnforced => Enforced::Not("this kernel has no Landlock".to_owned()),
+        RulesetStatus::NotEnforced => Enforced::Not(NO_LANDLOCK.to_owned()),
     })
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, acceptfrom_with, recv, send, sockopt};
 use rustix::time::Timespec;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use crate::privileges::Account;
 
 /// Connections to a Unix socket that wait for their accept.
 const ADMIN_BACKLOG: i32 = 64;
@@ -52,7 +54,7 @@ pub fn listen(address: SocketAddr, options: ListenOptions) -> io::Result<TcpList
 
 /// A Unix socket that the account of this process alone can connect to. One that was left behind by a process that is gone
 /// is replaced; `ErrorKind::AddrInUse` if somebody listens there, or if there is something else.
-pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+pub fn listen_unix(path: &Path, owner: Option<&Account>) -> io::Result<UnixListener> {
     if let Ok(metadata) = fs::symlink_metadata(path) {
         if !metadata.file_type().is_socket() || UnixStream::connect(path).is_ok() {
             return Err(io::ErrorKind::AddrInUse.into());
@@ -63,6 +65,9 @@ pub fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     // Linux gives the file the socket's own mode at its bind (unix_bind): there is no moment with another one.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     socket.bind(&SockAddr::unix(path)?)?;
+    if let Some(account) = owner {
+        chown(path, Some(account.uid), Some(account.gid))?;
+    }
     socket.listen(ADMIN_BACKLOG)?;
     Ok(socket.into())
 }
@@ -260,15 +265,15 @@ mod tests {
     fn a_unix_socket_is_its_owners_alone_and_takes_the_place_of_one_left_behind() {
         use std::os::unix::fs::PermissionsExt;
         let path = std::env::temp_dir().join(format!("propylon-sys-{}.sock", std::process::id()));
-        let socket = listen_unix(&path).unwrap();
+        let socket = listen_unix(&path, None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(is_nonblocking_and_cloexec(&socket));
-        assert_eq!(listen_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(listen_unix(&path, None).unwrap_err().kind(), ErrorKind::AddrInUse);
         drop(socket);
-        drop(listen_unix(&path).unwrap());
+        drop(listen_unix(&path, None).unwrap());
         fs::remove_file(&path).unwrap();
         fs::write(&path, "not a socket").unwrap();
-        assert_eq!(listen_unix(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(listen_unix(&path, None).unwrap_err().kind(), ErrorKind::AddrInUse);
         fs::remove_file(&path).unwrap();
     }
 

@@ -19,7 +19,7 @@ pub struct NamedFile<'c> {
 }
 
 /// What is done with a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileAccess {
     /// It is read, and what is in it if it is a folder.
     Read,

@@ -47,18 +47,14 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// What a configuration names; `path` is its own. Folders that are to be made are made.
+    /// What a configuration names; `path` is its own.
     pub fn of(config: &Config, path: &Path) -> Folders {
         let (mut read, mut written) = (folders_of(path), Vec::new());
         for file in config.named_files() {
             match file.access {
                 FileAccess::Read => read.extend(folders_of(file.path)),
                 FileAccess::Write => written.push(folder_of(file.path)),
-                FileAccess::WriteFolder => {
-                    // Whoever needs it says what is wrong with it.
-                    let _ = DirBuilder::new().recursive(true).mode(0o700).create(file.path);
-                    written.push(file.path.to_owned());
-                }
+                FileAccess::WriteFolder => written.push(file.path.to_owned()),
             }
         }
         read.extend(ALSO_READ.iter().chain(HELD).map(PathBuf::from));
@@ -105,6 +101,14 @@ impl Folders {
         let meant = move |path: &&PathBuf| is_root || path.as_os_str() != ALSO_READ_UNLESS_ROOT;
         let is_broad = |path: &&PathBuf| BROAD.iter().any(|broad| path.as_os_str() == *broad);
         self.read.iter().filter(is_broad).filter(meant)
+    }
+}
+
+/// Makes the folders in which a configuration wants files made, for this account alone. Whoever needs one says what is wrong
+/// with it. Not for those who only look: the account that serves has to own them.
+pub fn make_folders(config: &Config) {
+    for file in config.named_files().iter().filter(|file| file.access == FileAccess::WriteFolder) {
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(file.path);
     }
 }
 

@@ -92,7 +92,7 @@ impl Launcher {
     pub fn launch(&self) -> io::Result<u32> {
         self.channel.set_nonblocking(false)?;
         self.channel.set_read_timeout(Some(START_WAIT))?;
-        (&self.channel).write_all(&[START])?;
+        (&self.channel).write_all(&[START]).map_err(|_| gone())?;
         loop {
             match self.next()? {
                 Some(Said::Started(pid)) => return Ok(pid),
@@ -134,10 +134,7 @@ impl Launcher {
             let mut bytes = [0; 256];
             match (&self.channel).read(&mut bytes) {
                 Ok(0) => {
-                    return Err(io::Error::new(
-                        ErrorKind::UnexpectedEof,
-                        "the launcher is gone; start the new process by run --upgrade",
-                    ));
+                    return Err(gone());
                 }
                 Ok(_) if said.len() > SAID_BYTES_MAX => return Err(ErrorKind::InvalidData.into()),
                 Ok(count) => said.extend_from_slice(&bytes[..count]),
@@ -215,6 +212,11 @@ fn heed_no_signals() -> io::Result<()> {
         drop(signal(kind)?);
     }
     Ok(())
+}
+
+/// Why no successor can be started any more.
+fn gone() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the launcher is gone; start the new process by run --upgrade")
 }
 
 #[cfg(test)]
