@@ -6,16 +6,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, RST_STREAM,
-    SETTINGS, block, frame as bytes_of, request,
+    SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
-use propylon_e2e::{Ending, Engine, Origin, Scratch, holds};
+use propylon_e2e::{Client, Ending, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -714,6 +714,66 @@ fn a_connection_that_fails_beside_an_open_one_fails_nobody_and_is_not_the_open_o
     }
     assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
     assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "success")]), 40.0);
+}
+
+/// What the one good connection serves is no reason to try for another one at once.
+#[test]
+fn further_connections_that_are_of_no_use_come_with_pauses_however_many_requests_are_served() {
+    let (served, useless) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let ended = Arc::clone(&useless);
+    let origin = Origin::scripted(move |peer| {
+        if peer.number > 0 {
+            ended.fetch_add(1, Ordering::SeqCst);
+            return peer.reset();
+        }
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        answer_all(&mut server, &served);
+    });
+    let engine = Engine::start(&front(origin.address(), "queue = { timeout = \"10m\" }\nretries = 0"));
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                let mut client = engine.client("plain");
+                (0..60).for_each(|_| assert_eq!(client.get("/").status, 200));
+            });
+        }
+    });
+    // After 0.1, 0.2, 0.4 ... 5 s: as many as these in a minute.
+    let useless = useless.load(Ordering::SeqCst);
+    assert!((1..30).contains(&useless), "{useless} further connections for 600 requests");
+}
+
+#[test]
+fn a_connection_whose_server_reads_no_more_is_given_up_and_its_permit_is_free() {
+    let (gate, served) = (Gate::default(), AtomicUsize::new(0));
+    let opens = gate.clone();
+    let origin = Origin::scripted(move |peer| {
+        const WINDOW: u16 = 4;
+        let stuck = peer.number == 0;
+        let Some(mut server) = Http2Server::start(peer, &[(WINDOW, 1 << 30)]) else { return };
+        if stuck {
+            server.send(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+            return opens.wait();
+        }
+        answer_all(&mut server, &served);
+    });
+    let timeouts = "timeouts = { idle = \"1s\", close = \"1s\" }\nqueue = { timeout = \"10m\" }";
+    let engine = Engine::start(&limited(origin.address(), 1, timeouts));
+    let mut client = engine.client("plain");
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n");
+    client.patience(Duration::from_millis(500));
+    // Until nothing moves any more, all the way to the server.
+    // Until hardly anything moves any more, all the way to the server.
+    let moves = |client: &mut Client| {
+        let began = Instant::now();
+        client.offer(&[b'x'; 30_000]) && began.elapsed() < Duration::from_millis(300)
+    };
+    while moves(&mut client) {}
+    client.reset();
+    // The one permit is free, though the server has not said a word.
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    assert_eq!(engine.client("plain").get("/").status, 200);
+    gate.open();
 }
 
 #[test]

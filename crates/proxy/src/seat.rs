@@ -65,6 +65,11 @@ impl Experience {
         self.failures += 1;
         self.tried.push(server);
     }
+
+    /// Milliseconds for which the request may still wait in the backend's line: what it has waited before counts.
+    fn patience_left(&self, config: &propylon_config::Backend) -> u64 {
+        (config.queue.timeout.as_millis() as u64).saturating_sub(self.queue_us.unwrap_or(0) / 1_000)
+    }
 }
 
 /// Why there is no connection.
@@ -519,7 +524,7 @@ async fn wait(
 ) -> Result<Option<Grant<Box<ServerConnection>>>, Refusal> {
     let core = Rc::clone(client.core());
     let metrics = &core.telemetry.backends[backend.0];
-    let patience = snapshot.shared.config.backends[backend.0].queue.timeout.as_millis() as u64;
+    let patience = experience.patience_left(&snapshot.shared.config.backends[backend.0]);
     let full = Refusal::Queue("queue-full");
     let began = Instant::now();
     let Ok(ticket) = turnstile.join(wants, coarse_millis()) else { return Err(full) };

@@ -409,8 +409,11 @@ impl Lane {
         let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
         let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
         link.seats.set(link.seats.get() + 1);
+        // Only its first stream says that the connection which was made last is of use: the old one's streams do not.
+        if link.requests.get() == 0 {
+            self.pace.quicken();
+        }
         link.requests.set(link.requests.get().saturating_add(1));
-        self.pace.quicken();
         Some(ServerSeat { link, lane: Rc::clone(self), core: Rc::clone(core) })
     }
 

@@ -104,6 +104,7 @@ async fn live(
         wire,
         pings: None,
         pinged: None,
+        ending: None,
         server,
     };
     driver.pings = driver.connection.ping_pong();
@@ -209,6 +210,8 @@ struct Driver {
     pings: Option<PingPong>,
     /// Milliseconds on the core's clock: when the ping was sent that is not answered yet.
     pinged: Option<u64>,
+    /// Milliseconds on the core's clock: since when it is closed and nobody has a seat on it.
+    ending: Option<u64>,
     server: usize,
 }
 
@@ -237,16 +240,25 @@ impl Driver {
         let now = self.core.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.
-        let (idle, ping, is_wanted) = {
+        let (idle, ping, close, is_wanted) = {
             let snapshot = self.core.snapshot();
             let config = &snapshot.shared.config.backends[self.backend.0];
             let pool = &snapshot.backends[self.backend.0].pool;
             // A lane that only earlier configurations know has nobody to make way for.
             let is_wanted = pool.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(self.server))
                 && pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
-            (config.timeouts.idle.as_millis() as u64, config.http2.ping.as_millis() as u64, is_wanted)
+            let timeouts = &config.timeouts;
+            let (idle, close) = (timeouts.idle.as_millis() as u64, timeouts.close.as_millis() as u64);
+            (idle, config.http2.ping.as_millis() as u64, close, is_wanted)
         };
-        if self.link.seats.get() == 0 {
+        if self.link.seats.get() == 0 && !self.link.is_open() {
+            // Its last words are on their way. A server that does not take them goes without.
+            due = self.ending.get_or_insert(now).saturating_add(close);
+            if now >= due {
+                let _ = self.wire.stream.borrow().reset_on_close();
+                return Poll::Ready(());
+            }
+        } else if self.link.seats.get() == 0 {
             let patience = if self.lane.is_abandoned() { idle.min(LATECOMER_MILLIS) } else { idle };
             let quiet = self.link.left.get() + patience;
             if now >= quiet || self.core.draining.get() {
@@ -260,7 +272,7 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if is_wanted {
+        if is_wanted && self.link.is_open() {
             match self.lane.make_way(&self.link, now) {
                 Ok(()) => self.link.dismiss(),
                 Err(later) => due = due.min(later),

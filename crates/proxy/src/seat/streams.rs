@@ -176,7 +176,7 @@ async fn await_seat(
     let Some(turnstile) = &pool.turnstile else { return Err(Refusal::NoServer) };
     let lane = &pool.lanes[server];
     let config = &snapshot.shared.config.backends[backend.0];
-    let (connect, patience) = (config.timeouts.connect.as_millis() as u64, config.queue.timeout.as_millis() as u64);
+    let (connect, patience) = (config.timeouts.connect.as_millis() as u64, experience.patience_left(config));
     let (began, since) = (Instant::now(), core.timers.now());
     client.rest();
     let mut place = lane.join(&core, backend.0, turnstile);
