@@ -141,6 +141,9 @@ fn nothing_is_served_in_plaintext_where_all_are_sent_to_https() {
         let location = format!("https://{}", location.replacen(".test/", ".test:8443/", 1));
         assert_eq!((response.status, response.field("Location")), (301, Some(location.as_str())));
     }
+    // A URI without a path (RFC 9112 §3.3).
+    let response = engine.client("plain").ask("OPTIONS * HTTP/1.1\r\nHost: shop.test\r\n\r\n");
+    assert_eq!((response.status, response.field("Location")), (308, Some("https://shop.test")));
     let url = engine.url("plain");
     let said = curl(&["--http2-prior-knowledge", "-H", "Host: shop.test", "--write-out", "%{http_code}", &url]).ok();
     assert_eq!(said.text(), "308");

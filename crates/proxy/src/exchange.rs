@@ -412,6 +412,8 @@ fn redirect_location(client: &ClientSide<'_>, request: &Request, redirect: &Redi
     }
     match &redirect.path {
         Some(path) => location.push_str(path),
+        // `OPTIONS *` is about a URI without a path (RFC 9112 §3.3).
+        None if request.head.path(&request.text) == b"*" => {}
         // Targets are visible ASCII: anything else was refused with the head.
         None => {
             request.head.target(&request.text).iter().for_each(|part| location.push_str(&String::from_utf8_lossy(part)))

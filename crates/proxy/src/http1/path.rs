@@ -199,8 +199,9 @@ fn key(canonical: &[u8], parameters: Parameters) -> Vec<u8> {
             (b';', _) if parameters == Parameters::Dropped => {
                 rest = &rest[memchr::memchr(b'/', rest).unwrap_or(rest.len())..];
             }
-            // Bytes that a target cannot have have one spelling, their escape.
-            (b'%', Some(decoded)) if decoded.is_ascii_graphic() => {
+            // Bytes that a path cannot have have one spelling, their escape. A bare `%` is one of them: decoded, it would make an
+            // escape of what follows.
+            (b'%', Some(decoded)) if decoded.is_ascii_graphic() && decoded != b'%' => {
                 out.push(decoded);
                 rest = &rest[2..];
             }

@@ -76,7 +76,7 @@ pub fn write_head<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
         return Err(Reject::bad("bad-target-byte"));
     }
     write_request_line(pseudo, method, path, fields(), out)?;
-    let has_length = write_fields(&fields, out)?;
+    let has_length = write_fields(&fields, tunnel, out)?;
     if tunnel {
         if has_length {
             return Err(Reject::bad("content-length-in-tunnel"));
@@ -149,6 +149,7 @@ fn write_request_line<'a>(
 /// Whether there is a Content-Length among them.
 fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
     fields: &impl Fn() -> I,
+    tunnel: bool,
     out: &mut Vec<u8>,
 ) -> Result<bool, Reject> {
     let (mut cookies, mut has_length) = (false, false);
@@ -160,6 +161,8 @@ fn write_fields<'a, I: Iterator<Item = (&'a [u8], &'a [u8])>>(
             }
             b"te" if value != b"trailers" => return Err(Reject::bad("bad-te")),
             b"content-length" => has_length = true,
+            // Not used over HTTP/2 (RFC 8441 §5). The engine writes one of its own, by which the server is judged.
+            b"sec-websocket-key" if tunnel => continue,
             b"cookie" => {
                 cookies = true;
                 continue;
