@@ -71,7 +71,7 @@ fn a_comparison_that_is_interrupted_tells_what_it_has() {
     let json = result.join("compare.json");
     let mut command = Command::new(binaries::bench());
     command.arg("compare").arg("--propylon").arg(binaries::propylon()).args(["--against", "nginx"]);
-    command.args(["--rows", "requests-plain", "--rounds", "500", "--duration", "500ms", "--json"]).arg(&json);
+    command.args(["--rows", "requests-plain", "--rounds", "100", "--duration", "500ms", "--json"]).arg(&json);
     command.env("TMPDIR", scratch.path()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("a comparison");
     let mut said = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);

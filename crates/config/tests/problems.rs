@@ -174,7 +174,6 @@ fn wrong_units_and_ranges_are_refused() {
 #[rustfmt::skip] // one line per case
 fn addresses_that_clash_are_told_apart_from_those_that_do_not() {
     expect_below_good(&[
-        ("[admin]\nbind='0.0.0.0:80'", 2, 6, "0.0.0.0:80 is taken by [listener.web] in line 2"),
         ("[admin]\nbind='127.0.0.1:80'", 2, 6, "127.0.0.1:80 is covered by 0.0.0.0:80 of [listener.web] in line 2; choose"),
         ("[admin]\nbind=['127.0.0.1:81']", 2, 6, "write it without brackets"),
         ("[admin]", 1, 2, "[admin] has no `bind`"),
@@ -204,6 +203,9 @@ fn addresses_that_clash_are_told_apart_from_those_that_do_not() {
     for harmless in ["[listener.b]\nbind='[::]:80'", "[listener.b]\nbind=['127.0.0.1:0','127.0.0.1:0','0.0.0.0:0']", "[admin]\nbind='[::1]:80'"] {
         assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
     }
+    let found = all(&format!("{GOOD}[admin]\nbind='0.0.0.0:80'"));
+    assert!(found.len() == 2 && found[0].contains("f:8:6: 0.0.0.0:80 is taken by [listener.web] in line 2"), "{found:#?}");
+    assert!(found[1].contains("f:8:6: warning: the admin address is open to every machine"), "{found:#?}");
 }
 
 #[test]
