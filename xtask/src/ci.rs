@@ -1,40 +1,51 @@
 //! Everything a change must pass, in the order in which it fails soonest.
 
 use std::env;
-use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::failures::Failures;
-use crate::{lanes, tidy};
+use crate::suite::Suite;
+use crate::{lanes, suite, tidy};
 
 enum Step {
     Cargo(&'static [&'static str]),
     /// Goes on after a failure, so that one run tells of every test that fails.
-    Test(&'static [&'static str]),
+    Test(Suite),
     Tidy,
     Lanes,
 }
 
 /// What is not built by default: the key server with hardware modules.
-const KEYSERVER: &str = "--package=propylon-keyserver";
-const MODULES: &str = "--features=pkcs11";
+const KEYSERVER: &str = "propylon-keyserver";
+const MODULES: &str = "propylon-keyserver/pkcs11";
 
 /// The tests start the binaries of the dev profile, so those are what is built; optimised ones belong to the demo and
 /// the bench, and would double the time this takes. The kernels alone are built optimised, which takes seconds.
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 9] = [
     ("format", Step::Cargo(&["fmt", "--all", "--check"])),
     ("clippy", Step::Cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     (
         "clippy with modules",
-        Step::Cargo(&["clippy", "--locked", KEYSERVER, MODULES, "--all-targets", "--", "-D", "warnings"]),
+        // Of the whole workspace, since dependencies have other features for a package alone, and would be built once more.
+        Step::Cargo(&[
+            "clippy",
+            "--locked",
+            "--workspace",
+            "--features",
+            MODULES,
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
     ),
     ("tidy", Step::Tidy),
     ("lanes", Step::Lanes),
     ("build", Step::Cargo(&["build", "--locked", "--workspace", "--bins"])),
-    ("test", Step::Test(&["test", "--locked", "--no-fail-fast", "--workspace"])),
-    ("test with modules", Step::Test(&["test", "--locked", "--no-fail-fast", KEYSERVER, MODULES])),
+    ("test", Step::Test(Suite { features: &[], package: None })),
+    ("doc-tests", Step::Cargo(&["test", "--locked", "--workspace", "--doc"])),
+    ("test with modules", Step::Test(Suite { features: &[MODULES], package: Some(KEYSERVER) })),
 ];
 
 /// Whether all steps passed. The first that does not is the last that runs, but for tests: all of them run.
@@ -46,7 +57,7 @@ pub fn run(root: &Path) -> bool {
         let step_start = Instant::now();
         let passed = match step {
             Step::Cargo(arguments) => cargo(root, arguments),
-            Step::Test(arguments) => test(root, arguments),
+            Step::Test(tests) => suite::run(root, tests),
             Step::Tidy => tidy::run(root),
             Step::Lanes => lanes::run(root, None),
         };
@@ -69,45 +80,13 @@ pub fn run(root: &Path) -> bool {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> bool {
-    said(command(root, arguments).status().map(|status| status.success()))
-}
-
-/// Passes on what cargo and the tests print, and prints once more at the end which tests failed.
-fn test(root: &Path, arguments: &[&str]) -> bool {
-    let mut failures = Failures::default();
-    let passed = watched(command(root, arguments), |line| {
-        println!("{line}");
-        failures.read(line);
-    });
-    print!("{}", failures.summary(arguments));
-    said(passed)
-}
-
-/// Runs a command and hands over each line of both its outputs, in the order in which they were printed.
-fn watched(mut command: Command, mut line_read: impl FnMut(&str)) -> io::Result<bool> {
-    let (reader, writer) = io::pipe()?;
-    let mut child = command.stdout(writer.try_clone()?).stderr(writer).spawn()?;
-    // The command holds the writing ends of the pipe: with them open here too, reading would never end.
-    drop(command);
-    let mut reader = BufReader::new(reader);
-    let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        line_read(String::from_utf8_lossy(&line).trim_end_matches('\n'));
-        line.clear();
-    }
-    Ok(child.wait()?.success())
-}
-
-fn command(root: &Path, arguments: &[&str]) -> Command {
     println!("$ cargo {}", arguments.join(" "));
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(root);
-    command
-}
-
-fn said(passed: io::Result<bool>) -> bool {
-    passed.unwrap_or_else(|error| {
-        eprintln!("cargo cannot be run: {error}");
-        false
-    })
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    match Command::new(cargo).args(arguments).current_dir(root).status() {
+        Ok(status) => status.success(),
+        Err(error) => {
+            eprintln!("cargo cannot be run: {error}");
+            false
+        }
+    }
 }

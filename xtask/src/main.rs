@@ -1,8 +1,8 @@
 //! Chores in the project's own language: `cargo xtask tidy`, `cargo xtask lanes` and `cargo xtask ci`.
 
 mod ci;
-mod failures;
 mod lanes;
+mod suite;
 mod tidy;
 
 use std::env;

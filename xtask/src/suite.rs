@@ -1,0 +1,247 @@
+//! Runs every test binary of the workspace, two at a time: most of a story's time is spent waiting for processes it has started,
+//! and cargo runs one binary after the other.
+//!
+//! A binary's output is shown when one of its tests failed. The summary names each failed test with the command that runs it alone.
+
+use std::collections::VecDeque;
+use std::env;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Test binaries in progress at once. Each runs as many of its tests at once as there are cores.
+const BINARIES_AT_ONCE: usize = 2;
+/// Names of test binaries that take longest. They start first, so that none of them runs on alone at the end.
+const LONGEST: [&str; 0] = [];
+
+/// One build of the tests and the binaries of it that run.
+pub struct Suite {
+    /// Features that are not on by default, as cargo names them for the whole workspace: `propylon-keyserver/pkcs11`.
+    pub features: &'static [&'static str],
+    /// The package whose tests run; `None`: those of all.
+    pub package: Option<&'static str>,
+}
+
+/// A test binary that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Binary {
+    package: String,
+    /// The folder of the package, in which cargo runs its tests.
+    folder: PathBuf,
+    /// What cargo calls the kind of target: `lib`, `bin` or `test`.
+    kind: String,
+    name: String,
+    executable: PathBuf,
+}
+
+/// What became of a binary's run.
+struct Outcome {
+    binary: Binary,
+    passed: bool,
+    output: String,
+    time: Duration,
+}
+
+/// Builds a suite and runs it to its end, also after a failure. Returns whether all passed.
+pub fn run(root: &Path, suite: &Suite) -> bool {
+    let Some(mut binaries) = build(root, suite) else { return false };
+    binaries.retain(|binary| suite.package.is_none_or(|package| binary.package == package));
+    if binaries.is_empty() {
+        eprintln!("cargo named no test binary");
+        return false;
+    }
+    let place = |binary: &Binary| LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len());
+    binaries.sort_by_key(|binary| (place(binary), binary.kind != "test"));
+    let failed = run_all(binaries);
+    print!("{}", summary(&failed, suite.features));
+    failed.is_empty()
+}
+
+/// Builds all tests of the workspace. `None` where that failed; cargo has said why.
+fn build(root: &Path, suite: &Suite) -> Option<Vec<Binary>> {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    suite.features.iter().for_each(|feature| {
+        command.args(["--features", feature]);
+    });
+    let output = match command.current_dir(root).stderr(Stdio::inherit()).output() {
+        Ok(output) => output,
+        Err(error) => {
+            eprintln!("cargo cannot be run: {error}");
+            return None;
+        }
+    };
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).lines().filter_map(built).collect())
+}
+
+/// The test binary that a line of cargo's JSON tells of, if it tells of one.
+fn built(line: &str) -> Option<Binary> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+    // "path+file:///home/me/propylon/e2e#propylon-e2e@0.1.0"
+    let id = message["package_id"].as_str()?;
+    let package = id.rsplit('#').next()?.split('@').next()?.to_owned();
+    Some(Binary {
+        package,
+        folder,
+        kind: text(&message["target"]["kind"][0])?,
+        name: text(&message["target"]["name"])?,
+        executable: message["executable"].as_str()?.into(),
+    })
+}
+
+/// Runs them all and returns those that failed, in the order in which they ended.
+fn run_all(binaries: Vec<Binary>) -> Vec<Outcome> {
+    let waiting = Mutex::new(VecDeque::from(binaries));
+    let failed = Mutex::new(Vec::new());
+    let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    thread::scope(|scope| {
+        for _ in 0..BINARIES_AT_ONCE {
+            scope.spawn(|| {
+                while let Some(binary) = next() {
+                    let outcome = run_one(binary);
+                    // Held while it is shown, so that no two outputs mix.
+                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    show(&outcome);
+                    if !outcome.passed {
+                        failed.push(outcome);
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn run_one(binary: Binary) -> Outcome {
+    let start = Instant::now();
+    let (passed, output) = match output(&binary) {
+        Ok(result) => result,
+        Err(error) => (false, format!("{} cannot be run: {error}\n", binary.executable.display())),
+    };
+    Outcome { binary, passed, output, time: start.elapsed() }
+}
+
+/// Whether all of its tests passed, and what they printed on both outputs in the order in which it was printed.
+fn output(binary: &Binary) -> io::Result<(bool, String)> {
+    // A file and not a pipe: a process that outlives its test must not be waited for.
+    let path = binary.executable.with_extension("output");
+    let file = File::create(&path)?;
+    let mut command = Command::new(&binary.executable);
+    command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder);
+    let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).status();
+    let output = fs::read(&path);
+    let _ = fs::remove_file(&path);
+    let (status, output) = (status?, output?);
+    let mut output = String::from_utf8_lossy(&output).into_owned();
+    if status.code().is_none() {
+        let _ = writeln!(output, "it ended by {status}");
+    }
+    Ok((status.success(), output))
+}
+
+fn show(outcome: &Outcome) {
+    let Outcome { binary, passed, output, time } = outcome;
+    if !passed {
+        print!("{output}");
+    }
+    let result = output.lines().rev().find_map(|line| line.strip_prefix("test result: "));
+    // "ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 3.01s"
+    let counts = result.map_or("no result", |result| result.split(" measured").next().unwrap_or(result));
+    let counts = counts.rsplit_once("; ").map_or(counts, |(counts, _)| counts);
+    println!("{:>7.1} s  {} {} {}: {counts}", time.as_secs_f64(), binary.package, binary.kind, binary.name);
+}
+
+/// A line for each failed test with the command that runs it alone. Empty if nothing failed.
+fn summary(failed: &[Outcome], features: &[&str]) -> String {
+    let mut text = String::new();
+    let features: String = features.iter().fold(String::new(), |all, feature| all + " --features " + feature);
+    for outcome in failed {
+        let Binary { package, kind, name, .. } = &outcome.binary;
+        let selector = match kind.as_str() {
+            "lib" => format!("-p {package} --lib"),
+            // As part of the workspace nothing is built anew: for one package its dependencies would have other features.
+            "test" => format!("--workspace --test {name}"),
+            kind => format!("-p {package} --{kind} {name}"),
+        };
+        let tests = outcome.output.lines().filter_map(failed_test).collect::<Vec<_>>();
+        if tests.is_empty() {
+            let _ = writeln!(text, "FAILED: {name} of {package}; alone: cargo test{features} {selector}");
+        }
+        for test in tests {
+            let _ = writeln!(text, "FAILED: {test}; alone: cargo test{features} {selector} -- --exact {test}");
+        }
+    }
+    text
+}
+
+/// The failed test that a line of a test binary names, if it names one.
+fn failed_test(line: &str) -> Option<&str> {
+    let test = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+    // A test that should have panicked says so behind its name.
+    Some(test.strip_suffix(" - should panic").unwrap_or(test))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(kind: &str, output: &str) -> Outcome {
+        let binary = Binary {
+            package: "propylon-e2e".to_owned(),
+            folder: PathBuf::from("/p/e2e"),
+            kind: kind.to_owned(),
+            name: "limits".to_owned(),
+            executable: PathBuf::from("/p/target/debug/deps/limits-1"),
+        };
+        Outcome { binary, passed: false, output: output.to_owned(), time: Duration::ZERO }
+    }
+
+    #[test]
+    fn binaries_with_tests_are_read_from_what_cargo_says() {
+        let line = r#"{"reason":"compiler-artifact","package_id":"path+file:///p/e2e#propylon-e2e@0.1.0","manifest_path":"/p/e2e/Cargo.toml",
+            "target":{"kind":["test"],"name":"limits"},"profile":{"test":true},"executable":"/p/target/debug/deps/limits-1"}"#;
+        assert_eq!(built(&line.replace('\n', " ")), Some(outcome("test", "").binary));
+        assert_eq!(built(&line.replace('\n', " ").replace("\"test\":true", "\"test\":false")), None);
+        assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(built("no JSON"), None);
+    }
+
+    #[test]
+    fn each_failed_test_is_named_with_the_command_that_runs_it_alone() {
+        let output = "test first ... ok\ntest second ... FAILED\ntest third - should panic ... FAILED\n";
+        assert_eq!(
+            summary(
+                &[outcome("test", output), outcome("lib", "test a::b ... FAILED\n")],
+                &["propylon-keyserver/pkcs11"]
+            ),
+            "FAILED: second; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --exact second\n\
+             FAILED: third; alone: cargo test --features propylon-keyserver/pkcs11 --workspace --test limits -- --exact third\n\
+             FAILED: a::b; alone: cargo test --features propylon-keyserver/pkcs11 -p propylon-e2e --lib -- --exact a::b\n"
+        );
+    }
+
+    #[test]
+    fn a_binary_that_died_is_named_although_no_test_of_it_is() {
+        let text = summary(&[outcome("test", "test first ... ok\nit ended by signal: 9 (SIGKILL)\n")], &[]);
+        assert_eq!(text, "FAILED: limits of propylon-e2e; alone: cargo test --workspace --test limits\n");
+        assert_eq!(summary(&[], &[]), "");
+    }
+
+    #[test]
+    fn a_binary_that_cannot_be_run_has_failed() {
+        let outcome = run_one(outcome("test", "").binary);
+        assert!(!outcome.passed && outcome.output.contains("/p/target/debug/deps/limits-1 cannot be run"));
+    }
+}
