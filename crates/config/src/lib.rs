@@ -17,6 +17,7 @@
 #![warn(missing_docs)]
 
 mod address;
+pub mod canonical;
 pub mod keyserver;
 mod log_line;
 mod model;

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
+use propylon_config::canonical::route_key;
 use propylon_config::{
     At, Backend, Config, HostPattern, KeyType, Listener, PathPattern, Route, ServerAddress, ServerProtocol, Signer,
     TlsProfile,
@@ -37,7 +38,6 @@ use crate::admin::effective;
 use crate::balance::{self, SharedBalance, Standing};
 use crate::deadline::coarse_millis;
 use crate::engine::worker_count;
-use crate::http1::path::route_key;
 use crate::names::{Found, Names};
 use crate::notice::{self, Notice};
 use crate::pool::{Pool, ServerTurnstile, turnstile};

@@ -4,29 +4,13 @@
 //! spelling what the route did not: `//secret`, `/./secret`, `/a/../secret`, `/%73ecret`. So a path is brought into one form
 //! before anything is decided by it, and that form is what is forwarded. See `docs/decisions/0036-canonical-paths.md`.
 //!
-//! Two forms, both of the path without its query:
-//!
-//! - **canonical**: escapes of unreserved characters decoded, hexadecimal digits in upper case, dot segments removed
-//!   (RFC 3986 §6.2.2), repeated slashes merged unless the listener keeps them. It means what the client's spelling
-//!   meant, and is what the server gets.
-//! - **the key**: the canonical form as the loosest server would read it. Repeated slashes are merged in any case, the
-//!   parameters of segments (`;x`, §3.3, which servers of Java's kind take off) are left out, all escapes of visible
-//!   characters are decoded, once, and what is allowed of `%2F`, `%5C` and `\` is a slash. It is compared with routes, and
-//!   written nowhere.
+//! What the two forms are, and how a path is brought into them, stands in `propylon_config::canonical`.
 
 use propylon_config::PathRules;
+use propylon_config::canonical::{PathFault, Rewritten};
 
 use super::Reject;
 use super::grammar::{PATH_MARK, PATH_STEP, class};
-
-/// A path that is not as it stands what routes are matched on, or what servers are asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rewritten {
-    /// The canonical form; empty where the path is in it already.
-    pub canonical: Vec<u8>,
-    /// The key; empty where it is the canonical form.
-    pub key: Vec<u8>,
-}
 
 /// Whether a path is its own canonical form and key, as nearly all are: one look at each byte. False says nothing.
 #[inline]
@@ -45,169 +29,12 @@ pub fn is_plain(path: &[u8]) -> bool {
 /// # Errors
 /// 400 for spellings that servers read differently, unless `rules` allow them, and for escapes that are none.
 pub fn rewrite(path: &[u8], rules: PathRules) -> Result<Rewritten, Reject> {
-    let mut canonical = remove_dot_segments(&decode_unreserved(path, rules)?, rules)?;
-    if rules.merge_slashes {
-        merge_slashes(&mut canonical);
-    }
-    let mut key = key(&canonical, Parameters::Dropped);
-    if key == canonical {
-        key.clear();
-    }
-    if canonical == path {
-        canonical.clear();
-    }
-    Ok(Rewritten { canonical, key })
-}
-
-/// The key of a path that a route is written with. Whatever requests may have is allowed; a `;` stands for itself, and
-/// so for nothing but its escape, since the parameters of requests are not looked at.
-pub fn route_key(path: &str) -> String {
-    let everything =
-        PathRules { merge_slashes: true, escaped_slash: true, backslash: true, escaped_nul: true, above_root: true };
-    let canonical =
-        decode_unreserved(path.as_bytes(), everything).and_then(|path| remove_dot_segments(&path, everything));
-    match canonical {
-        Ok(canonical) => String::from_utf8(key(&canonical, Parameters::Kept)).unwrap_or_else(|_| path.to_owned()),
-        // `check` says that no request will have it.
-        Err(_) => path.to_owned(),
-    }
-}
-
-/// RFC 3986 §6.2.2.1 and §6.2.2.2. Refuses what must not be told apart here.
-fn decode_unreserved(path: &[u8], rules: PathRules) -> Result<Vec<u8>, Reject> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((&byte, more)) = rest.split_first() {
-        rest = more;
-        if byte != b'%' {
-            if byte == b'\\' && !rules.backslash {
-                return Err(Reject::bad("backslash-in-path"));
-            }
-            out.push(byte);
-            continue;
-        }
-        // What is no escape must not become one when its neighbours are decoded, as `%%37%33` would.
-        let decoded = escaped(rest).ok_or(Reject::bad("bad-escape"))?;
-        let (digits, after) = rest.split_at(2);
-        rest = after;
-        match decoded {
-            b'/' if !rules.escaped_slash => return Err(Reject::bad("escaped-slash")),
-            b'\\' if !rules.backslash => return Err(Reject::bad("backslash-in-path")),
-            0 if !rules.escaped_nul => return Err(Reject::bad("escaped-nul")),
-            _ if is_unreserved(decoded) => out.push(decoded),
-            _ => out.extend([b'%', digits[0].to_ascii_uppercase(), digits[1].to_ascii_uppercase()]),
-        }
-    }
-    Ok(out)
-}
-
-/// The byte that two hexadecimal digits at the beginning stand for.
-fn escaped(text: &[u8]) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let &[high, low] = text.first_chunk::<2>()?;
-    Some((digit(high)? << 4 | digit(low)?) as u8)
-}
-
-/// RFC 3986 §2.3.
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
-}
-
-/// RFC 3986 §5.2.4, of a path that begins with a slash.
-fn remove_dot_segments(path: &[u8], rules: PathRules) -> Result<Vec<u8>, Reject> {
-    let mut out: Vec<u8> = Vec::with_capacity(path.len());
-    let mut segments = path.split(|byte| *byte == b'/').skip(1).peekable();
-    while let Some(segment) = segments.next() {
-        match segment {
-            b"." => {}
-            b".." => match out.iter().rposition(|byte| *byte == b'/') {
-                Some(slash) => out.truncate(slash),
-                None if rules.above_root => {}
-                None => return Err(Reject::bad("path-above-root")),
-            },
-            name if hides_a_segment(name) => return Err(Reject::bad("hidden-segment")),
-            name => {
-                out.push(b'/');
-                out.extend_from_slice(name);
-                continue;
-            }
-        }
-        // A dot segment at the end leaves a folder behind.
-        if segments.peek().is_none() {
-            out.push(b'/');
-        }
-    }
-    Ok(out)
-}
-
-/// Whether some server would see what others do not: `.` or `..` in a segment that is neither, since it takes parameters off
-/// (`..;x`) or takes for a slash what is allowed as part of a segment (`..%2Fx`); or such a slash in a parameter, which ends it
-/// for some.
-fn hides_a_segment(segment: &[u8]) -> bool {
-    let mut rest = segment;
-    loop {
-        let (piece, after) = split_at_lookalike(rest);
-        let name = piece.split(|byte| *byte == b';').next().unwrap_or_default();
-        if matches!(name, b"." | b"..") {
-            return true;
-        }
-        let Some(after) = after else { return false };
-        if name.len() < piece.len() {
-            return true;
-        }
-        rest = after;
-    }
-}
-
-/// What stands before and behind the first thing that is taken for a slash somewhere.
-fn split_at_lookalike(text: &[u8]) -> (&[u8], Option<&[u8]>) {
-    let found = memchr::memchr2_iter(b'\\', b'%', text)
-        .find_map(|at| slash_lookalike(&text[at..]).map(|length| (&text[..at], &text[at + length..])));
-    found.map_or((text, None), |(before, after)| (before, Some(after)))
-}
-
-/// Bytes of the `\`, `%5C` or `%2F` at the beginning.
-fn slash_lookalike(text: &[u8]) -> Option<usize> {
-    match text {
-        [b'\\', ..] => Some(1),
-        [b'%', b'5', b'C', ..] | [b'%', b'2', b'F', ..] => Some(3),
-        _ => None,
-    }
-}
-
-fn merge_slashes(path: &mut Vec<u8>) {
-    path.dedup_by(|later, earlier| *later == b'/' && *earlier == b'/');
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Parameters {
-    Dropped,
-    Kept,
-}
-
-fn key(canonical: &[u8], parameters: Parameters) -> Vec<u8> {
-    let mut out = Vec::with_capacity(canonical.len());
-    let mut rest = canonical;
-    while let Some((&byte, more)) = rest.split_first() {
-        if let Some(length) = slash_lookalike(rest) {
-            out.push(b'/');
-            rest = &rest[length..];
-            continue;
-        }
-        rest = more;
-        match (byte, escaped(more)) {
-            (b';', _) if parameters == Parameters::Dropped => {
-                rest = &rest[memchr::memchr(b'/', rest).unwrap_or(rest.len())..];
-            }
-            // Bytes that a path cannot have have one spelling, their escape. A bare `%` is one of them: decoded, it would make an
-            // escape of what follows.
-            (b'%', Some(decoded)) if decoded.is_ascii_graphic() && decoded != b'%' => {
-                out.push(decoded);
-                rest = &rest[2..];
-            }
-            _ => out.push(byte),
-        }
-    }
-    merge_slashes(&mut out);
-    out
+    propylon_config::canonical::rewrite(path, rules).map_err(|fault| match fault {
+        PathFault::Backslash => Reject::bad("backslash-in-path"),
+        PathFault::EscapedSlash => Reject::bad("escaped-slash"),
+        PathFault::EscapedNul => Reject::bad("escaped-nul"),
+        PathFault::BadEscape => Reject::bad("bad-escape"),
+        PathFault::AboveRoot => Reject::bad("path-above-root"),
+        PathFault::HiddenSegment => Reject::bad("hidden-segment"),
+    })
 }

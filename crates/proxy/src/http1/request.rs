@@ -1,6 +1,7 @@
 //! A request head: from the client's bytes to what it asks, where it goes and how long its body is, or a refusal.
 
 use propylon_config::PathRules;
+use propylon_config::canonical::Rewritten;
 
 use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
@@ -140,7 +141,7 @@ pub struct RequestHead {
     /// The path's end within `target`.
     path_end: u32,
     /// The path's other forms, where it has any.
-    path: path::Rewritten,
+    path: Rewritten,
     parser: Parser,
 }
 
@@ -252,7 +253,7 @@ impl RequestHead {
         (*expect_continue, *upgrade, *te_trailers, *max_forwards) = Default::default();
         (*host_name, *target, *target_prefix, *path_end) = Default::default();
         // Of few requests, and not to be held by every connection from then on.
-        *path = path::Rewritten::default();
+        *path = Rewritten::default();
         *parser = Parser::default();
     }
 }

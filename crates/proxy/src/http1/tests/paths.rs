@@ -1,8 +1,9 @@
 //! Paths in canonical form.
 
 use propylon_config::PathRules;
+use propylon_config::canonical::route_key;
 
-use super::super::path::{is_plain, rewrite, route_key};
+use super::super::path::{is_plain, rewrite};
 use super::*;
 
 const STRICT: PathRules =
