@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
+use crate::canonical::route_key;
 use crate::model::{
     AcmeChallenge, Action, At, CertificateSource, Config, Fact, HostPattern, Listener, ListenerId, Ordered,
     PathPattern, Piece, Protocol, Redirect, Route, TlsProfile,
 };
 use crate::report::{Report, shown};
 use crate::schema::{Context, RouteDraft};
-use crate::text::Span;
 
 /// Reports what clashes, what is unused and what cannot be reached.
 pub(crate) fn check(context: &Context<'_, '_>, config: &Config, routes: &[RouteDraft]) {
@@ -104,23 +104,47 @@ fn overlap(report: &Report<'_>, taken: &Taken<'_>, wildcard: &Taken<'_>) {
     }
 }
 
-/// What a route stands for, as far as two routes can be equal in it.
-type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, &'c PathPattern);
+/// What a route stands for, as far as two routes can be equal in it: its path as it is compared with requests', so that two
+/// spellings of one path are one here as well.
+type Pattern<'c> = (Option<ListenerId>, &'c HostPattern, PathPattern);
 
 fn pattern(route: &Route) -> Pattern<'_> {
-    (route.listener, &route.host, &route.path)
+    (route.listener, &route.host, compared(&route.path))
+}
+
+/// A route's path as the engine compares it.
+fn compared(path: &PathPattern) -> PathPattern {
+    match path {
+        PathPattern::Prefix(prefix) => PathPattern::Prefix(route_key(prefix)),
+        PathPattern::Exact(path) => PathPattern::Exact(route_key(path)),
+    }
+}
+
+fn written(path: &PathPattern) -> &str {
+    match path {
+        PathPattern::Prefix(path) | PathPattern::Exact(path) => path,
+    }
+}
+
+/// A prefix that every path begins with.
+fn is_every_path(path: &PathPattern) -> bool {
+    compared(path) == PathPattern::Prefix("/".to_string())
 }
 
 /// A route of one listener beats the same route of any listener, so those two are not ambiguous.
 fn ambiguous_routes<'c>(report: &Report<'_>, routes: &'c [RouteDraft]) -> HashSet<Pattern<'c>> {
-    let mut first: HashMap<Pattern<'_>, Span> = HashMap::new();
+    let mut first: HashMap<Pattern<'_>, &RouteDraft> = HashMap::new();
     for draft in routes.iter().filter(|draft| draft.complete) {
         if let Some(earlier) = first.get(&pattern(&draft.route)) {
-            let line = report.line(*earlier);
-            let what = format!("this route stands for the same requests as the one in line {line}");
+            let line = report.line(earlier.span);
+            let mut what = format!("this route stands for the same requests as the one in line {line}");
+            let (other, own) = (written(&earlier.route.path), written(&draft.route.path));
+            if other != own {
+                what.push_str(&format!(": \"{}\" and \"{}\" are one path to routes", shown(other), shown(own)));
+            }
             report.error(draft.span, what, "change its listener, host or path, or remove one of the two");
         } else {
-            first.insert(pattern(&draft.route), draft.span);
+            first.insert(pattern(&draft.route), draft);
         }
     }
     first.into_keys().collect()
@@ -140,10 +164,10 @@ fn redirect_loops(report: &Report<'_>, config: &Config, routes: &[RouteDraft], p
         if !keeps_url(&draft.route, redirect) {
             continue;
         }
+        let (_, host, path) = pattern(&draft.route);
         let loops = reached(config, &draft.route).find(|(id, listener)| {
             steps += 1 + listener.bind.len();
-            let shadow = (Some(*id), &draft.route.host, &draft.route.path);
-            let shadowed = draft.route.listener.is_none() && patterns.contains(&shadow);
+            let shadowed = draft.route.listener.is_none() && patterns.contains(&(Some(*id), host, path.clone()));
             steps <= LOOP_STEPS_MAX && !shadowed && keeps_origin(listener, redirect)
         });
         if steps > LOOP_STEPS_MAX {
@@ -168,7 +192,8 @@ fn keeps_url(route: &Route, redirect: &Redirect) -> bool {
     };
     let path = match (&redirect.path, &route.path) {
         (None, _) => true,
-        (Some(to), PathPattern::Exact(from) | PathPattern::Prefix(from)) => to == from,
+        // What follows the path is not looked at when the request comes again.
+        (Some(to), from) => route_key(to.split(['?', '#']).next().unwrap_or_default()) == route_key(written(from)),
     };
     // Without any of them it is refused already.
     let empty =
@@ -209,7 +234,8 @@ fn monitor_paths(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let PathPattern::Exact(path) = &draft.route.path else {
             continue;
         };
-        let Some(listeners) = monitors.get(path.as_str()) else {
+        // A monitor path is written as it is compared.
+        let Some(listeners) = monitors.get(route_key(path).as_str()) else {
             continue;
         };
         let hit = listeners.iter().find(|id| draft.route.listener.is_none_or(|only| only == **id));
@@ -241,8 +267,7 @@ fn plaintext_before_redirects(
     routes: &[RouteDraft],
     patterns: &HashSet<Pattern<'_>>,
 ) {
-    let everything = PathPattern::Prefix("/".to_string());
-    let is_for_all = |route: &Route| route.host == HostPattern::Any && route.path == everything;
+    let is_for_all = |route: &Route| route.host == HostPattern::Any && is_every_path(&route.path);
     let is_to_https = |route: &Route| match &route.action {
         Action::Redirect(redirect) => redirect.scheme.as_deref() == Some("https"),
         _ => false,
@@ -260,7 +285,8 @@ fn plaintext_before_redirects(
     };
     let mut steps = 0;
     for draft in routes.iter().filter(is_served) {
-        let shadow = |id: ListenerId| patterns.contains(&(Some(id), &draft.route.host, &draft.route.path));
+        let (_, host, path) = pattern(&draft.route);
+        let shadow = |id: ListenerId| patterns.contains(&(Some(id), host, path.clone()));
         steps += redirected.len();
         if steps > LOOP_STEPS_MAX {
             return;
@@ -332,7 +358,7 @@ fn relays(report: &Report<'_>, config: &Config, routes: &[RouteDraft]) {
         let Some(listener) = listener.filter(|listener| listener.protocol.is_relay()) else { continue };
         let (name, protocol) = (shown(&listener.name), listener.protocol.name());
         let on = format!("[listener.{name}] has protocol = \"{protocol}\"");
-        if draft.route.path != PathPattern::Prefix("/".to_string()) {
+        if !is_every_path(&draft.route.path) {
             report.error(draft.span, format!("{on}: there are no paths"), "remove `path`");
         }
         if !matches!(draft.route.action, Action::Backend(_)) {

@@ -544,6 +544,8 @@ fn routes_are_checked() {
         ("[[route]]\npath={}\nbackend='app'", 2, 6, "`path` has no `exact`"),
         ("[[route]]\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
         ("[[route]]\npath='/'\nbackend='app'", 1, 1, "the same requests as the one in line 5"),
+        (&route("redirect={path='/b?x=1'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
+        (&route("redirect={path='/%62'}"), 1, 1, "warning: on [listener.web] this redirect leads to where"),
         ("[listener.b]\nbind='[::]:1'\nresponse_headers={}", 3, 1, "unknown key `response_headers` in [listener.b]; use `bind`"),
         ("[listener.b]\nbind='[::]:1'\ntls_min_version='1.2'", 3, 1, "in [listener.b]; use `bind`"),
         ("[listener.b]\nbind='[::]:1'\nreqest_header={}", 3, 1, "did you mean `request_headers`?"),
@@ -573,6 +575,12 @@ fn routes_are_checked() {
             1,
             "warning: requests for this path are answered by `monitor_path` of [listener.b]",
         ),
+        (
+            "[listener.b]\nbind='[::]:1'\nmonitor_path='/u@p'\n[[route]]\npath={exact='/u%40p'}\nbackend='app'",
+            4,
+            1,
+            "warning: requests for this path are answered by `monitor_path` of [listener.b]",
+        ),
     ]);
     for harmless in [
         "[[route]]\nlistener='web'\nbackend='app'",
@@ -586,6 +594,50 @@ fn routes_are_checked() {
     ] {
         assert_eq!(all(&format!("{GOOD}{harmless}")), [""; 0], "{harmless}");
     }
+}
+
+#[test]
+fn two_spellings_of_one_path_are_one_route() {
+    let pair = |first: &str, second: &str| {
+        format!("[[route]]\npath={first}\nrespond={{status=403}}\n[[route]]\npath={second}\nbackend='app'")
+    };
+    let problems = |first: &str, second: &str| all(&format!("{GOOD}{}", pair(first, second)));
+    for (first, second) in [
+        ("'/x@'", "'/x%40'"),
+        ("'/secret'", "'/%73ecret'"),
+        ("'/a'", "'//a'"),
+        ("'/a/'", "'/a/b/..'"),
+        ("'/a/'", "'/a/.'"),
+        ("'/a'", "'/./a'"),
+        ("'/{id}'", "'/%7bid%7D'"),
+        ("'/a/b'", "'/a%2Fb'"),
+        ("'/a/b'", "'/a\\b'"),
+        ("'/a;x'", "'/a%3bx'"),
+        ("'/caf%C3%A9'", "'/caf%c3%a9'"),
+        ("{exact='/x!'}", "{exact='/x%21'}"),
+    ] {
+        for (first, second) in [(first, second), (second, first)] {
+            let found = problems(first, second);
+            let same = |problem: &&String| problem.contains("the same requests as the one in line");
+            assert_eq!(found.iter().filter(same).count(), 1, "{first} {second}: {found:#?}");
+            let same = found.iter().find(same).expect("just counted");
+            assert!(same.contains(" are one path to routes") && !same.contains("warning"), "{same}");
+        }
+    }
+    for (first, second) in
+        [("'/a'", "'/a/'"), ("'/a'", "{exact='/a'}"), ("'/a'", "'/A'"), ("'/%2540'", "'/@'"), ("'/a%20b'", "'/a+b'")]
+    {
+        assert_eq!(problems(first, second), [""; 0], "{first} {second}");
+    }
+    let other_hosts =
+        format!("{GOOD}[[route]]\nhost='Shop.Example.'\nbackend='app'\n[[route]]\nhost='shop.example'\nrespond={{}}");
+    assert!(
+        all(&other_hosts).iter().any(|problem| problem.contains("the same requests")),
+        "hosts are compared in one form"
+    );
+    let addresses =
+        format!("{GOOD}[[route]]\nhost='[FD00:0::1]'\nbackend='app'\n[[route]]\nhost='[fd00::1]'\nrespond={{}}");
+    assert!(all(&addresses).iter().any(|problem| problem.contains("the same requests")), "and so are addresses");
 }
 
 #[test]

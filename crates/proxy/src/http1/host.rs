@@ -1,5 +1,6 @@
 //! The authority of a request, `name[:port]`, as Host or an absolute target gives it (RFC 9110 §7.2, RFC 3986 §3.2).
 
+use std::io::Write;
 use std::net::Ipv6Addr;
 
 use super::grammar::{HOST, all};
@@ -33,7 +34,7 @@ impl Authority {
             _ => return Err(BAD),
         };
         let good = match name.first() {
-            Some(b'[') => is_ipv6(name),
+            Some(b'[') => ipv6(name).is_some(),
             Some(_) => is_name(name),
             None => bytes.is_empty(),
         };
@@ -65,15 +66,20 @@ fn is_name(name: &[u8]) -> bool {
 }
 
 /// `[` address `]`, without zone and without the form for future versions.
-fn is_ipv6(name: &[u8]) -> bool {
-    name.strip_prefix(b"[")
-        .and_then(|rest| rest.strip_suffix(b"]"))
-        .and_then(|address| std::str::from_utf8(address).ok())
-        .is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+fn ipv6(name: &[u8]) -> Option<Ipv6Addr> {
+    let address = name.strip_prefix(b"[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(address).ok()?.parse().ok()
 }
 
-/// Lower-case, without port and trailing dot, as routes spell it. Copies into `scratch` only if it must.
+/// Lower-case, without port and trailing dot, as routes spell it: an IPv6 address in the form of RFC 5952, of its many. Copies
+/// into `scratch` only if it must.
 pub(crate) fn normal_name<'a>(name: &'a [u8], scratch: &'a mut [u8; HOST_BYTES_MAX]) -> &'a str {
+    if let Some(address) = ipv6(name) {
+        let mut rest = &mut scratch[..];
+        write!(rest, "[{address}]").expect("an address is shorter than a name may be");
+        let length = HOST_BYTES_MAX - rest.len();
+        return std::str::from_utf8(&scratch[..length]).expect("an address is ASCII");
+    }
     let name = name.strip_suffix(b".").unwrap_or(name);
     let name = if name.iter().any(u8::is_ascii_uppercase) {
         let copy = &mut scratch[..name.len()];

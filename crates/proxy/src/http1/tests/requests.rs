@@ -279,6 +279,8 @@ fn a_host_is_one_name_with_perhaps_a_port() {
         ("SHOP.example.:8443", "shop.example"),
         ("127.0.0.1:80", "127.0.0.1"),
         ("[2001:DB8::1]:443", "[2001:db8::1]"),
+        ("[2001:db8:0:0::0001]", "[2001:db8::1]"),
+        ("[::ffff:102:304]:80", "[::ffff:1.2.3.4]"),
         ("a_b-c~d", "a_b-c~d"),
     ] {
         let text = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
