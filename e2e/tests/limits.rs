@@ -9,10 +9,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use propylon_e2e::certificates::Certificates;
 use propylon_e2e::frames::{CANCEL, Http2, RST_STREAM};
 use propylon_e2e::http::Response;
+use propylon_e2e::secure::{self, SecureOrigin};
 use propylon_e2e::{Client, Engine, Origin, binaries, holds};
+use rcgen::PKCS_ECDSA_P256_SHA256;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use rustls::version::TLS13;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 
@@ -544,4 +548,62 @@ fn in_overload_the_newest_are_served_first_and_the_oldest_makes_way() {
     let text = origin.received_text();
     let order: Vec<&str> = text.split("GET /").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
     assert_eq!(order, ["0", "4", "3", "2"]);
+}
+
+/// A server of TLS 1.3 sends its tickets when it has read the end of the handshake (RFC 8446 §4.6.1), which may be long after the
+/// client of the request that came with it has gone. It then works on that request all the same.
+#[test]
+fn tickets_that_come_when_the_client_has_gone_do_not_free_its_permit() {
+    let ((read, reads), (go, wait)) = (channel::<()>(), channel::<()>());
+    let (reads, wait) = (Mutex::new(reads), Mutex::new(wait));
+    let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let known = Arc::clone(&most);
+    let pem = Certificates::shared().issue(&["127.0.0.1"], &PKCS_ECDSA_P256_SHA256);
+    let slow = SecureOrigin::scripted(&pem, &[&TLS13], move |_, stream| {
+        // Its own part of the handshake, and nothing of what answers it.
+        while stream.conn.wants_read() && !stream.conn.wants_write() {
+            stream.conn.read_tls(&mut stream.sock).expect("a client's first words");
+            stream.conn.process_new_packets().expect("a hello");
+        }
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock).expect("a client that listens");
+        }
+        let _ = reads.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(60));
+        while secure::read_request(stream).is_some() {
+            known.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let _ = wait.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(60));
+            now.fetch_sub(1, Ordering::SeqCst);
+            secure::send(stream, HELLO);
+        }
+    });
+    let other = Origin::always(HELLO);
+    let ca = Certificates::shared().ca();
+    let backend = format!(
+        "tls = {{ ca = \"{}\" }}\nqueue = {{ timeout = \"10m\" }}\ntimeouts = {{ close = \"10m\" }}\n\
+         [backend.other]\nservers = [\"{}\"]\n[[route]]\npath = \"/other\"\nbackend = \"other\"",
+        ca.display(),
+        other.address()
+    );
+    let engine = Engine::start(&config(slow.address(), 1, 1, &backend));
+    let mut first = engine.client("plain");
+    first.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_server_tls_handshakes_total", &[], 1.0);
+    first.reset();
+    engine.metric_reaches("propylon_server_connections_closing", &[], 1.0);
+    let mut second = engine.client("plain");
+    second.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    read.send(()).expect("the server waits");
+    holds("the first request is at work, behind the tickets", || most.load(Ordering::SeqCst) == 1);
+    // What came to the one worker before these it has looked at.
+    (0..3).for_each(|_| assert_eq!(engine.client("plain").get("/other").text(), "hello\n"));
+    assert_eq!(engine.metric("propylon_server_connections_closing", &[]), 1.0);
+    assert_eq!((slow.connections(), engine.metric("propylon_queue_depth", &[])), (1, 1.0));
+    // An answer that is too late is a word of the server's.
+    go.send(()).expect("the server is at work");
+    read.send(()).expect("the server waits");
+    go.send(()).expect("the server is at work");
+    assert_eq!(second.read_response().text(), "hello\n");
+    assert_eq!(most.load(Ordering::SeqCst), 1, "never more at once than it may have");
+    assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
 }

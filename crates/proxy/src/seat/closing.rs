@@ -4,7 +4,8 @@
 //! The server is told at once that nobody waits: our side ends. A server that looks up from its work stops it; one that does
 //! not goes on, as a process that serves one connection does, and takes no other. So the connection counts against
 //! `max_connections` until the server is known to have done with it: it has closed its side, or said something, which is
-//! then too late. `timeouts.close` is how long that may take.
+//! then too late. `timeouts.close` is how long that may take. What TLS says for itself, as tickets behind a handshake whose client has
+//! gone meanwhile (RFC 8446 §4.6), is no word of the server's.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use std::task::Poll;
 use propylon_config::BackendId;
 use tokio::task::spawn_local;
 
+use crate::buffer::Buffer;
 use crate::core::Core;
 use crate::pool::ServerConnection;
 use crate::snapshot::CoreSnapshot;
@@ -27,7 +29,7 @@ pub fn part(core: &Rc<Core>, snapshot: &CoreSnapshot, backend: BackendId, connec
     }
     core.metrics.raise(metrics.closing);
     let patience = snapshot.shared.config.backends[backend.0].timeouts.close.as_millis() as u64;
-    let closing = Closing { core: Rc::clone(core), backend: backend.0, connection };
+    let closing = Closing { core: Rc::clone(core), backend: backend.0, connection, heard: Buffer::default() };
     spawn_local(closing.run(patience));
 }
 
@@ -36,6 +38,8 @@ struct Closing {
     /// Index of the backend: its place is its own for as long as a connection counts as open.
     backend: usize,
     connection: Box<ServerConnection>,
+    /// What has come of it, for nobody.
+    heard: Buffer,
 }
 
 impl Closing {
@@ -44,7 +48,7 @@ impl Closing {
         let deadline = core.timers.deadline();
         let due = core.timers.now() + patience;
         let mut ended = false;
-        let stream = &mut self.connection.stream;
+        let (stream, heard) = (&mut self.connection.stream, &mut self.heard);
         let done = poll_fn(|context| {
             if !ended && let Poll::Ready(end) = stream.poll_end(context, &core.stock) {
                 ended = true;
@@ -52,7 +56,7 @@ impl Closing {
                     return Poll::Ready(true);
                 }
             }
-            if stream.poll_readable(context).is_ready() {
+            if stream.poll_fill(context, &core.stock, heard).is_ready() {
                 return Poll::Ready(true);
             }
             if core.timers.now() >= due {
@@ -72,6 +76,7 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        self.core.stock.give_back(&mut self.heard);
         let metrics = &self.core.telemetry.backends[self.backend].servers[self.connection.key.server];
         self.core.metrics.lower(metrics.closing);
         self.core.metrics.lower(metrics.open);
