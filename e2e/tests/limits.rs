@@ -607,3 +607,51 @@ fn tickets_that_come_when_the_client_has_gone_do_not_free_its_permit() {
     assert_eq!(most.load(Ordering::SeqCst), 1, "never more at once than it may have");
     assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
 }
+
+/// Two servers that are full. A request that has waited for one of them and failed there waits on for the other, and no longer in all
+/// than one that came after it did and has waited once.
+#[test]
+fn a_wait_that_came_to_nothing_counts_for_the_patience_of_the_next() {
+    let (fall, falls) = channel::<()>();
+    let falls = Mutex::new(falls);
+    let frail = Origin::scripted(move |peer| {
+        if peer.number == 0 && peer.read_request().is_some() {
+            let _ = falls.lock().expect("no script panics with it").recv_timeout(Duration::from_secs(60));
+            peer.send("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        }
+        // Nothing was served, so that the request may be repeated.
+        peer.reset();
+    });
+    let (steady, go) = patient();
+    let servers = |address: SocketAddr| format!("{{ address = \"{address}\", max_connections = 1 }}");
+    let one = servers(frail.address());
+    let text = config(frail.address(), 1, 1, "queue = { timeout = \"4s\" }\nretries = 2")
+        .replace(&one, &format!("{one}, {}", servers(steady.address())));
+    let engine = Engine::start(&text);
+    let mut busy: Vec<_> = (0..2).map(|_| engine.client("plain")).collect();
+    busy.iter_mut().for_each(|client| client.send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n"));
+    holds("both are at work", || [&frail, &steady].iter().all(|server| server.received_text().contains("/busy")));
+    let (mut first, mut second) = (engine.client("plain"), engine.client("plain"));
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    // Nothing but time is what they wait.
+    std::thread::sleep(Duration::from_millis(1_500));
+    second.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_queue_depth", &[], 2.0);
+    std::thread::sleep(Duration::from_millis(1_000));
+    fall.send(()).expect("the server is at work");
+    holds("the first has had its turn and failed", || engine.metric("propylon_retries_total", &[]) >= 1.0);
+    for client in [&mut first, &mut second] {
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-timeout\n"));
+    }
+    let (waited, _) = (engine.logged_path("/first"), engine.logged_path("/second"));
+    let order: Vec<String> = engine.log().iter().filter_map(|line| line["path"].as_str().map(str::to_owned)).collect();
+    let place = |path: &str| order.iter().position(|known| known == path);
+    assert!(place("/first") < place("/second"), "{order:?}");
+    assert!(waited["duration_us"]["queue"].as_u64() >= Some(3_900_000), "{waited}");
+    go.send(()).expect("the server is at work");
+    for client in &mut busy {
+        assert_eq!(client.read_response().status, 200);
+    }
+}
