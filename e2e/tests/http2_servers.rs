@@ -882,3 +882,97 @@ fn a_server_hears_of_every_client_that_goes_away_before_its_answer() {
     }
     engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
 }
+
+/// The line is the backend's, whichever server's streams its requests wait for: it is the one who has waited for the longest of all
+/// who makes way, and not the oldest of those who wait for the same server.
+#[test]
+fn in_overload_the_oldest_of_all_makes_way_whichever_server_it_waits_for() {
+    let (gate, served) = (Gate::default(), AtomicUsize::new(0));
+    let (opens, served) = (gate.clone(), Arc::new(served));
+    let server = || {
+        let (opens, served) = (opens.clone(), Arc::clone(&served));
+        Origin::scripted(move |peer| {
+            let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+            opens.wait();
+            answer_all(&mut server, &served);
+        })
+    };
+    let (one, two) = (server(), server());
+    let queue = "queue = { limit = 3, timeout = \"10m\", target = \"20ms\" }";
+    let text = limited(one.address(), 1, queue);
+    let of = |address: SocketAddr| format!("{{ address = \"{address}\", max_connections = 1 }}");
+    let engine =
+        Engine::start(&text.replace(&of(one.address()), &format!("{}, {}", of(one.address()), of(two.address()))));
+    let mut clients: Vec<_> = (0..9).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 | 1 => engine.metric_reaches("propylon_server_connections", &[], (n + 1) as f64),
+            2..=4 => engine.metric_reaches("propylon_queue_depth", &[], (n - 1) as f64),
+            _ => engine.metric_reaches("propylon_queue_refused_total", &[("reason", "queue-full")], (n - 4) as f64),
+        }
+        // Nothing but time makes an overload.
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    for client in &mut clients[2..6] {
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (503, "503 Service Unavailable: queue-full\n"));
+    }
+    gate.open();
+    for n in [0, 1, 6, 7, 8] {
+        assert_eq!(clients[n].read_response().status, 200, "{n}");
+    }
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+}
+
+/// Two workers and room for one connection, which goes to whose request came first of all: those of the worker whose connection makes way
+/// do not stand behind those who came later.
+#[test]
+fn who_waits_keeps_its_place_though_its_connection_makes_way_for_another_workers() {
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let (go, wait) = channel::<()>();
+    let (log, wait) = (Arc::clone(&served), Mutex::new(wait));
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 1)]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+                server.answer(frame.stream, b"hello\n");
+            }
+        }
+    });
+    let engine = Engine::start(&format!(
+        "[process]\nworkers = 2\ndrain_timeout = \"1s\"\n{}",
+        limited(origin.address(), 1, "queue = { timeout = \"10m\" }")
+    ));
+    let mut clients: Vec<_> = (0..24).map(|_| engine.client("plain")).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        match n {
+            0 => engine.metric_reaches("propylon_server_connections", &[], 1.0),
+            _ => engine.metric_reaches("propylon_queue_depth", &[], n as f64),
+        }
+    }
+    std::thread::scope(|scope| {
+        for (n, mut client) in clients.into_iter().enumerate() {
+            let log = &log;
+            scope.spawn(move || {
+                assert_eq!(client.read_response().text(), "hello\n");
+                log.lock().expect("nobody panics with it").push(n);
+            });
+        }
+        for n in 1..=24 {
+            // Longer than a worker's connection is kept from another's requests.
+            std::thread::sleep(Duration::from_millis(200));
+            go.send(()).expect("the origin waits");
+            holds("one more is served", || log.lock().expect("nobody panics with it").len() == n);
+        }
+    });
+    let order = served.lock().expect("nobody panics with it").clone();
+    println!("{order:?}");
+    let passed = |place: usize| order[..place].iter().filter(|other| **other > order[place]).count();
+    let most = (0..order.len()).map(passed).max();
+    assert!(most <= Some(2), "{most:?} of those who came later were served before one: {order:?}");
+    assert!(origin.connections() > 2, "each worker's connection has made way: {} connections", origin.connections());
+    engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+}

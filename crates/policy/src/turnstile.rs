@@ -7,8 +7,7 @@
 //! The line is one for each set of servers that somebody would take, and there are few of these: a request that was nowhere yet
 //! takes any. So a place is found, and given up, in a time that does not depend on how many wait.
 //!
-//! Who waits for something else of this backend (a stream on a connection that carries many) counts among those who
-//! wait, by [`Turnstile::count_in`].
+//! Who waits for something else of this backend (a stream on a connection that carries many) is in the line for no server.
 //!
 //! When the servers of a backend change, another turnstile succeeds the first: it shares the line and the permits of the
 //! servers that stay, so that who still holds the first one counts, waits and is served together with the others.
@@ -23,6 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use crate::line::{Line, Order};
+
+pub use crate::line::Ticket;
 
 /// A server without a limit.
 pub const UNLIMITED: u32 = u32::MAX;
@@ -93,12 +94,10 @@ struct Room<C> {
     /// By server: the kinds that would take it and have a waiter.
     by_server: HashMap<usize, Vec<usize>>,
     /// The kind of each ticket that waits.
-    waiters: HashMap<u64, usize>,
-    /// Those who wait elsewhere.
-    elsewhere: usize,
-    granted: HashMap<u64, Result<Grant<C>, Full>>,
+    waiters: HashMap<Ticket, usize>,
+    granted: HashMap<Ticket, Result<Grant<C>, Full>>,
     /// Wakers of waiters who got their grant before they were first asked for it need none, so these are by ticket too.
-    wakers: HashMap<u64, Waker>,
+    wakers: HashMap<Ticket, Waker>,
 }
 
 /// Waiters who would take the same servers.
@@ -119,10 +118,6 @@ pub enum Grant<C> {
     /// An idle connection to this server, its permit with it.
     Connection(usize, C),
 }
-
-/// A place in the line: to be asked with [`Turnstile::poll`] and given up with [`Turnstile::leave`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket(u64);
 
 /// As many wait as may, and this one is not among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,24 +218,32 @@ impl<C> Turnstile<C> {
     }
 
     /// Joins the line for any of these servers; the grant may be there at once. Calls every core that has an idle connection to one of
-    /// them. In a full line that is served newest first the one who has waited for the longest makes way.
+    /// them. With none the place is one among all who wait, and nothing is granted. A ticket is to be asked with
+    /// [`Turnstile::poll`] and given up with [`Turnstile::leave`].
     pub fn join(&self, wants: impl Into<Box<[usize]>>, now: u64) -> Result<Ticket, Full> {
+        self.join_again(wants, now, now)
+    }
+
+    /// As [`Turnstile::join`], for one who has waited before and came then. In a full line whoever came last is refused, whether
+    /// that is the one who joins or another; but where the newest are served first the one who has waited for the longest
+    /// makes way.
+    pub fn join_again(&self, wants: impl Into<Box<[usize]>>, since: u64, now: u64) -> Result<Ticket, Full> {
         let wants = wants.into();
         let mut room = self.lock();
-        let ticket = room.join(&wants, &self.servers, now);
+        let ticket = room.join(&wants, &self.servers, since);
         let mut woken = Vec::new();
         for server in &wants {
             woken.extend(self.serve(&mut room, *server, now));
         }
         let waits = !room.granted.contains_key(&ticket);
-        let mut full = waits && room.len() > room.bounds.limit;
-        if full && let Some(oldest) = room.overdue(now) {
-            room.leave(oldest);
-            woken.extend(room.answer(oldest, Err(Full)));
-            full = false;
-        }
-        if full {
-            room.leave(ticket);
+        let is_over = waits && room.waiters.len() > room.bounds.limit;
+        let refused = is_over.then(|| room.overdue(now).or_else(|| room.newest())).flatten();
+        let full = refused == Some(ticket);
+        if let Some(refused) = refused {
+            room.leave(refused);
+            if !full {
+                woken.extend(room.answer(refused, Err(Full)));
+            }
         }
         drop(room);
         woken.into_iter().for_each(Waker::wake);
@@ -252,33 +255,19 @@ impl<C> Turnstile<C> {
             let cores = self.common.cores.iter().enumerate();
             cores.filter(|(core, _)| has_one(*core)).for_each(|(_, core)| core.call());
         }
-        Ok(Ticket(ticket))
-    }
-
-    /// One more waits, for something that is not given out here; to be counted out again.
-    pub fn count_in(&self) -> Result<(), Full> {
-        let mut room = self.lock();
-        if room.len() >= room.bounds.limit {
-            return Err(Full);
-        }
-        room.elsewhere += 1;
-        Ok(())
-    }
-
-    /// One who was counted in waits no more.
-    pub fn count_out(&self) {
-        let mut room = self.lock();
-        debug_assert!(room.elsewhere > 0, "somebody was counted out twice");
-        room.elsewhere -= 1;
+        Ok(ticket)
     }
 
     /// What a ticket has brought, or that it had to make way. To be asked no more once it has.
     pub fn poll(&self, ticket: Ticket, context: &Context<'_>) -> Poll<Result<Grant<C>, Full>> {
         let mut room = self.lock();
-        if let Some(answer) = room.granted.remove(&ticket.0) {
+        if let Some(answer) = room.granted.remove(&ticket) {
             return Poll::Ready(answer);
         }
-        let replaced = room.wakers.insert(ticket.0, context.waker().clone());
+        if room.wakers.get(&ticket).is_some_and(|known| known.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        let replaced = room.wakers.insert(ticket, context.waker().clone());
         drop(room);
         // A waker may be the last hold on a task, whose drop may come here.
         drop(replaced);
@@ -289,17 +278,22 @@ impl<C> Turnstile<C> {
     /// laid down or closed.
     pub fn leave(&self, ticket: Ticket) -> Option<Grant<C>> {
         let mut room = self.lock();
-        let waker = room.wakers.remove(&ticket.0);
-        room.leave(ticket.0);
-        let grant = room.granted.remove(&ticket.0);
+        let waker = room.wakers.remove(&ticket);
+        room.leave(ticket);
+        let grant = room.granted.remove(&ticket);
         drop(room);
         drop(waker);
         grant.and_then(Result::ok)
     }
 
+    /// Of those in the line who would take this server, who came first and who came last.
+    pub fn ends(&self, server: usize) -> Option<(Ticket, Ticket)> {
+        self.is_wanted(server).then(|| self.lock().ends(server)).flatten()
+    }
+
     /// Those who wait now.
     pub fn depth(&self) -> usize {
-        self.lock().len()
+        self.lock().waiters.len()
     }
 
     /// Says how many idle connections a core has; only that core says it. To be followed by a look at [`Turnstile::is_wanted`].
@@ -354,25 +348,19 @@ impl<C> Room<C> {
             by_wants: HashMap::new(),
             by_server: HashMap::new(),
             waiters: HashMap::new(),
-            elsewhere: 0,
             granted: HashMap::new(),
             wakers: HashMap::new(),
         }
     }
 
-    /// All who wait.
-    fn len(&self) -> usize {
-        self.waiters.len() + self.elsewhere
-    }
-
-    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, now: u64) -> u64 {
-        let ticket = self.next;
+    fn join(&mut self, wants: &[usize], servers: &Arc<[Arc<Server>]>, since: u64) -> Ticket {
+        let ticket = Ticket::new(since, self.next);
         self.next += 1;
         let kind = match self.by_wants.get(wants) {
             Some(kind) => *kind,
             None => self.begin_kind(wants, servers),
         };
-        self.kinds[kind].line.join(ticket, now, ());
+        self.kinds[kind].line.join(ticket, ());
         self.waiters.insert(ticket, kind);
         ticket
     }
@@ -398,7 +386,7 @@ impl<C> Room<C> {
     }
 
     /// Takes a waiter out of the line, if it is there.
-    fn leave(&mut self, ticket: u64) {
+    fn leave(&mut self, ticket: Ticket) {
         let Some(place) = self.waiters.remove(&ticket) else { return };
         let kind = &mut self.kinds[place];
         kind.line.leave(ticket);
@@ -418,24 +406,29 @@ impl<C> Room<C> {
     }
 
     /// Takes the next who would take this server out of the line.
-    fn take_next(&mut self, server: usize, now: u64) -> Option<u64> {
-        let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].line);
-        let (oldest, since) = kinds().filter_map(Line::oldest).min()?;
-        let next = match self.bounds.order.is_overload(since, now) {
-            true => kinds().filter_map(Line::newest).max()?,
-            false => oldest,
-        };
+    fn take_next(&mut self, server: usize, now: u64) -> Option<Ticket> {
+        let (oldest, newest) = self.ends(server)?;
+        let next = if self.bounds.order.is_overload(oldest.since, now) { newest } else { oldest };
         self.leave(next);
         Some(next)
     }
 
-    /// The one who has waited for the longest, if that is too long.
-    fn overdue(&self, now: u64) -> Option<u64> {
-        let (oldest, since) = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
-        self.bounds.order.is_overload(since, now).then_some(oldest)
+    fn ends(&self, server: usize) -> Option<(Ticket, Ticket)> {
+        let kinds = || self.by_server.get(&server).into_iter().flatten().map(|place| &self.kinds[*place].line);
+        Some((kinds().filter_map(Line::oldest).min()?, kinds().filter_map(Line::newest).max()?))
     }
 
-    fn answer(&mut self, ticket: u64, answer: Result<Grant<C>, Full>) -> Option<Waker> {
+    /// The one who has waited for the longest, if that is too long.
+    fn overdue(&self, now: u64) -> Option<Ticket> {
+        let oldest = self.kinds.iter().filter_map(|kind| kind.line.oldest()).min()?;
+        self.bounds.order.is_overload(oldest.since, now).then_some(oldest)
+    }
+
+    fn newest(&self) -> Option<Ticket> {
+        self.kinds.iter().filter_map(|kind| kind.line.newest()).max()
+    }
+
+    fn answer(&mut self, ticket: Ticket, answer: Result<Grant<C>, Full>) -> Option<Waker> {
         self.granted.insert(ticket, answer);
         self.wakers.remove(&ticket)
     }

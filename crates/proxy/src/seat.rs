@@ -57,6 +57,9 @@ pub struct Experience {
     pub turn: Option<Turn>,
     /// Microseconds in the backend's line, if there was a wait.
     pub queue_us: Option<u64>,
+    /// Since when it has been waiting for the connection that it has not got yet, on the clock that all cores share: its place in
+    /// the line, whatever it has waited for meanwhile.
+    pub arrived: Option<u64>,
 }
 
 impl Experience {
@@ -64,6 +67,13 @@ impl Experience {
     pub fn failed(&mut self, server: usize) {
         self.failures += 1;
         self.tried.push(server);
+    }
+
+    /// When it has come, for the order of those who wait. What it has waited before an attempt that failed counts, and the
+    /// attempt does not.
+    fn arrived(&mut self) -> u64 {
+        let waited = self.queue_us.unwrap_or(0) / 1_000;
+        *self.arrived.get_or_insert_with(|| coarse_millis().saturating_sub(waited))
     }
 
     /// Milliseconds for which the request may still wait in the backend's line: what it has waited before counts.
@@ -220,6 +230,7 @@ pub async fn find(
             Err(Some(wants)) => Box::pin(queue(client, snapshot, backend, wants, need, experience)).await?,
         },
     };
+    experience.arrived = None;
     core.metrics.increment(metrics.servers[server].requests);
     Ok((server, found))
 }
@@ -527,7 +538,7 @@ async fn wait(
     let patience = experience.patience_left(&snapshot.shared.config.backends[backend.0]);
     let full = Refusal::Queue("queue-full");
     let began = Instant::now();
-    let Ok(ticket) = turnstile.join(wants, coarse_millis()) else { return Err(full) };
+    let Ok(ticket) = turnstile.join_again(wants, experience.arrived(), coarse_millis()) else { return Err(full) };
     core.metrics.raise(metrics.queue_depth);
     let place = Place { core: &core, backend: backend.0, turnstile, ticket, lanes };
     let due = core.timers.now() + patience;

@@ -1,6 +1,5 @@
 //! Virtual cores by seeds, and real threads, against the promises of the turnstile.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::Wake;
@@ -39,11 +38,8 @@ struct World {
     idle: Vec<Vec<usize>>,
     /// Connections in use, by their servers.
     busy: Vec<usize>,
-    /// In the order of their joins.
-    waiting: VecDeque<Request>,
+    waiting: Vec<Request>,
     bounds: Bounds,
-    /// Requests that wait elsewhere, and are counted in.
-    elsewhere: usize,
     /// Milliseconds.
     now: u64,
     served: usize,
@@ -66,10 +62,9 @@ impl World {
             over: vec![0; max.len()],
             idle: vec![vec![0; max.len()]; cores],
             busy: Vec::new(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             max,
             bounds,
-            elsewhere: 0,
             now: 0,
             served: 0,
         }
@@ -87,25 +82,12 @@ impl World {
             7 if !self.waiting.is_empty() => self.give_up(core, random),
             8 => self.close_idle(core, random),
             9 if random.u8(..8) == 0 => self.change(random),
-            10 => self.count(random),
+            10 => self.join(Vec::new(), random),
             _ => {}
         }
         self.stewards();
         self.collect(random);
         self.check();
-    }
-
-    /// Somebody waits elsewhere, or does so no more.
-    fn count(&mut self, random: &mut fastrand::Rng) {
-        if self.elsewhere > 0 && random.bool() {
-            self.turnstile.count_out();
-            self.elsewhere -= 1;
-        } else {
-            let waiting = self.turnstile.depth();
-            let counted = self.turnstile.count_in();
-            assert_eq!(counted.is_ok(), waiting < self.bounds.limit, "{waiting} of {}", self.bounds.limit);
-            self.elsewhere += usize::from(counted.is_ok());
-        }
     }
 
     /// The limits change, and perhaps there is one server more.
@@ -118,7 +100,7 @@ impl World {
             self.over.push(0);
             self.idle.iter_mut().for_each(|core| core.push(0));
         }
-        let waiting = self.waiting.len() + self.elsewhere;
+        let waiting = self.waiting.len();
         self.bounds.limit = random.usize(waiting..waiting + 12);
         let next = self.turnstile.succeeded_by(&self.max, self.bounds);
         self.earlier.push(std::mem::replace(&mut self.turnstile, next));
@@ -137,7 +119,6 @@ impl World {
         if wants.is_empty() {
             wants.push(random.usize(..self.max.len()));
         }
-        let most = wants.iter().max().copied().unwrap_or(0);
         for server in &wants {
             if !self.turnstile.is_wanted(*server) && self.idle[core][*server] > 0 {
                 self.set_idle(core, *server, self.idle[core][*server] - 1);
@@ -149,14 +130,26 @@ impl World {
                 return;
             }
         }
+        self.join(wants, random);
+    }
+
+    /// Somebody joins the line, with no servers in mind or with some, for the first time or again.
+    fn join(&mut self, wants: Vec<usize>, random: &mut fastrand::Rng) {
+        let most = wants.iter().max().copied().unwrap_or(0);
+        let since = if random.u8(..4) == 0 { self.now - random.u64(..=self.now.min(30)) } else { self.now };
         let waiting = self.turnstile.depth();
-        match self.view(most).join(wants.clone(), self.now) {
+        let is_overload = |since: u64| self.bounds.order.is_overload(since, self.now);
+        let overload = is_overload(since) || self.waiting.iter().any(|other| is_overload(other.ticket.since));
+        match self.view(most).join_again(wants.clone(), since, self.now) {
             Err(Full) => {
                 assert!(waiting >= self.bounds.limit, "refused with {waiting} of {} in the line", self.bounds.limit);
+                let came_later = self.waiting.iter().any(|other| other.ticket.since > since);
+                assert!(overload || !came_later, "refused before one who came later");
             }
             Ok(ticket) => {
                 let woken = Arc::new(Count(AtomicUsize::new(0)));
-                self.waiting.push_back(Request { ticket, wants, woken, asked: false });
+                self.waiting.push(Request { ticket, wants, woken, asked: false });
+                self.waiting.sort_by_key(|request| request.ticket);
             }
         }
     }
@@ -175,7 +168,7 @@ impl World {
     }
 
     fn give_up(&mut self, core: usize, random: &mut fastrand::Rng) {
-        let Some(request) = self.waiting.remove(random.usize(..self.waiting.len())) else { return };
+        let request = self.waiting.remove(random.usize(..self.waiting.len()));
         match self.turnstile.leave(request.ticket) {
             None => {}
             Some(Grant::Permit(server)) => self.turnstile.release(server, self.now),
@@ -208,12 +201,12 @@ impl World {
     /// Requests look after their grants: some of them unasked, those that were woken always.
     fn collect(&mut self, random: &mut fastrand::Rng) {
         let mut refused: Vec<usize> = Vec::new();
-        let mut still = VecDeque::new();
+        let (mut still, mut displaced) = (Vec::new(), Vec::new());
         for mut request in std::mem::take(&mut self.waiting) {
             let woken = request.woken.0.swap(0, Ordering::SeqCst) > 0;
             if request.asked && !woken && random.u8(..4) > 0 {
                 refused.extend(&request.wants);
-                still.push_back(request);
+                still.push(request);
                 continue;
             }
             let waker = Waker::from(Arc::clone(&request.woken));
@@ -222,11 +215,11 @@ impl World {
                     assert!(!woken, "woken for nothing");
                     request.asked = true;
                     refused.extend(&request.wants);
-                    still.push_back(request);
+                    still.push(request);
                 }
                 Poll::Ready(Err(Full)) => {
-                    assert!(self.bounds.order.target.is_some(), "nobody makes way in a line that goes by its order");
                     assert!(woken || !request.asked, "made way without a wake-up");
+                    displaced.push(request.ticket);
                 }
                 Poll::Ready(Ok(Grant::Permit(server) | Grant::Connection(server, _))) => {
                     assert!(woken || !request.asked, "a grant without a wake-up");
@@ -238,6 +231,9 @@ impl World {
                 }
             }
         }
+        // In a line that goes by its order it is the last one who makes way, for one who came back.
+        let in_order = |ticket: &Ticket| still.last().is_none_or(|last| last.ticket < *ticket);
+        assert!(self.bounds.order.target.is_some() || displaced.iter().all(in_order));
         self.waiting = still;
     }
 
@@ -253,7 +249,7 @@ impl World {
             assert!(!wanted || (self.turnstile.open(server) >= *max && idle == 0), "somebody waits for nothing");
             assert_eq!(self.turnstile.is_wanted(server), wanted);
         }
-        let waiting = self.waiting.len() + self.elsewhere;
+        let waiting = self.waiting.len();
         assert!(waiting <= self.bounds.limit);
         assert_eq!(self.turnstile.depth(), waiting);
     }
@@ -273,7 +269,7 @@ fn permits_are_exact_the_line_is_first_come_first_served_and_nobody_waits_for_wh
             world.collect(&mut random);
             world.check();
         }
-        assert!(world.waiting.is_empty());
+        assert!(world.waiting.iter().all(|request| request.wants.is_empty()));
         served += world.served;
     }
     assert!(served > 5_000, "only {served} had to wait");
@@ -415,15 +411,46 @@ fn in_overload_the_newest_is_served_first_and_the_oldest_makes_way_in_a_full_lin
 }
 
 #[test]
-fn who_waits_elsewhere_counts_and_does_not_make_way() {
+fn who_waits_for_something_else_counts_gets_nothing_here_and_makes_way_as_the_others_do() {
     let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
     let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, bounds);
     assert!(turnstile.try_take(0));
-    assert_eq!((turnstile.count_in(), turnstile.count_in(), turnstile.count_in()), (Ok(()), Ok(()), Err(Full)));
-    assert_eq!(turnstile.join([0], 1_000), Err(Full));
-    turnstile.count_out();
-    assert!(turnstile.join([0], 1_000).is_ok());
-    assert_eq!(turnstile.depth(), 2);
+    let first = turnstile.join([], 0).unwrap();
+    let second = turnstile.join([], 10).unwrap();
+    assert_eq!((turnstile.join([], 20), turnstile.join([0], 20)), (Err(Full), Err(Full)));
+    turnstile.release(0, 20);
+    assert!(turnstile.try_take(0), "nobody waits for the permit");
+    assert_eq!(turnstile.ends(0), None);
+    let third = turnstile.join([0], 101).unwrap();
+    let full = Poll::Ready(Err(Full));
+    assert_eq!(heard(&turnstile, &[first, second, third]), [full, Poll::Pending, Poll::Pending], "the oldest of all");
+    let fourth = turnstile.join([], 120).unwrap();
+    assert_eq!(turnstile.leave(second), None, "it had to make way, and need not have heard of it");
+    assert_eq!((turnstile.leave(third), turnstile.leave(fourth), turnstile.depth()), (None, None, 0));
+    assert!(turnstile.lock().granted.is_empty());
+}
+
+#[test]
+fn who_comes_back_is_before_those_who_came_since_and_as_overdue_as_it_was() {
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1, 1], 1, fifo(2));
+    assert!(turnstile.try_take(0));
+    let [later, last] = [10, 20].map(|now| turnstile.join([0], now).unwrap());
+    let back = turnstile.join_again([0], 5, 30).unwrap();
+    assert_eq!(turnstile.ends(0), Some((back, later)));
+    assert_eq!(heard(&turnstile, &[later, back, last]), [Poll::Pending, Poll::Pending, Poll::Ready(Err(Full))]);
+    assert_eq!(turnstile.join_again([0], 11, 30), Err(Full), "there is nobody who came later");
+    turnstile.release(0, 40);
+    assert_eq!(heard(&turnstile, &[later, back]), [Poll::Pending, GRANTED]);
+
+    let bounds = Bounds { limit: 2, order: Order { target: Some(100) } };
+    let turnstile: Turnstile<Connection> = Turnstile::new(&[1], 1, bounds);
+    assert!(turnstile.try_take(0));
+    let [first, second] = [100, 101].map(|now| turnstile.join([0], now).unwrap());
+    assert_eq!(turnstile.join_again([0], 10, 150), Err(Full), "it is the one who has waited for too long");
+    assert_eq!(turnstile.leave(first), None);
+    let back = turnstile.join_again([0], 10, 150).unwrap();
+    turnstile.release(0, 150);
+    assert_eq!(heard(&turnstile, &[second, back]), [GRANTED, Poll::Pending], "the newest first");
 }
 
 #[test]

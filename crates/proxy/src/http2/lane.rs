@@ -4,10 +4,7 @@
 //! connections: one at a time until the server has shown that they are of use, and after one that came to nothing, or on which it
 //! allows no streams, later and later. While any connection is open nobody fails for another one's sake.
 //!
-//! A place in the lane's line is one in the backend's ([`Turnstile::count_in`]), but for those whom a connection that is being
-//! made will seat.
-//!
-//! [`Turnstile::count_in`]: propylon_policy::turnstile::Turnstile::count_in
+//! A place in the lane's line is one in the backend's, but for those whom a connection that is being made will seat.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
-use propylon_policy::line::{Line, Order};
-use propylon_policy::turnstile::Ticket;
+use propylon_policy::line::{Line, Order, Ticket};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
@@ -28,6 +24,7 @@ use super::responses::Responses;
 use super::stream::Piece;
 use crate::attempt::{Attempt, Repeatable};
 use crate::core::Core;
+use crate::deadline::coarse_millis;
 use crate::notice::{Notice, Way};
 use crate::pool::ServerTurnstile;
 
@@ -63,7 +60,7 @@ pub struct Lane {
     /// Those who wait for a seat.
     line: RefCell<Line<Rc<Waiter>>>,
     /// Tickets of those of them who are not counted among all who wait.
-    uncounted: RefCell<BTreeSet<u64>>,
+    uncounted: RefCell<BTreeSet<Ticket>>,
     next: Cell<u64>,
     /// Those who wait in the backend's line for the right to make a connection: one that this core has will do.
     watching: RefCell<BTreeMap<Ticket, Waker>>,
@@ -130,6 +127,7 @@ struct Counted {
     core: Rc<Core>,
     backend: usize,
     turnstile: Arc<ServerTurnstile>,
+    ticket: Ticket,
     began: Instant,
     /// Milliseconds on the core's clock.
     since: u64,
@@ -137,7 +135,7 @@ struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.turnstile.count_out();
+        self.turnstile.leave(self.ticket);
         let metrics = &self.core.telemetry.backends[self.backend];
         self.core.metrics.lower(metrics.queue_depth);
         self.core.metrics.observe(metrics.queue_wait, self.began.elapsed().as_micros() as u64);
@@ -145,23 +143,24 @@ impl Drop for Counted {
 }
 
 impl Waiter {
-    /// False where as many wait as may.
-    fn count(&self) -> bool {
-        if self.turnstile.count_in().is_err() {
-            return false;
-        }
+    /// False where as many wait as may. It has come `since`.
+    fn count(&self, since: u64) -> bool {
+        let none: Box<[usize]> = Box::default();
+        let Ok(ticket) = self.turnstile.join_again(none, since, coarse_millis()) else { return false };
         let core = Rc::clone(&self.core);
         core.metrics.raise(core.telemetry.backends[self.backend].queue_depth);
         let since = core.timers.now();
         let turnstile = Arc::clone(&self.turnstile);
         *self.counted.borrow_mut() =
-            Some(Counted { core, backend: self.backend, turnstile, began: Instant::now(), since });
+            Some(Counted { core, backend: self.backend, turnstile, ticket, began: Instant::now(), since });
         self.wake();
         true
     }
 
-    fn is_counted(&self) -> bool {
-        self.counted.borrow().is_some()
+    /// It has had to make way for others in the backend's line.
+    fn is_displaced(&self, context: &Context<'_>) -> bool {
+        let counted = self.counted.borrow();
+        counted.as_ref().is_some_and(|counted| self.turnstile.poll(counted.ticket, context).is_ready())
     }
 
     fn hear(&self, answer: Answer) {
@@ -177,7 +176,7 @@ impl Waiter {
 /// A place in a lane's line, given up when it is dropped.
 pub struct Place {
     lane: Rc<Lane>,
-    ticket: u64,
+    ticket: Ticket,
     waiter: Rc<Waiter>,
     is_new: bool,
 }
@@ -187,10 +186,13 @@ impl Place {
     /// as this one does not need to be: those who are new have to take a place among all who wait.
     pub fn poll(&mut self, context: &Context<'_>) -> Poll<Answer> {
         if std::mem::take(&mut self.is_new) {
-            self.lane.enlist(self.waiter.core.timers.now());
+            self.lane.enlist();
         }
         if let Some(answer) = self.waiter.answer.take() {
             return Poll::Ready(answer);
+        }
+        if self.waiter.is_displaced(context) {
+            return Poll::Ready(Answer::Full);
         }
         let mut waker = self.waiter.waker.borrow_mut();
         if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
@@ -217,7 +219,7 @@ impl Drop for Place {
         match self.waiter.answer.take() {
             // It goes to the next.
             Some(Answer::Seat(seat)) => drop(seat),
-            Some(Answer::Look) => self.lane.nudge(now),
+            Some(Answer::Look) => self.lane.nudge(),
             _ => {}
         }
         // It may have been the one to see to a connection.
@@ -421,10 +423,16 @@ impl Lane {
         self.line.borrow().is_empty() && self.links.borrow().iter().any(|link| link.has_room(self.terms.get()))
     }
 
-    /// A place in the line.
-    pub fn join(self: &Rc<Lane>, core: &Rc<Core>, backend: usize, turnstile: &Arc<ServerTurnstile>) -> Place {
-        let ticket = self.next.get();
-        self.next.set(ticket + 1);
+    /// A place in the line, for one who has come `since`, on the clock that all cores share.
+    pub fn join(
+        self: &Rc<Lane>,
+        core: &Rc<Core>,
+        backend: usize,
+        turnstile: &Arc<ServerTurnstile>,
+        since: u64,
+    ) -> Place {
+        let ticket = Ticket::new(since, self.next.get());
+        self.next.set(self.next.get() + 1);
         let waiter = Rc::new(Waiter {
             core: Rc::clone(core),
             backend,
@@ -433,20 +441,20 @@ impl Lane {
             answer: Cell::default(),
             counted: RefCell::default(),
         });
-        self.line.borrow_mut().join(ticket, core.timers.now(), Rc::clone(&waiter));
+        self.line.borrow_mut().join(ticket, Rc::clone(&waiter));
         self.uncounted.borrow_mut().insert(ticket);
         Place { lane: Rc::clone(self), ticket, waiter, is_new: true }
     }
 
     /// Takes somebody out of the line, if they are in it.
-    fn leave(&self, ticket: u64) -> Option<Rc<Waiter>> {
+    fn leave(&self, ticket: Ticket) -> Option<Rc<Waiter>> {
         self.uncounted.borrow_mut().remove(&ticket);
         self.line.borrow_mut().leave(ticket)
     }
 
     /// Gives what seats there are to those whose turn it is.
     pub fn serve(self: &Rc<Lane>, core: &Rc<Core>) {
-        let now = core.timers.now();
+        let now = coarse_millis();
         loop {
             let Some(next) = self.line.borrow().next(self.terms.get().order, now) else { break };
             let Some(seat) = self.free_seat(core) else { break };
@@ -455,7 +463,7 @@ impl Lane {
                 None => break,
             }
         }
-        self.stir(now);
+        self.stir(core.timers.now());
     }
 
     /// Has somebody see to what those who wait need. Without any connection each of them has to find another way.
@@ -464,54 +472,36 @@ impl Lane {
         if !self.is_alive() {
             line.iter().for_each(|(_, waiter)| waiter.wake());
         } else if (self.wants_connection(now) || self.wants_alarm(now))
-            && let Some(waiter) = line.oldest().and_then(|(oldest, _)| line.get(oldest))
+            && let Some(waiter) = line.oldest().and_then(|oldest| line.get(oldest))
         {
             waiter.wake();
         }
     }
 
     /// A connection lies in the pool for the next of those who wait.
-    fn nudge(&self, now: u64) {
-        let next = self.line.borrow().next(self.terms.get().order, now);
+    fn nudge(&self) {
+        let next = self.line.borrow().next(self.terms.get().order, coarse_millis());
         let waiter = next.and_then(|next| self.leave(next));
         waiter.iter().for_each(|waiter| waiter.hear(Answer::Look));
     }
 
-    /// Has those who wait count as such, but for those whom the connections being made will seat. Who finds too many there is
-    /// refused; in overload the one who has waited for the longest makes way.
-    fn enlist(&self, now: u64) {
+    /// Has those who wait count as such, but for those whom the connections being made will seat. Where there are too many, the
+    /// backend's line says who is refused.
+    fn enlist(&self) {
         let exempt = self.connecting.get().saturating_mul(self.terms.get().streams_max);
         if self.uncounted.borrow().len() > exempt {
-            let beyond: Vec<u64> = self.uncounted.borrow().iter().skip(exempt).copied().collect();
-            beyond.into_iter().for_each(|ticket| self.admit(ticket, now));
+            let beyond: Vec<Ticket> = self.uncounted.borrow().iter().skip(exempt).copied().collect();
+            beyond.into_iter().for_each(|ticket| self.admit(ticket));
         }
     }
 
-    fn admit(&self, ticket: u64, now: u64) {
+    fn admit(&self, ticket: Ticket) {
         self.uncounted.borrow_mut().remove(&ticket);
-        if self.count(ticket) || (self.displace_before(ticket, now) && self.count(ticket)) {
+        if self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count(ticket.since)) {
             return;
         }
         let refused = self.leave(ticket);
         refused.iter().for_each(|waiter| waiter.hear(Answer::Full));
-    }
-
-    fn count(&self, ticket: u64) -> bool {
-        self.line.borrow().get(ticket).is_none_or(|waiter| waiter.count())
-    }
-
-    /// In overload the one who has waited for the longest makes way.
-    fn displace_before(&self, ticket: u64, now: u64) -> bool {
-        let order = self.terms.get().order;
-        let line = self.line.borrow();
-        let oldest = line.oldest().filter(|(oldest, since)| *oldest < ticket && order.is_overload(*since, now));
-        // One that is not counted would leave no room.
-        let counted = oldest.filter(|(oldest, _)| line.get(*oldest).is_some_and(|waiter| waiter.is_counted()));
-        drop(line);
-        let Some(displaced) = counted.and_then(|(oldest, _)| self.leave(oldest)) else { return false };
-        drop(displaced.counted.take());
-        displaced.hear(Answer::Full);
-        true
     }
 
     /// Whether those who wait are more than those being made will seat, and another may be made now.
@@ -623,9 +613,9 @@ impl Lane {
         }
     }
 
-    /// Whether this connection is to end for another core's sake: at most one at a time, the emptiest, and not before it has been
-    /// of use. Else when to look again.
-    pub(super) fn make_way(&self, link: &Rc<ServerLink>, now: u64) -> Result<(), u64> {
+    /// Whether this connection is to end for the sake of other cores, of whose requests these came first and last: at most one at a
+    /// time, the emptiest, and not before it has been of use and a request of theirs has the next turn. Else when to look again.
+    pub(super) fn make_way(&self, link: &Rc<ServerLink>, others: (Ticket, Ticket), now: u64) -> Result<(), u64> {
         let links = self.links.borrow();
         if links.iter().any(|other| !other.is_open()) {
             return Err(u64::MAX);
@@ -636,7 +626,25 @@ impl Lane {
         }
         let is_idle = link.seats.get() == 0 && link.requests.get() > 0;
         let due = link.since + SHARE_MILLIS;
-        if is_idle || links.len() > 1 || now >= due { Ok(()) } else { Err(due) }
+        if is_idle || links.len() > 1 {
+            return Ok(());
+        }
+        match (now >= due, self.is_before(others)) {
+            (true, false) => Ok(()),
+            (true, true) => Err(now + SHARE_MILLIS),
+            (false, _) => Err(due),
+        }
+    }
+
+    /// Whether the next turn is of one who waits here, and not of one of these, who came first and last of those elsewhere.
+    fn is_before(&self, (first, last): (Ticket, Ticket)) -> bool {
+        let line = self.line.borrow();
+        let (Some(own_first), Some(own_last)) = (line.oldest(), line.newest()) else { return false };
+        let longest = own_first.since.min(first.since);
+        match self.terms.get().order.is_overload(longest, coarse_millis()) {
+            true => own_last.since > last.since,
+            false => own_first.since <= first.since,
+        }
     }
 
     /// Connections that carry one request at a time may be idle in the pool.
@@ -671,15 +679,15 @@ impl Lane {
         }
         self.links.borrow_mut().push(Rc::clone(link));
         self.serve(core);
-        self.enlist(now);
+        self.enlist();
     }
 
     /// A connection was made whose server wants to be spoken to in HTTP/1.1, and lies in the pool.
     pub(super) fn opened_http1(&self, now: u64) {
         self.speaks_http1.set(true);
         self.connecting.set(self.connecting.get() - 1);
-        self.nudge(now);
-        self.enlist(now);
+        self.nudge();
+        self.enlist();
         self.stir(now);
     }
 
@@ -692,7 +700,7 @@ impl Lane {
     fn was_of_no_use(&self, attempt: Attempt, now: u64) {
         self.pace.slow(now);
         if self.is_alive() {
-            self.enlist(now);
+            self.enlist();
             return self.stir(now);
         }
         self.uncounted.take();

@@ -240,16 +240,16 @@ impl Driver {
         let now = self.core.timers.now();
         let mut due = u64::MAX;
         // The place is this backend's for as long as the connection is counted as open.
-        let (idle, ping, close, is_wanted) = {
+        let (idle, ping, close, others) = {
             let snapshot = self.core.snapshot();
             let config = &snapshot.shared.config.backends[self.backend.0];
             let pool = &snapshot.backends[self.backend.0].pool;
             // A lane that only earlier configurations know has nobody to make way for.
-            let is_wanted = pool.turnstile.as_ref().is_some_and(|turnstile| turnstile.is_wanted(self.server))
-                && pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
+            let is_ours = pool.lanes.get(self.server).is_some_and(|lane| Rc::ptr_eq(lane, &self.lane));
+            let others = pool.turnstile.as_ref().filter(|_| is_ours).and_then(|turnstile| turnstile.ends(self.server));
             let timeouts = &config.timeouts;
             let (idle, close) = (timeouts.idle.as_millis() as u64, timeouts.close.as_millis() as u64);
-            (idle, config.http2.ping.as_millis() as u64, close, is_wanted)
+            (idle, config.http2.ping.as_millis() as u64, close, others)
         };
         if self.link.seats.get() == 0 && !self.link.is_open() {
             // Its last words are on their way. A server that does not take them goes without.
@@ -272,8 +272,8 @@ impl Driver {
                 return Poll::Ready(());
             }
         }
-        if is_wanted && self.link.is_open() {
-            match self.lane.make_way(&self.link, now) {
+        if let Some(others) = others.filter(|_| self.link.is_open()) {
+            match self.lane.make_way(&self.link, others, now) {
                 Ok(()) => self.link.dismiss(),
                 Err(later) => due = due.min(later),
             }

@@ -61,6 +61,7 @@ pub async fn take(
         };
         count_refused(&core, backend, &taken);
         if let Some(seat) = taken? {
+            experience.arrived = None;
             request.note.reused = seat.is_used();
             if request.note.reused {
                 core.metrics.increment(core.telemetry.backends[backend.0].servers[server].reused);
@@ -179,7 +180,7 @@ async fn await_seat(
     let (connect, patience) = (config.timeouts.connect.as_millis() as u64, experience.patience_left(config));
     let (began, since) = (Instant::now(), core.timers.now());
     client.rest();
-    let mut place = lane.join(&core, backend.0, turnstile);
+    let mut place = lane.join(&core, backend.0, turnstile, experience.arrived());
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
         // Before there is a seat, which is not to be for nobody.
