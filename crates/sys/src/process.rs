@@ -5,7 +5,6 @@ use std::io;
 use std::time::Duration;
 
 use rustix::mm::{MlockAllFlags, mlockall};
-use rustix::param::page_size;
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setpriority_process, setrlimit,
 };
@@ -37,8 +36,6 @@ const CORE_BYTES: u64 = 1;
 /// belongs to root: after `drop_privileges` files like `/proc/self/fd` cannot be listed any more, while `statm`, `status`
 /// and `task` stay readable.
 pub fn no_core_dumps() -> io::Result<()> {
-    // It is read from `/proc/self/auxv` when it is first asked for, which could be after that has become root's.
-    let _ = page_size();
     let least = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
     // Whoever started the process may have set the hard limit to 0 already, and only root can raise it.
     setrlimit(Resource::Core, least(CORE_BYTES)).or_else(|_| setrlimit(Resource::Core, least(0)))?;
@@ -113,7 +110,15 @@ pub fn resident_bytes() -> io::Result<u64> {
     let pages: Option<u64> = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse().ok());
     let pages =
         pages.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/statm has no second number"))?;
-    Ok(pages * page_size() as u64)
+    Ok(pages * page_bytes())
+}
+
+/// The size of a page of memory, which the C library knows since the process began.
+fn page_bytes() -> u64 {
+    // SAFETY: `sysconf` takes a number and returns one.
+    #[allow(unsafe_code)]
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(4096)
 }
 
 /// Whether somebody keeps the kernel's clock right (NTP, PTP or the host); none where it cannot be asked.
