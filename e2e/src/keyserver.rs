@@ -353,7 +353,10 @@ fn configuration(more: &str) -> String {
     if !more.contains("[server]") {
         text.push_str("[server]\nbind = \"127.0.0.1:0\"\nidentity = \"server.pem\"\nca = \"ca.pem\"\nworkers = 2\n");
     }
-    text.push_str("[keys]\npaths = [\"keys/\"]\n[admin]\nbind = \"127.0.0.1:0\"\n");
+    if !more.contains("[keys]") {
+        text.push_str("[keys]\npaths = [\"keys/\"]\n");
+    }
+    text.push_str("[admin]\nbind = \"127.0.0.1:0\"\n");
     text.push_str(more);
     text
 }

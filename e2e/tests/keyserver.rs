@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::keyserver::{KeyServer, Link, frame, framed, write_key};
 use propylon_e2e::program::run;
-use propylon_e2e::{eventually, holds};
+use propylon_e2e::{Scratch, eventually, holds};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustix::process::Signal;
 
@@ -429,6 +430,51 @@ fn a_key_is_replaced_while_it_is_in_use_and_a_bad_file_changes_nothing() {
     holds("the new key is served", || sign(&mut link, &new) == 0xf0);
     assert_eq!(sign(&mut link, &old), 0xff);
     server.bench("ec", "ecdsa-sha256", &["--count", "10"]).ok();
+}
+
+#[test]
+fn a_key_that_is_a_link_is_followed_to_where_it_leads_next() {
+    // As certbot has it: a link of `live` leads to a file of `archive`, and after a renewal to the next one.
+    let (certbot, elsewhere) = (Scratch::new(), Scratch::new());
+    for folder in ["live/shop", "archive/shop"] {
+        fs::create_dir_all(certbot.join(folder)).expect("a folder");
+    }
+    let link = certbot.join("live/shop/privkey.pem");
+    let renew = |scratch: &Scratch, name: &str| {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+        let file = scratch.write(name, key.serialize_pem());
+        let target = file.strip_prefix(certbot.path()).map_or(file.clone(), |file| Path::new("../..").join(file));
+        symlink(target, certbot.join("live/shop/new")).expect("a link");
+        fs::rename(certbot.join("live/shop/new"), &link).expect("a rename");
+    };
+    renew(&certbot, "archive/shop/privkey1.pem");
+    let server = KeyServer::start(&format!("[keys]\npaths = [\"keys/\", {link:?}]\nwatch = false\n"));
+    let ski = || {
+        let keys: Vec<serde_json::Value> =
+            serde_json::from_slice(&server.command("keys", &["--json"]).ok().stdout).expect("JSON");
+        let found = keys.iter().find(|key| key["file"].as_str().is_some_and(|file| file.ends_with("privkey.pem")));
+        let hex = found.and_then(|found| found["ski"].as_str()).expect("the key").to_owned();
+        std::array::from_fn(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hexadecimal digits"))
+    };
+    let mut client = server.link();
+    let mut sign = |ski: &[u8; 20]| client.ask(&frame(ECDSA_SHA256, 1, &[DIGEST, (0x04, ski)])).opcode;
+    let old = ski();
+    assert_eq!(sign(&old), 0xf0);
+    renew(&certbot, "archive/shop/privkey2.pem");
+    let new = ski();
+    assert_ne!(old, new);
+    server.signal(Signal::HUP);
+    holds("the renewed key is served", || sign(&new) == 0xf0);
+    assert_eq!(sign(&old), 0xff);
+    // Where nothing led at the start it is this process that denies itself the file, which is told.
+    renew(&elsewhere, "privkey3.pem");
+    server.signal(Signal::HUP);
+    if server.says("Landlock: enforced") {
+        holds("it is told", || {
+            server.says(&format!("Landlock keeps this process from {}", elsewhere.path().display()))
+        });
+    }
+    assert_eq!(sign(&new), 0xf0, "what was there stays in service");
 }
 
 #[test]

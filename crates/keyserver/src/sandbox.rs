@@ -3,7 +3,8 @@
 //!
 //! Nothing here has to hold for the server to be right; it limits what somebody gains who finds a way to run code in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -11,20 +12,32 @@ use landlock::{
     path_beneath_rules,
 };
 use propylon_config::keyserver::KeyServer;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Operator, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+use propylon_sys::{
+    Argument, CallFilter, CallFilterError, Confined, folders_of, is_broad, is_out_of_reach, note_reach,
 };
 
 /// What the kernel is asked for; of an older one, what it has.
 const LANDLOCK: ABI = ABI::V6;
+const NOT_ENFORCED: &str = "not enforced: this kernel cannot";
 
 /// From here on the calling thread, and those that it starts, may open the keys, the certificates and their folders for
 /// reading, and nothing else; they can neither listen anew nor connect. Says how much of that the kernel enforces.
 pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     let changeable: Vec<PathBuf> = module_paths(config).cloned().collect();
-    restrict(&readable(config), &changeable, makes_connections(config))
-        .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))
+    let readable = readable(config);
+    for folder in readable.iter().chain(&changeable).filter(|folder| is_broad(folder)) {
+        log::warn!(
+            "Landlock: everything in {} can be read, since the configuration names a file in it; move that to a folder of \
+             its own",
+            folder.display()
+        );
+    }
+    let enforced = restrict(&readable, &changeable, makes_connections(config))
+        .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))?;
+    if enforced != NOT_ENFORCED {
+        note_reach(readable.into_iter().chain(changeable).collect());
+    }
+    Ok(enforced)
 }
 
 fn module_paths(config: &KeyServer) -> impl Iterator<Item = &PathBuf> {
@@ -53,73 +66,57 @@ fn restrict(
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => "enforced",
         RulesetStatus::PartiallyEnforced => "enforced as far as this kernel can",
-        RulesetStatus::NotEnforced => "not enforced: this kernel cannot",
+        RulesetStatus::NotEnforced => NOT_ENFORCED,
     })
 }
 
-/// Of files their folders, because a file that is replaced is another file under the same name.
+/// What is told of a file that cannot be opened, with this process's own part in it: the kernel says the same of a file that
+/// its mode keeps away.
+pub fn explained(path: &Path, told: impl Display) -> String {
+    match std::fs::canonicalize(path) {
+        Ok(leads) if is_out_of_reach(path) => {
+            let leads = leads.display();
+            format!(
+                "{told}: Landlock keeps this process from {leads}, in whose folder nothing was at its start: restart it"
+            )
+        }
+        _ => told.to_string(),
+    }
+}
+
+/// The folders of files, of links to them and of where these lead, because a file that is replaced is another file under the
+/// same name: certbot's `live` has links to its `archive`. Without links in them.
 fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
-    let files = [&config.server.identity.path, &config.server.ca.path];
-    let folder = |path: &Path| match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    let keys = config.keys.paths.iter().map(|named| &named.path);
-    let keys = keys.map(|path| if path.is_dir() { path.clone() } else { folder(path) });
-    let pins = config.tokens.iter().filter_map(|token| token.pin_file.as_ref()).map(|named| folder(&named.path));
-    files.into_iter().map(|path| folder(path)).chain(keys).chain(pins).collect()
+    let own = [&config.server.identity, &config.server.ca];
+    let pins = config.tokens.iter().filter_map(|token| token.pin_file.as_ref());
+    let named = own.into_iter().chain(&config.keys.paths).chain(pins);
+    named.flat_map(|named| folders_of(&named.path)).filter_map(|folder| std::fs::canonicalize(folder).ok()).collect()
 }
 
 /// From here on no thread of the process gets through with another system call than serving needs: it fails with EPERM,
 /// and those that only somebody else would make end the process.
 ///
-/// Failing, and not ending, is the rule because a C library may try something new and go on without it; the process's
-/// end would be an outage. Call it when all threads run and have what they need. False if this processor is not known.
+/// Call it when all threads run and have what they need. False if this processor is not known.
 pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
-    let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else { return Ok(false) };
-    let told = |error: &dyn std::fmt::Display| format!("seccomp: {error}; to do without, say seccomp = false");
-    let permission = u32::try_from(libc::EPERM).unwrap_or(1);
-    let programs = [
-        program(deadly(!config.tokens.is_empty()), SeccompAction::Allow, SeccompAction::KillProcess, arch),
-        program(
-            allowed_to(config).map_err(|error| told(&error))?,
-            SeccompAction::Errno(permission),
-            SeccompAction::Allow,
-            arch,
-        ),
-    ];
-    for program in programs {
-        let program = program.map_err(|error| told(&error))?;
-        seccompiler::apply_filter_all_threads(&program).map_err(|error| told(&error))?;
+    match filter(config).apply(Confined::AllThreads) {
+        Ok(()) => Ok(true),
+        Err(CallFilterError::UnknownProcessor) => Ok(false),
+        Err(error) => Err(format!("seccomp: {error}; to do without, say seccomp = false")),
     }
-    Ok(true)
-}
-
-/// Rules by number of the call; without a rule, a call is meant with any arguments.
-type Calls = BTreeMap<i64, Vec<SeccompRule>>;
-
-fn program(
-    calls: Calls,
-    others: SeccompAction,
-    these: SeccompAction,
-    arch: TargetArch,
-) -> Result<BpfProgram, seccompiler::BackendError> {
-    SeccompFilter::new(calls, others, these, arch)?.try_into()
 }
 
 /// What the library of a hardware module may do beside: lock and write files, which Landlock limits to `module_paths`, and
 /// make connections if it is said that it does. New code it cannot load.
-fn allowed_to(config: &KeyServer) -> Result<Calls, seccompiler::BackendError> {
-    let mut calls = allowed()?;
+fn filter(config: &KeyServer) -> CallFilter {
+    let mut calls = allowed().kill(&deadly(!config.tokens.is_empty()));
     if config.tokens.is_empty() {
-        return Ok(calls);
+        return calls;
     }
-    let files = [
+    calls = calls.allow(&[
         libc::SYS_openat,
         libc::SYS_flock,
         libc::SYS_faccessat,
         libc::SYS_faccessat2,
-        libc::SYS_readlinkat,
         libc::SYS_pread64,
         libc::SYS_pwrite64,
         libc::SYS_ftruncate,
@@ -145,33 +142,34 @@ fn allowed_to(config: &KeyServer) -> Result<Calls, seccompiler::BackendError> {
         libc::SYS_clock_getres,
         libc::SYS_mlock,
         libc::SYS_munlock,
-    ];
-    calls.extend(files.map(|call| (call, Vec::new())));
+    ]);
     #[cfg(target_arch = "x86_64")]
-    calls.extend(
-        [
+    {
+        calls = calls.allow(&[
             libc::SYS_open,
             libc::SYS_access,
-            libc::SYS_readlink,
             libc::SYS_mkdir,
             libc::SYS_unlink,
             libc::SYS_rmdir,
             libc::SYS_rename,
             libc::SYS_select,
             libc::SYS_time,
-        ]
-        .map(|call| (call, Vec::new())),
-    );
-    if makes_connections(config) {
-        let calls_of_clients =
-            [libc::SYS_socket, libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_pselect6];
-        calls.extend(calls_of_clients.map(|call| (call, Vec::new())));
+        ]);
     }
-    Ok(calls)
+    if makes_connections(config) {
+        calls = calls.allow(&[
+            libc::SYS_socket,
+            libc::SYS_connect,
+            libc::SYS_sendmmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_pselect6,
+        ]);
+    }
+    calls
 }
 
 /// What somebody does who has got in.
-fn deadly(has_modules: bool) -> Calls {
+fn deadly(has_modules: bool) -> Vec<i64> {
     let calls = [
         libc::SYS_execve,
         libc::SYS_execveat,
@@ -195,12 +193,12 @@ fn deadly(has_modules: bool) -> Calls {
     ];
     // A library may want to tell the system's log something, and has to live with that it cannot.
     let is_meant = |call: &i64| !(has_modules && [libc::SYS_socket, libc::SYS_connect].contains(call));
-    calls.into_iter().filter(is_meant).map(|call| (call, Vec::new())).collect()
+    calls.into_iter().filter(is_meant).collect()
 }
 
 /// Found by tracing the server while it served, read changed keys, answered its admin address, drained and ended; and
 /// what allocators, threads that end and a panic need beside that.
-fn allowed() -> Result<Calls, seccompiler::BackendError> {
+fn allowed() -> CallFilter {
     let calls = [
         // Links.
         libc::SYS_accept4,
@@ -229,6 +227,9 @@ fn allowed() -> Result<Calls, seccompiler::BackendError> {
         libc::SYS_fstat,
         libc::SYS_getdents64,
         libc::SYS_lseek,
+        // Where links lead, to say of a file whether it is out of reach.
+        libc::SYS_readlinkat,
+        libc::SYS_getcwd,
         // Memory. Not mlock: what the kernels lock is taken before, by `Kernels::install`.
         libc::SYS_brk,
         libc::SYS_munmap,
@@ -258,22 +259,20 @@ fn allowed() -> Result<Calls, seccompiler::BackendError> {
         libc::SYS_exit,
         libc::SYS_exit_group,
     ];
-    let mut calls: Calls = calls.into_iter().map(|call| (call, Vec::new())).collect();
     #[cfg(target_arch = "x86_64")]
-    calls
-        .extend([libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_stat, libc::SYS_lstat].map(|call| (call, Vec::new())));
-    let unset = |argument, mask: i32| {
-        let mask = u64::from(mask.unsigned_abs());
-        let condition = SeccompCondition::new(argument, Length::Dword, Operator::MaskedEq(mask), 0)?;
-        SeccompRule::new(vec![condition])
-    };
-    // Memory that code could be written to is never run.
-    calls.insert(libc::SYS_mmap, vec![unset(2, libc::PROT_EXEC)?]);
-    calls.insert(libc::SYS_mprotect, vec![unset(2, libc::PROT_EXEC)?]);
-    // For reading only.
+    const OLD: &[i64] = &[libc::SYS_epoll_wait, libc::SYS_poll, libc::SYS_stat, libc::SYS_lstat, libc::SYS_readlink];
+    #[cfg(not(target_arch = "x86_64"))]
+    const OLD: &[i64] = &[];
+    let unset = |mask: i32| [vec![Argument::Masked { argument: 2, mask, value: 0 }]];
     let writing = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
-    calls.insert(libc::SYS_openat, vec![unset(2, writing)?]);
-    Ok(calls)
+    CallFilter::default()
+        .allow(&calls)
+        .allow(OLD)
+        // Memory that code could be written to is never run.
+        .allow_with(libc::SYS_mmap, unset(libc::PROT_EXEC))
+        .allow_with(libc::SYS_mprotect, unset(libc::PROT_EXEC))
+        // For reading only.
+        .allow_with(libc::SYS_openat, unset(writing))
 }
 
 #[cfg(test)]
@@ -282,12 +281,11 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
-        let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
-        let (deadly, allowed) = (deadly(false), allowed().expect("conditions that are valid"));
-        assert!(deadly.keys().all(|call| !allowed.contains_key(call)));
-        program(deadly, SeccompAction::Allow, SeccompAction::KillProcess, arch).expect("a program");
-        program(allowed, SeccompAction::Errno(1), SeccompAction::Allow, arch).expect("a program");
+        let filter = allowed().kill(&deadly(false));
+        assert_eq!(filter.contradictions(), [0; 0]);
+        filter.check().expect("programs");
     }
+
     /// In a thread of its own, which is the only one that the kernel then holds to it.
     fn confined<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(work).join().expect("no panic")
@@ -314,12 +312,8 @@ mod tests {
 
     #[test]
     fn other_calls_than_those_of_serving_fail_and_those_go_through() {
-        let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
         let (read, write) = confined(move || {
-            let calls = allowed().expect("conditions that are valid");
-            let errno = SeccompAction::Errno(libc::EPERM as u32);
-            let program = program(calls, errno, SeccompAction::Allow, arch).expect("a program");
-            seccompiler::apply_filter(&program).expect("a filter");
+            allowed().apply(Confined::ThisThread).expect("a filter");
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
             (std::fs::read(&path), std::fs::OpenOptions::new().append(true).open(&path))
         });

@@ -14,6 +14,7 @@ use propylon_config::Workers;
 use propylon_config::keyserver::KeyServer;
 use propylon_crypto::OPEN_TO_ALL;
 use propylon_metrics::{Column, Store};
+use propylon_sys::Account;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -193,7 +194,8 @@ fn harden(config: &KeyServer) {
 /// What is not needed any more is given up: the account, files, further rights.
 fn confine(config: &KeyServer) -> Result<(), Failure> {
     if let Some(user) = &config.server.user {
-        let account = propylon_sys::drop_privileges(user).map_err(|error| Failure(error.to_string()))?;
+        let account = Account::find(user).map_err(|error| Failure(error.to_string()))?;
+        propylon_sys::drop_privileges(&account).map_err(|error| Failure(error.to_string()))?;
         log::info!("runs as {}", account.user);
     }
     propylon_sys::no_new_privileges().map_err(|error| Failure(format!("no_new_privs was refused: {error}")))?;
@@ -283,7 +285,8 @@ impl Server {
         for fault in &faults {
             self.column.increment(self.telemetry.reload_faults);
             let kept = if fault.kept { "; the keys that were in it stay in service" } else { "" };
-            log::warn!("{}: {}{kept}; {}", fault.path.display(), fault.what, fault.what.fix());
+            let told = sandbox::explained(&fault.path, format!("{}: {}", fault.path.display(), fault.what));
+            log::warn!("{told}{kept}; {}", fault.what.fix());
         }
         if any {
             self.publish();
@@ -298,7 +301,8 @@ impl Server {
                 }
                 Err(fault) => {
                     self.column.increment(self.telemetry.reload_faults);
-                    log::warn!("{fault}; the identity stays what it was");
+                    let told = sandbox::explained(&fault.named.path, &fault);
+                    log::warn!("{told}; the identity stays what it was");
                 }
             }
         }

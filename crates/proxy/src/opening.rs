@@ -123,8 +123,8 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         // A successor opens it as that account.
         log.give_to(account).map_err(StartError::AccessLog)?;
     }
-    if let Some(user) = &config.process.user {
-        let account = propylon_sys::drop_privileges(user).map_err(StartError::Privileges)?;
+    if let Some(account) = owner {
+        propylon_sys::drop_privileges(account).map_err(StartError::Privileges)?;
         log::info!("running as {account:?}");
     }
     // A request needs a file on each side; a client that is idle needs one.

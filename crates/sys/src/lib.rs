@@ -3,7 +3,9 @@
 //! Linux only. Errors come as the kernel gave them; the caller adds which listener or server they were about.
 
 mod activation;
+mod calls;
 mod cores;
+mod folders;
 mod handover;
 mod memory;
 mod pipe;
@@ -14,7 +16,9 @@ mod socket;
 mod wiping;
 
 pub use activation::{Activated, take_activated};
+pub use calls::{Argument, CallFilter, CallFilterError, Confined};
 pub use cores::{allowed_cores, pin_to_core};
+pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, note_reach};
 pub use handover::{
     FILES_PER_MESSAGE_MAX, MESSAGE_BYTES_MAX, ProcessWatch, accept_messages, connect_messages, is_peer_trusted,
     listen_messages, message_listener, peer_process, receive_message, send_message, set_nonblocking, shares_port,
@@ -24,8 +28,9 @@ pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
-    files_limit, is_clock_synchronised, leave_signals_to_others, lock_memory, lower_priority, no_core_dumps,
-    no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes, thread_cpu, trace_and_let_go,
+    files_limit, is_clock_synchronised, leave_signals_to_others, lock_memory, lower_priority, name_process,
+    no_core_dumps, no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes, thread_cpu,
+    trace_and_let_go,
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,

@@ -33,7 +33,7 @@ pub enum PrivilegesError {
     StillPrivileged,
 }
 
-/// Becomes `user` for good: supplementary groups, then group, then user, then a proof that there is no way back.
+/// Becomes this account for good: supplementary groups, then group, then user, then a proof that there is no way back.
 ///
 /// Call it before any other thread exists. Identities are per thread in the kernel and only the C library makes them
 /// look like the process's, so with threads running this is an error and not a half-done job. Sockets on low ports
@@ -42,11 +42,10 @@ pub enum PrivilegesError {
 /// Core dumps that were given up stay given up, although the kernel forgets that flag where an account changes.
 ///
 /// An account with uid 0 is let through, since that is what was asked for; the caller should warn about it. A process
-/// that already runs as `user` is left as it is.
-pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
-    let account = Account::find(user)?;
+/// that already runs as this account is left as it is.
+pub fn drop_privileges(account: &Account) -> Result<(), PrivilegesError> {
     if (getuid().as_raw(), geteuid().as_raw()) == (account.uid, account.uid) && account.uid != 0 {
-        return Ok(account);
+        return Ok(());
     }
     match threads()? {
         1 => {}
@@ -59,7 +58,7 @@ pub fn drop_privileges(user: &str) -> Result<Account, PrivilegesError> {
     if dumps == DumpableBehavior::NotDumpable {
         set_dumpable_behavior(dumps).map_err(refused)?;
     }
-    Ok(account)
+    Ok(())
 }
 
 impl Account {
@@ -191,7 +190,7 @@ mod tests {
 
     #[test]
     fn an_unknown_user_is_named_in_the_error() {
-        let error = drop_privileges("no-such-user-here").unwrap_err();
+        let error = Account::find("no-such-user-here").unwrap_err();
         assert!(error.to_string().contains("\"no-such-user-here\""));
     }
 }

@@ -1,5 +1,6 @@
 //! The process as a whole: its limits, its core dumps, what it has used.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setpriority_process, setrlimit,
 };
-use rustix::thread::{disable_transparent_huge_pages, set_no_new_privs};
+use rustix::thread::{disable_transparent_huge_pages, set_name, set_no_new_privs};
 use rustix::time::{ClockId, clock_gettime};
 
 /// How many files may be open at once (the soft limit); `u64::MAX` when there is no limit.
@@ -82,6 +83,12 @@ pub fn lock_memory() -> io::Result<bool> {
 /// would take as much as a thousand, and what is left of a crowd would keep nearly all of what the crowd took.
 pub fn no_huge_pages() -> io::Result<()> {
     Ok(disable_transparent_huge_pages(true)?)
+}
+
+/// Names the calling thread: on the main thread, the process as `ps -o comm` and `top` show it. Of more than 15 bytes the
+/// kernel keeps the first 15.
+pub fn name_process(name: &CStr) -> io::Result<()> {
+    Ok(set_name(name)?)
 }
 
 /// No program that is started from here on gets more rights than its starter, whatever its mode bits say.

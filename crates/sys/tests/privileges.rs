@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use propylon_sys::{ListenOptions, PrivilegesError, drop_privileges, listen, no_core_dumps, resident_bytes};
+use propylon_sys::{Account, ListenOptions, PrivilegesError, drop_privileges, listen, no_core_dumps, resident_bytes};
 
 const ROLE: &str = "PROPYLON_SYS_TEST_ROLE";
 const ROLES: [(&str, fn()); 4] = [
@@ -48,19 +48,24 @@ fn identity(field: &str) -> Vec<u32> {
     line.split_whitespace().map(|id| id.parse().expect("ids are numbers")).collect()
 }
 
+fn find(user: &str) -> Account {
+    Account::find(user).expect("an account of every machine")
+}
+
 fn root_is_given_up_for_good() {
+    let (root, account) = (find("root"), find("nobody"));
     if !is_root() {
-        assert!(matches!(drop_privileges("root"), Err(PrivilegesError::Refused(..))));
+        assert!(matches!(drop_privileges(&root), Err(PrivilegesError::Refused(..))));
         return;
     }
-    let account = drop_privileges("nobody").expect("root may become anybody");
+    drop_privileges(&account).expect("root may become anybody");
     assert_ne!(account.uid, 0);
     assert_eq!(identity("Uid:"), [account.uid; 4]);
     assert_eq!(identity("Gid:"), [account.gid; 4]);
     assert!(!identity("Groups:").contains(&0));
-    assert!(matches!(drop_privileges("root"), Err(PrivilegesError::Refused(..))));
+    assert!(matches!(drop_privileges(&root), Err(PrivilegesError::Refused(..))));
     // A second time is no harm: the process is who it should be.
-    assert_eq!(drop_privileges("nobody").expect("nothing to do"), account);
+    drop_privileges(&account).expect("nothing to do");
 }
 
 fn with_other_threads_nothing_is_dropped() {
@@ -68,7 +73,7 @@ fn with_other_threads_nothing_is_dropped() {
     thread::scope(|scope| {
         let (finish, wait) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || wait.recv());
-        assert!(matches!(drop_privileges("root"), Err(PrivilegesError::OtherThreads(1))));
+        assert!(matches!(drop_privileges(&find("root")), Err(PrivilegesError::OtherThreads(1))));
         drop(finish);
     });
     assert_eq!(identity("Uid:"), before);
@@ -78,7 +83,7 @@ fn with_other_threads_nothing_is_dropped() {
 fn core_dumps_stay_given_up() {
     no_core_dumps().expect("anybody may give up core dumps");
     if is_root() {
-        drop_privileges("nobody").expect("root may become anybody");
+        drop_privileges(&find("nobody")).expect("root may become anybody");
         // The kernel tells the flag by whose files these are.
         let owner = fs::metadata("/proc/self/mem").expect("/proc is mounted").uid();
         assert_eq!(owner, 0, "a debugger of the same account could read the memory");
@@ -120,7 +125,7 @@ impl Drop for DumpsByAccount {
 fn what_is_needed_still_works_afterwards() {
     no_core_dumps().expect("anybody may give up core dumps");
     if is_root() {
-        drop_privileges("nobody").expect("root may become anybody");
+        drop_privileges(&find("nobody")).expect("root may become anybody");
     }
     assert!(resident_bytes().expect("statm stays readable") > 0);
     let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");

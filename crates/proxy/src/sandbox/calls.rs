@@ -4,17 +4,9 @@
 //! Failing, and not ending, is the rule because a C library may try something new and go on without it; the process's
 //! end would be an outage.
 
-use std::collections::BTreeMap;
-
-use seccompiler::{
-    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Operator, SeccompCondition,
-    SeccompFilter, SeccompRule, TargetArch,
-};
+use propylon_sys::{Argument, CallFilter, CallFilterError, Confined};
 
 use super::Enforced;
-
-/// Rules by number of the call; without a rule, a call is meant with any arguments.
-type Calls = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Options of `prctl` that are not among libc's for every system (linux/prctl.h): names of memory, which allocators give, and
 /// what the kernel has told the process at its start.
@@ -22,31 +14,12 @@ const PR_SET_VMA: u64 = 0x5356_4d41;
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
 /// For the calling thread and those that it starts.
-pub fn confine() -> Result<Enforced, seccompiler::Error> {
-    let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else {
-        return Ok(Enforced::Not("no filter is known for this processor".to_owned()));
-    };
-    for program in programs(arch)? {
-        seccompiler::apply_filter(&program)?;
+pub fn confine() -> Result<Enforced, CallFilterError> {
+    match filter().apply(Confined::ThisThread) {
+        Ok(()) => Ok(Enforced::Fully),
+        Err(error @ CallFilterError::UnknownProcessor) => Ok(Enforced::Not(error.to_string())),
+        Err(error) => Err(error),
     }
-    Ok(Enforced::Fully)
-}
-
-/// In the order in which they are applied: the last one forbids what applying takes.
-fn programs(arch: TargetArch) -> Result<[BpfProgram; 3], BackendError> {
-    let errno = |number: i32| SeccompAction::Errno(number.unsigned_abs());
-    let allow = || SeccompAction::Allow;
-    let program = |calls, others, these| SeccompFilter::new(calls, others, these, arch)?.try_into();
-    Ok([
-        program(any(&DEADLY), allow(), SeccompAction::KillProcess)?,
-        // Its flags are in memory, where a filter cannot look. A C library that is told so asks by `clone`.
-        program(any(&[libc::SYS_clone3]), allow(), errno(libc::ENOSYS))?,
-        program(allowed()?, errno(libc::EPERM), allow())?,
-    ])
-}
-
-fn any(calls: &[i64]) -> Calls {
-    calls.iter().map(|call| (*call, Vec::new())).collect()
 }
 
 /// What somebody does who has got in.
@@ -252,52 +225,51 @@ const OLD: [i64; 26] = [
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: [i64; 1] = [libc::SYS_renameat];
 
-fn allowed() -> Result<Calls, BackendError> {
-    let whole = [&NETWORK[..], &BYTES, &FILES, &PROCESS, &OLD];
-    let mut calls: Calls = whole.iter().flat_map(|calls| any(calls)).collect();
-    let is = |argument, value: u64| SeccompCondition::new(argument, Length::Qword, Operator::Eq, value);
-    // A number that a C library gives as an int, whatever is above it.
-    let is_int = |argument, value: i32| {
-        SeccompCondition::new(argument, Length::Dword, Operator::Eq, u64::from(value.unsigned_abs()))
-    };
-    let masked = |argument, mask: i32, value: i32| {
-        let (mask, value) = (u64::from(mask.unsigned_abs()), u64::from(value.unsigned_abs()));
-        SeccompCondition::new(argument, Length::Dword, Operator::MaskedEq(mask), value)
-    };
-    let rule = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions);
-    // Memory that code could be written to is never run.
-    calls.insert(libc::SYS_mmap, vec![rule(vec![masked(2, libc::PROT_EXEC, 0)?])?]);
-    calls.insert(libc::SYS_mprotect, vec![rule(vec![masked(2, libc::PROT_EXEC, 0)?])?]);
-    // Threads, and no processes.
-    calls.insert(libc::SYS_clone, vec![rule(vec![masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?])?]);
-    // By datagrams to Unix sockets the service manager hears of the process. Its others would be those of whoever gives
-    // orders on this machine.
+fn filter() -> CallFilter {
+    use Argument::{Is, IsInt, Masked};
+    let no_code = || [vec![Masked { argument: 2, mask: libc::PROT_EXEC, value: 0 }]];
     const KIND: i32 = 0xf;
-    calls.insert(
-        libc::SYS_socket,
-        vec![
-            rule(vec![is_int(0, libc::AF_INET)?, masked(1, KIND, libc::SOCK_STREAM)?])?,
-            rule(vec![is_int(0, libc::AF_INET)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
-            rule(vec![is_int(0, libc::AF_INET6)?, masked(1, KIND, libc::SOCK_STREAM)?])?,
-            rule(vec![is_int(0, libc::AF_INET6)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
-            rule(vec![is_int(0, libc::AF_UNIX)?, masked(1, KIND, libc::SOCK_DGRAM)?])?,
-        ],
-    );
+    let socket = |family, kind| vec![IsInt(0, family), Masked { argument: 1, mask: KIND, value: kind }];
     let requests = [libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX, libc::FIONREAD, libc::TCGETS, libc::TIOCOUTQ];
-    let requests = requests.map(|request| rule(vec![SeccompCondition::new(1, Length::Dword, Operator::Eq, request)?]));
-    calls.insert(libc::SYS_ioctl, requests.into_iter().collect::<Result<_, _>>()?);
+    let requests = requests.map(|request| vec![IsInt(1, request as i32)]);
     // Names of threads and of memory; not whether it may be dumped.
-    let names =
-        [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE].map(|option| rule(vec![is_int(0, option)?]));
-    let mut options: Vec<SeccompRule> = names.into_iter().collect::<Result<_, _>>()?;
-    options.push(rule(vec![is(0, PR_SET_VMA)?])?);
-    options.push(rule(vec![is(0, PR_GET_AUXV)?])?);
-    calls.insert(libc::SYS_prctl, options);
-    // Its own limits, and signals to itself.
+    let names = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_GET_DUMPABLE].map(|option| vec![IsInt(0, option)]);
+    let memory = [PR_SET_VMA, PR_GET_AUXV].map(|option| vec![Is(0, option)]);
     let own = u64::from(std::process::id());
-    calls.insert(libc::SYS_prlimit64, vec![rule(vec![is_int(0, 0)?])?, rule(vec![is(0, own)?])?]);
-    calls.insert(libc::SYS_tgkill, vec![rule(vec![is(0, own)?])?]);
-    Ok(calls)
+    CallFilter::default()
+        .kill(&DEADLY)
+        // Its flags are in memory, where a filter cannot look. A C library that is told so asks by `clone`.
+        .hide(&[libc::SYS_clone3])
+        .allow(&NETWORK)
+        .allow(&BYTES)
+        .allow(&FILES)
+        .allow(&PROCESS)
+        .allow(&OLD)
+        // Memory that code could be written to is never run.
+        .allow_with(libc::SYS_mmap, no_code())
+        .allow_with(libc::SYS_mprotect, no_code())
+        // Threads, and no processes.
+        .allow_with(
+            libc::SYS_clone,
+            [vec![Masked { argument: 0, mask: libc::CLONE_THREAD, value: libc::CLONE_THREAD }]],
+        )
+        // By datagrams to Unix sockets the service manager hears of the process. Its others would be those of whoever gives
+        // orders on this machine.
+        .allow_with(
+            libc::SYS_socket,
+            [
+                socket(libc::AF_INET, libc::SOCK_STREAM),
+                socket(libc::AF_INET, libc::SOCK_DGRAM),
+                socket(libc::AF_INET6, libc::SOCK_STREAM),
+                socket(libc::AF_INET6, libc::SOCK_DGRAM),
+                socket(libc::AF_UNIX, libc::SOCK_DGRAM),
+            ],
+        )
+        .allow_with(libc::SYS_ioctl, requests)
+        .allow_with(libc::SYS_prctl, names.into_iter().chain(memory))
+        // Its own limits, and signals to itself.
+        .allow_with(libc::SYS_prlimit64, [vec![IsInt(0, 0)], vec![Is(0, own)]])
+        .allow_with(libc::SYS_tgkill, [vec![Is(0, own)]])
 }
 
 #[cfg(test)]
@@ -306,9 +278,8 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
-        let arch = TargetArch::try_from(std::env::consts::ARCH).expect("tests run where filters are known");
-        let allowed = allowed().expect("conditions that are valid");
-        assert!(DEADLY.iter().all(|call| !allowed.contains_key(call)));
-        programs(arch).expect("programs");
+        let filter = filter();
+        assert_eq!(filter.contradictions(), [0; 0]);
+        filter.check().expect("programs");
     }
 }
