@@ -64,7 +64,8 @@ impl Lineage {
 
     /// Replaces the configuration.
     pub fn write(&self, process: &str, config: &str) {
-        let head = format!("[process]\nupgrade_socket = \"upgrade.sock\"\n{process}\n[log]\naccess = \"off\"\n");
+        let log = if config.contains("[log]") { "" } else { "[log]\naccess = \"off\"\n" };
+        let head = format!("[process]\nupgrade_socket = \"upgrade.sock\"\n{process}\n{log}");
         let new = self.scratch.write("new.toml", complete(&(head + config)));
         fs::rename(new, self.config()).expect("a rename within a folder");
     }
@@ -83,6 +84,10 @@ impl Lineage {
 
     fn spawn(&mut self, mut command: Command) -> u32 {
         command.arg("-c").arg(self.config());
+        self.spawn_whole(command)
+    }
+
+    fn spawn_whole(&mut self, mut command: Command) -> u32 {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the engine starts");
         self.listen(child.stderr.take().expect("piped"));
@@ -138,19 +143,32 @@ impl Lineage {
     /// Has another process take over, and waits until it serves.
     #[track_caller]
     pub fn upgrade(&mut self, how: How) {
-        let before = self.count(" serves from here on");
-        let starts = self.count(" runs with ");
-        match how {
-            How::Signal => self.signal(Signal::USR2),
+        self.succeed(|lineage| match how {
+            How::Signal => lineage.signal(Signal::USR2),
             How::Run => {
                 let mut command = Command::new(binaries::propylon());
                 command.args(["run", "--upgrade"]);
-                self.spawn(command);
+                lineage.spawn(command);
             }
             How::Command => {
-                self.command(&["upgrade"]).ok();
+                lineage.command(&["upgrade"]).ok();
             }
-        }
+        });
+    }
+
+    /// The same by a command that names the configuration itself.
+    #[track_caller]
+    pub fn upgrade_by(&mut self, command: Command) {
+        self.succeed(|lineage| {
+            lineage.spawn_whole(command);
+        });
+    }
+
+    #[track_caller]
+    fn succeed(&mut self, begin: impl FnOnce(&mut Lineage)) {
+        let before = self.count(" serves from here on");
+        let starts = self.count(" runs with ");
+        begin(self);
         eventually(START, "a successor serves", || (self.count(" serves from here on") > before).then_some(()));
         self.await_starts(starts + 1);
         let line = self.says(" serves from here on");

@@ -175,7 +175,11 @@ fn a_successor_is_started_from_outside_of_it_and_has_its_own() {
     let filters = status(lineage.pid(), "Seccomp_filters");
     let plain = lineage.address("plain");
     for _ in 0..2 {
+        let launcher = children(lineage.pid());
+        let names = launcher.iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs"));
+        assert_eq!(names.collect::<Vec<_>>(), ["propylon-launch\n"]);
         lineage.upgrade(How::Signal);
+        assert_eq!(fs::read_to_string(format!("/proc/{}/comm", lineage.pid())).expect("it runs"), "propylon\n");
         assert_eq!(Client::plain(plain).get("/").text(), "hello\n");
         // One that had inherited a sandbox would be in two.
         assert_eq!((status(lineage.pid(), "Seccomp"), status(lineage.pid(), "Seccomp_filters")), (2, filters));

@@ -1,7 +1,9 @@
 //! Processes that take over from each other: nothing is refused, reset or forgotten, and what fails changes nothing.
 
 use std::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -402,6 +404,113 @@ fn what_the_admin_api_has_changed_is_there_after_an_upgrade_and_the_generation_g
     assert!(!lineage.socket().exists() && !lineage.folder().join("admin.sock").exists());
 }
 
+#[test]
+fn a_successor_takes_over_however_the_configurations_path_is_written() {
+    let origin = hello();
+    let config = "[admin]\nbind = \"unix:admin.sock\"\n".to_owned() + &simple(&[origin.address()]);
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"1s\"", &config);
+    let (plain, folder) = (lineage.address("plain"), lineage.folder());
+    let elsewhere = Scratch::new();
+    let link = elsewhere.join("link");
+    std::os::unix::fs::symlink(&folder, &link).expect("a link");
+    // Relative to the folder, through a link, and as it was.
+    let ways = [(folder.as_path(), Path::new("propylon.toml")), (Path::new("/"), &link.join("propylon.toml"))];
+    for (from, path) in ways {
+        let mut command = Command::new(binaries::propylon());
+        command.args(["run", "--upgrade", "-c"]).arg(path).current_dir(from);
+        lineage.upgrade_by(command);
+        assert_eq!(Client::plain(plain).get("/").text(), "hello\n", "{path:?}");
+    }
+    // Its launcher, which was told a relative path, starts another.
+    let mut command = Command::new(binaries::propylon());
+    command.args(["run", "--upgrade", "-c", "propylon.toml"]).current_dir(&folder);
+    lineage.upgrade_by(command);
+    lineage.upgrade(How::Signal);
+    lineage.upgrade(How::Run);
+    assert!(lineage.socket().exists() && folder.join("admin.sock").exists());
+}
+
+/// Uid and mode of what is there.
+fn owner(path: &Path) -> (u32, u32) {
+    let metadata = std::fs::symlink_metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    (metadata.uid(), metadata.mode() & 0o777)
+}
+
+#[test]
+fn what_an_account_serves_with_is_its_own_through_rotations_and_upgrades() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can give files to another account");
+    }
+    let (origin, scratch) = (hello(), Scratch::new());
+    let folder = |name: &str, mode| {
+        let path = scratch.join(name);
+        std::fs::create_dir(&path).expect("a folder");
+        chown(&path, Some(0), Some(NOBODY)).expect("root may");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("root may");
+        path
+    };
+    // As packages make them: the folder of the logs is root's, and the group may write in it.
+    let (logs, run) = (folder("logs", 0o770), folder("run", 0o770));
+    let (log, admin) = (logs.join("access.log"), run.join("admin.sock"));
+    let config = format!(
+        "[admin]\nbind = \"unix:{}\"\n[log]\naccess = {log:?}\n[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         [backend.app]\nservers = [\"{}\"]\n[[route]]\nbackend = \"app\"\n",
+        admin.display(),
+        origin.address()
+    );
+    let mut lineage = Lineage::start("workers = 1\ndrain_timeout = \"1s\"\nuser = \"nobody\"", &config);
+    std::fs::set_permissions(lineage.config(), std::fs::Permissions::from_mode(0o644)).expect("our own file");
+    let plain = lineage.address("plain");
+    let logged = |what: &str| {
+        eventually(PATIENCE, what, || {
+            Client::plain(plain).get(&format!("/{what}"));
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains(what)).then_some(())
+        });
+    };
+    let asked = |pid: u32| {
+        let mut command = Command::new("curl");
+        command.args(["-sS", "--unix-socket"]).arg(&admin).arg("http://localhost/v1/snapshot");
+        let told: serde_json::Value = serde_json::from_str(&run_to_end(command)).expect("JSON");
+        assert_eq!(told["pid"], pid);
+    };
+    logged("first");
+    assert_eq!(owner(&log), (NOBODY, 0o640));
+    assert_eq!((owner(&admin), owner(&lineage.socket())), ((NOBODY, 0o600), (NOBODY, 0o600)));
+    asked(lineage.pid());
+    // As logrotate does by `create 0660 root nogroup`: the new file is root's, and the account's group may write it.
+    let rotate = |number: u32| {
+        std::fs::rename(&log, logs.join(format!("access.log.{number}"))).expect("a rename");
+        let new = logs.join("new");
+        std::fs::write(&new, "").expect("a file");
+        chown(&new, Some(0), Some(NOBODY)).expect("root may");
+        std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o660)).expect("root may");
+        std::fs::rename(new, &log).expect("a rename");
+    };
+    rotate(1);
+    logged("rotated");
+    assert_eq!(owner(&log), (0, 0o660), "it is logrotate's to say whose the log is");
+    lineage.upgrade(How::Signal);
+    logged("upgraded");
+    assert_eq!((owner(&log), owner(&admin), owner(&lineage.socket())), ((0, 0o660), (NOBODY, 0o600), (NOBODY, 0o600)));
+    asked(lineage.pid());
+    rotate(2);
+    logged("rotated-again");
+    // One that is started as root takes over, and becomes the account.
+    lineage.upgrade(How::Run);
+    logged("by-root");
+    assert_eq!((owner(&admin), owner(&lineage.socket())), ((NOBODY, 0o600), (NOBODY, 0o600)));
+    asked(lineage.pid());
+    lineage.upgrade(How::Command);
+    logged("by-command");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", lineage.pid())).expect("it runs");
+    assert!(status.contains(&format!("\nUid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t")), "{status}");
+}
+
+fn run_to_end(command: Command) -> String {
+    run(command, b"", PATIENCE).ok().text()
+}
+
 /// A process that serves nothing and hands over a listening socket: up to the successor's "ready", and then it ends, or just
 /// says nothing more.
 fn false_predecessor(upgrade_socket: &Path, plain: SocketAddr, then: &str) -> Child {
@@ -569,9 +678,21 @@ fn systemds_own_tool_starts_it_with_the_first_connection_which_is_served() {
 
 #[test]
 fn a_service_manager_hears_of_readiness_reloads_successors_and_the_end() {
-    let (origin, scratch) = (hello(), Scratch::new());
+    let scratch = Scratch::new();
     let path = scratch.join("notify.sock");
     let socket = UnixDatagram::bind(&path).expect("a socket");
+    a_service_manager_hears(&path.display().to_string(), &socket);
+}
+
+#[test]
+fn a_service_manager_with_an_abstract_socket_hears_the_same_from_inside_the_sandbox() {
+    let name = format!("propylon-e2e-notify-{}", std::process::id());
+    let socket = UnixAddress::from_abstract_name(&name).and_then(|address| UnixDatagram::bind_addr(&address));
+    a_service_manager_hears(&format!("@{name}"), &socket.expect("a socket"));
+}
+
+fn a_service_manager_hears(name: &str, socket: &UnixDatagram) {
+    let origin = hello();
     socket.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let mut heard = Vec::new();
     let mut await_word = |part: &str| {
@@ -586,7 +707,7 @@ fn a_service_manager_hears_of_readiness_reloads_successors_and_the_end() {
         }
     };
     let mut command = Command::new(binaries::propylon());
-    command.arg("run").env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "3000000");
+    command.arg("run").env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "3000000");
     let config = simple(&[origin.address()]);
     let mut lineage = Lineage::start_by(command, "workers = 1\ndrain_timeout = \"1s\"", &config);
     assert!(await_word("READY=1").contains("STATUS=serving with 1 workers, configuration 1"));

@@ -98,6 +98,7 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let snapshot = Arc::new(snapshot.bound(bound));
     let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
     sandbox::make_folders(&config);
+    service::connect();
     let sandbox = Arc::new(Sandbox::enter(&config, &path));
     Ok(Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max })
 }
@@ -364,7 +365,14 @@ impl Main {
         let (shown, troubles) = (keeper.shown(), keeper.troubles());
         if let (Some(socket), Some(wanted)) = (upgrade, &config.process.upgrade_socket) {
             let another = |socket: &AdminSocket| -> Option<(String, OwnedFd)> {
-                Some((config.admin.as_ref()?.bind.to_string(), socket.another().ok()?))
+                // A successor may be started in another folder.
+                let bind = match &config.admin.as_ref()?.bind {
+                    AdminBind::Unix(path) => {
+                        AdminBind::Unix(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+                    }
+                    tcp => tcp.clone(),
+                };
+                Some((bind.to_string(), socket.another().ok()?))
             };
             let property = Property {
                 shown: Rc::clone(&shown),

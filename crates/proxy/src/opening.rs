@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use propylon_config::{Admin, AdminBind, Config};
@@ -176,6 +176,18 @@ fn refuse_unmatched(left: &[Inherited]) -> Result<(), StartError> {
     Err(StartError::Activation(what))
 }
 
+/// Whether the other process's admin address, in its words, is this one. A file has many names.
+fn is_for(given: &str, bind: &AdminBind) -> bool {
+    match (bind, given.strip_prefix("unix:")) {
+        (AdminBind::Unix(path), Some(given)) => is_same_place(Path::new(given), path),
+        _ => given == bind.to_string(),
+    }
+}
+
+fn is_same_place(given: &Path, wanted: &Path) -> bool {
+    given == wanted || propylon_sys::is_same_file(given, wanted)
+}
+
 /// The other process's, if it is for the same address.
 fn open_admin(
     admin: &Admin,
@@ -184,7 +196,7 @@ fn open_admin(
     adopted: &mut Vec<usize>,
 ) -> Result<AdminSocket, StartError> {
     let fail = |error| StartError::AdminBind { address: admin.bind.to_string(), error };
-    let Some(given) = given.filter(|given| given.at == admin.bind.to_string()) else {
+    let Some(given) = given.filter(|given| is_for(&given.at, &admin.bind)) else {
         return bind_admin(admin, owner);
     };
     adopted.push(given.place);
@@ -209,7 +221,7 @@ fn open_upgrade_socket(
     adopted: &mut Vec<usize>,
 ) -> Result<Option<OwnedFd>, StartError> {
     let Some(wanted) = &config.process.upgrade_socket else { return Ok(None) };
-    if let Some(given) = given.filter(|given| given.at == wanted.path) {
+    if let Some(given) = given.filter(|given| is_same_place(&given.at, &wanted.path)) {
         adopted.push(given.place);
         return Ok(Some(given.socket));
     }

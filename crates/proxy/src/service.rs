@@ -2,13 +2,58 @@
 //!
 //! Without one, which is to say without NOTIFY_SOCKET, each of these does nothing.
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use propylon_metrics::{Counter, Store};
 use sd_notify::NotifyState;
 
+/// How long the service manager may take to have room for a message.
+const MANAGER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The service manager's socket, from before the sandbox.
+static MANAGER: OnceLock<UnixDatagram> = OnceLock::new();
+
+/// Connects to the service manager, for the process's whole life: inside of the sandbox an abstract socket of somebody
+/// outside cannot be connected to.
+pub fn connect() {
+    match manager() {
+        Ok(Some(socket)) => drop(MANAGER.set(socket)),
+        Ok(None) => {}
+        Err(error) => log::warn!("the service manager cannot be told anything: {error}"),
+    }
+}
+
+/// None where nobody wants to hear anything.
+fn manager() -> io::Result<Option<UnixDatagram>> {
+    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
+    let socket = UnixDatagram::unbound()?;
+    socket.set_write_timeout(Some(MANAGER_PATIENCE))?;
+    socket.connect_addr(&address(&name)?)?;
+    Ok(Some(socket))
+}
+
+/// A path, or after an `@` an abstract name (sd_notify(3)).
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(name),
+    }
+}
+
 fn tell(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+    if MANAGER.get().is_some_and(|socket| socket.send(message.as_bytes()).is_ok()) {
+        return;
+    }
+    // Not connected yet, or another one has the name by now.
+    let told = manager().and_then(|socket| socket.map_or(Ok(0), |socket| socket.send(message.as_bytes())));
+    if let Err(error) = told {
         log::warn!("the service manager cannot be told anything: {error}");
     }
 }

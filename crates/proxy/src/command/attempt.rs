@@ -75,6 +75,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let _ = propylon_sys::no_core_dumps();
+    let _ = propylon_sys::name_process(c"propylon");
     let sandbox = Sandbox::enter(&config, arguments.config.as_deref().unwrap_or(Path::new(NOWHERE)));
     if let What::Show = arguments.what {
         println!("{}", sandbox.to_json());

@@ -426,7 +426,9 @@ impl Handover {
             give(channel, json!({ "kind": "admin", "bind": bind }), &[socket.as_fd()]).await?;
             items.push(Item::Admin);
         }
-        let path = property.path.display().to_string();
+        // The other process may have been started in another folder.
+        let path = std::path::absolute(&property.path).unwrap_or_else(|_| property.path.clone());
+        let path = path.display().to_string();
         give(channel, json!({ "kind": "upgrade", "path": path }), &[property.socket.as_fd()]).await?;
         items.push(Item::Upgrade);
         for (description, file) in property.predecessors.offered() {

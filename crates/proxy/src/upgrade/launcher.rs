@@ -148,6 +148,8 @@ impl Launcher {
 
 /// `propylon launcher`: on standard input it has the process that serves.
 pub fn main(successor: &[OsString]) -> ExitCode {
+    // It was started by another name than its own. If that cannot be changed, it is shown as `exe`.
+    let _ = propylon_sys::name_process(c"propylon-launch");
     match launch_when_asked(successor) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
