@@ -60,6 +60,40 @@ fn hello() -> Origin {
 }
 
 #[test]
+fn what_is_put_back_leaves_nothing_behind() {
+    let (a, b) = (hello(), hello());
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let engine = Engine::start(&config(&state, &token, &[a.address(), b.address()], ""));
+    let server = format!("/v1/backends/app/servers/{}", a.address());
+    let other = format!("/v1/backends/app/servers/{}", engine.admin());
+    let made = |method: &str, path: &str, body: &str| {
+        assert_eq!(change(engine.admin(), method, path, TOKEN, body), Some(200), "{method} {path} {body}");
+    };
+    let overrides = || {
+        let request = format!("GET /status.json HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+        let status: Value = serde_json::from_str(&Client::plain(engine.admin()).ask(request).text()).expect("JSON");
+        status["configuration"]["overrides"]["total"].as_u64().unwrap_or_else(|| panic!("{status:#}"))
+    };
+    // Each with what undoes it.
+    made("PATCH", &server, r#"{"drain": true}"#);
+    assert_eq!(overrides(), 1);
+    made("PATCH", &server, r#"{"drain": false}"#);
+    assert_eq!(overrides(), 0);
+    made("PATCH", &server, r#"{"weight": 7, "max_connections": 9}"#);
+    made("PATCH", &server, r#"{"weight": 1}"#);
+    assert_eq!(overrides(), 1, "the other one stands");
+    made("DELETE", &server, "");
+    made("POST", "/v1/backends/app/servers", &format!(r#"{{"address": "{}"}}"#, a.address()));
+    assert_eq!(overrides(), 0);
+    made("POST", "/v1/backends/app/servers", &format!(r#"{{"address": "{}", "weight": 3}}"#, engine.admin()));
+    made("DELETE", &other, "");
+    assert_eq!(overrides(), 0);
+    let kept = std::fs::read_to_string(scratch.join("state/state.json")).expect("a state");
+    assert!(!kept.contains("drain") && !kept.contains("removed"), "{kept}");
+}
+
+#[test]
 fn ten_thousand_open_connections_live_on_through_changes() {
     const CONNECTIONS: usize = 10_000;
     let (a, b) = (hello(), hello());

@@ -29,6 +29,13 @@ pub struct At {
     pub length: u32,
 }
 
+impl At {
+    /// The place, unless it is that of what is written nowhere: a default, or what the admin API has added.
+    pub fn known(self) -> Option<At> {
+        (self.line > 0).then_some(self)
+    }
+}
+
 /// Index into [`Config::listeners`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerId(pub usize);

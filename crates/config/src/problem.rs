@@ -34,6 +34,7 @@ pub struct Problem {
 impl Problem {
     /// A problem that makes the configuration unusable.
     pub fn error(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
+        let at = at.and_then(At::known);
         Problem { severity: Severity::Error, file: file.to_string(), at, what: what.into(), fix: fix.into() }
     }
 
@@ -41,19 +42,35 @@ impl Problem {
     pub fn warning(file: &str, at: Option<At>, what: impl Into<String>, fix: impl Into<String>) -> Problem {
         Problem { severity: Severity::Warning, ..Problem::error(file, at, what, fix) }
     }
+
+    /// `FILE:LINE:COLUMN: WHAT; FIX` whatever its severity, for a log, whose lines have a level of their own.
+    pub fn unmarked(&self) -> impl std::fmt::Display + '_ {
+        Unmarked(self)
+    }
+}
+
+struct Unmarked<'p>(&'p Problem);
+
+impl std::fmt::Display for Unmarked<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.write(out, "")
+    }
 }
 
 /// `FILE:LINE:COLUMN: WHAT; FIX`, without control characters.
 impl std::fmt::Display for Problem {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.write(out, if self.severity == Severity::Warning { " warning:" } else { "" })
+    }
+}
+
+impl Problem {
+    fn write(&self, out: &mut std::fmt::Formatter<'_>, mark: &str) -> std::fmt::Result {
         write!(out, "{}:", escaped(&self.file))?;
         if let Some(at) = self.at {
             write!(out, "{}:{}:", at.line, at.column)?;
         }
-        if self.severity == Severity::Warning {
-            out.write_str(" warning:")?;
-        }
-        write!(out, " {}; {}", escaped(&self.what), escaped(&self.fix))
+        write!(out, "{mark} {}; {}", escaped(&self.what), escaped(&self.fix))
     }
 }
 

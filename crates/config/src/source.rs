@@ -37,7 +37,8 @@ impl Source {
     }
 
     /// Whether the text is the JSON twin of the TOML format.
-    pub(crate) fn is_json(&self) -> bool {
+    /// Whether the text is JSON, by the name.
+    pub fn is_json(&self) -> bool {
         self.name.to_ascii_lowercase().ends_with(".json")
     }
 }

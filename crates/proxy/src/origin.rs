@@ -1,10 +1,11 @@
 //! Where the configuration comes from: a file, with what the admin API has changed laid over it.
 
+use std::mem::swap;
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Config, Problem, Process, Severity, Source};
+use propylon_config::{Config, Problem, Severity, Source};
 
-use crate::state::{FILE, State};
+use crate::state::{FILE, ServerName, State};
 
 /// A configuration, and what it was made of.
 #[derive(Clone)]
@@ -66,8 +67,8 @@ pub fn read(path: &Path) -> Result<Meant, Wrong> {
 
 /// A file that has been read, with the state if it names a folder for it.
 pub fn with_state(file: &Source) -> Result<Meant, Wrong> {
-    let (config, _) = parse(file)?;
-    let state = match &config.process.state {
+    let read = parse(file)?;
+    let state = match &read.0.process.state {
         None => State::default(),
         Some(folder) => State::load(&folder.path).map_err(|problem| {
             let opened = std::fs::File::open(folder.path.join(FILE));
@@ -75,30 +76,43 @@ pub fn with_state(file: &Source) -> Result<Meant, Wrong> {
             Wrong { source: file.clone(), problems: vec![problem], is_unreadable }
         })?,
     };
-    mean(file.clone(), state)
+    lay_over(file.clone(), read, state, None)
 }
 
 /// The configuration that a file and a state mean together. A file that has changed since something was pushed in its
-/// place has the last word.
-pub fn mean(file: Source, mut state: State) -> Result<Meant, Wrong> {
+/// place has the last word. What the state has of `changed`, and the text says as well, is forgotten.
+pub fn mean(file: Source, state: State, changed: Option<&ServerName>) -> Result<Meant, Wrong> {
+    let read = parse(&file)?;
+    lay_over(file, read, state, changed)
+}
+
+fn lay_over(
+    file: Source,
+    (of_the_file, more): (Config, Vec<Problem>),
+    mut state: State,
+    changed: Option<&ServerName>,
+) -> Result<Meant, Wrong> {
     let pushed = state.pushed.take_if(|pushed| pushed.over != file.text);
     let mut warnings = Vec::new();
     if pushed.is_some() {
         let what = "the file has changed since a configuration was pushed in its place, and takes its place back";
         warnings.push(Problem::warning(&file.name, None, what, "push again what is missing"));
     }
-    let source = match &state.pushed {
-        None => file.clone(),
-        Some(pushed) => Source {
-            name: if pushed.is_json { "pushed.json" } else { "pushed.toml" }.into(),
-            base: file.base.clone(),
-            text: pushed.text.clone(),
-        },
+    let (source, mut config, more) = match &state.pushed {
+        None => (file.clone(), of_the_file, more),
+        Some(pushed) => {
+            let source = Source {
+                name: if pushed.is_json { "pushed.json" } else { "pushed.toml" }.into(),
+                base: file.base.clone(),
+                text: pushed.text.clone(),
+            };
+            let (mut config, more) = parse(&source)?;
+            keep_for_life(&mut config, of_the_file);
+            (source, config, more)
+        }
     };
-    let (mut config, more) = parse(&source)?;
-    if state.pushed.is_some() {
-        let (of_the_file, _) = parse(&file)?;
-        keep_for_life(&mut config, of_the_file);
+    if let Some(changed) = changed {
+        state.forget_the_same(&config, changed);
     }
     if let Some(folder) = config.process.state.as_ref().map(|state| state.path.clone()) {
         state.lay_over(&mut config, &folder, &mut warnings);
@@ -108,19 +122,40 @@ pub fn mean(file: Source, mut state: State) -> Result<Meant, Wrong> {
     Ok(Meant { source, file, state, config, warnings, warnings_of_state })
 }
 
+/// Takes a setting from the file's configuration into the one that is pushed.
+type Keep = fn(&mut Config, &mut Config);
+
+/// What a process is for its whole life: by its path in the configuration in effect, and how it is kept.
+pub const FOR_LIFE: &[(&str, Keep)] = &[
+    ("process.workers", |pushed, file| swap(&mut pushed.process.workers, &mut file.process.workers)),
+    ("process.user", |pushed, file| swap(&mut pushed.process.user, &mut file.process.user)),
+    ("process.max_connections", |pushed, file| {
+        swap(&mut pushed.process.max_connections, &mut file.process.max_connections);
+    }),
+    ("process.connections_per_source", |pushed, file| {
+        swap(&mut pushed.process.connections_per_source, &mut file.process.connections_per_source);
+    }),
+    ("process.memory_limit", |pushed, file| swap(&mut pushed.process.memory_limit, &mut file.process.memory_limit)),
+    ("process.share_address", |pushed, file| swap(&mut pushed.process.share_address, &mut file.process.share_address)),
+    ("process.batch", |pushed, file| swap(&mut pushed.process.batch, &mut file.process.batch)),
+    ("process.handshakes", |pushed, file| swap(&mut pushed.process.handshakes, &mut file.process.handshakes)),
+    ("process.state", |pushed, file| swap(&mut pushed.process.state, &mut file.process.state)),
+    ("process.immutable", |pushed, file| swap(&mut pushed.process.immutable, &mut file.process.immutable)),
+    ("process.upgrade_socket", |pushed, file| {
+        swap(&mut pushed.process.upgrade_socket, &mut file.process.upgrade_socket)
+    }),
+    ("process.sandbox", |pushed, file| swap(&mut pushed.process.sandbox.on, &mut file.process.sandbox.on)),
+    ("process.sandbox_paths", |pushed, file| swap(&mut pushed.process.sandbox.paths, &mut file.process.sandbox.paths)),
+    ("process.sandbox_ports", |pushed, file| swap(&mut pushed.process.sandbox.ports, &mut file.process.sandbox.ports)),
+    ("admin", |pushed, file| swap(&mut pushed.admin, &mut file.admin)),
+    ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
+];
+
 /// What holds for a process's life comes from the file alone. A text that was pushed agrees with it, or it would have been refused;
 /// one that does not was written by somebody who has got into the sandbox, where the state can be written, and wants out of
 /// it with the next process.
-fn keep_for_life(config: &mut Config, file: Config) {
-    let Process { workers, user, max_connections, share_address, batch, handshakes, state, immutable, .. } =
-        file.process;
-    let process = &mut config.process;
-    (process.workers, process.user, process.max_connections) = (workers, user, max_connections);
-    (process.share_address, process.batch, process.handshakes) = (share_address, batch, handshakes);
-    (process.state, process.immutable) = (state, immutable);
-    (process.upgrade_socket, process.sandbox) = (file.process.upgrade_socket, file.process.sandbox);
-    config.admin = file.admin;
-    config.log.access = file.log.access;
+fn keep_for_life(config: &mut Config, mut file: Config) {
+    FOR_LIFE.iter().for_each(|(_, keep)| keep(config, &mut file));
 }
 
 fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Wrong> {
@@ -136,6 +171,7 @@ pub fn has_error(problems: &[Problem]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::effective;
     use crate::state::Pushed;
 
     fn source(port: u16) -> Source {
@@ -150,20 +186,46 @@ mod tests {
             + "[log]\naccess = '/tmp/elsewhere'\n";
         let pushed = Pushed { text, is_json: false, over: source(1).text };
         let state = State { pushed: Some(pushed), ..State::default() };
-        let config = mean(source(1), state).ok().unwrap().config;
+        let config = mean(source(1), state, None).ok().unwrap().config;
         assert_eq!(config.listeners[0].bind[0].address.port(), 2, "the rest of it holds");
         assert!(config.process.sandbox.on);
         assert_eq!(config.log.access, propylon_config::AccessLog::Off);
     }
 
     #[test]
+    fn what_is_for_life_is_the_files_whatever_was_pushed() {
+        let with = |process: &str, rest: &str| {
+            let text = source(1).text.replace("state = 's'", process) + rest;
+            Source { text, ..source(1) }
+        };
+        let file = with("state = 's'", "");
+        let other = with(
+            "state = 't'\nworkers = 3\nuser = 'root'\nmax_connections = 7\nconnections_per_source = 8\n\
+             memory_limit = '1GiB'\nshare_address = true\nbatch = 'off'\nhandshakes = { in_progress = 9 }\nimmutable = true\n\
+             upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
+            "[admin]\nbind = '127.0.0.1:1'\n[log]\naccess = 'stdout'\n",
+        );
+        let of =
+            |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
+        let in_effect = |source: &Source| effective::config(&propylon_config::parse(source).expect("a good text").0);
+        let (kept, pushed) = (in_effect(&file), in_effect(&other));
+        let state = Pushed { text: other.text, is_json: false, over: file.text.clone() };
+        let state = State { pushed: Some(state), ..State::default() };
+        let meant = effective::config(&mean(file, state, None).ok().expect("a configuration").config);
+        for (path, _) in FOR_LIFE {
+            assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
+            assert_eq!(of(&meant, path), of(&kept, path), "{path}");
+        }
+    }
+
+    #[test]
     fn what_was_pushed_stands_until_the_file_changes() {
         let pushed = Pushed { text: source(2).text, is_json: false, over: source(1).text };
         let state = State { pushed: Some(pushed), ..State::default() };
-        let meant = mean(source(1), state.clone()).ok().unwrap();
+        let meant = mean(source(1), state.clone(), None).ok().unwrap();
         assert_eq!(meant.config.listeners[0].bind[0].address.port(), 2);
         assert_eq!((meant.source.name.as_str(), meant.warnings.len()), ("pushed.toml", 0));
-        let meant = mean(source(3), state).ok().unwrap();
+        let meant = mean(source(3), state, None).ok().unwrap();
         assert_eq!(meant.config.listeners[0].bind[0].address.port(), 3);
         assert!(meant.state.pushed.is_none());
         assert!(meant.warnings[0].what.contains("takes its place back"));

@@ -32,39 +32,19 @@ use crate::diff::diff;
 use crate::health::Health;
 use crate::logger;
 use crate::names::Names;
-use crate::origin::{self, Meant, Wrong, has_error};
+use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
 use crate::sandbox::Sandbox;
 use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
 use crate::sockets;
-use crate::state::{self, Pushed, ServerChange, State};
+use crate::state::{self, Pushed, ServerChange, ServerName, State};
 use crate::telemetry::{Telemetry, server_label};
 use crate::upgrade::handover::Handover;
 use places::Places;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
 const ADOPTION_WAIT: Duration = Duration::from_secs(2);
-/// What a process is for its whole life, by its path in the configuration in effect.
-const FOR_LIFE: &[&str] = &[
-    "process.workers",
-    "process.user",
-    "process.max_connections",
-    "process.connections_per_source",
-    "process.memory_limit",
-    "process.share_address",
-    "process.batch",
-    "process.handshakes",
-    "process.state",
-    "process.immutable",
-    "process.upgrade_socket",
-    "process.sandbox",
-    "process.sandbox_paths",
-    "process.sandbox_ports",
-    "admin",
-    "log.access",
-];
-
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -311,7 +291,7 @@ impl Keeper {
         }
         let upload = Upload::of(&change, &self.meant)?;
         let draft = match self.intend(change, upload.as_ref()) {
-            Ok((file, state)) => self.draft(file, state, files).await,
+            Ok(wanted) => self.draft(wanted, files).await,
             Err(refused) => Err(refused),
         };
         let mut draft = match draft {
@@ -368,9 +348,10 @@ impl Keeper {
     }
 
     /// From what is asked for to what it is to be made of.
-    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<(Source, State), Refused> {
+    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<Wanted, Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
+        let mut server = None;
         match change {
             Change::ReadAgain => {
                 file = Source::read(&self.path).map_err(|problem| Refused::Problems(vec![problem]))?;
@@ -379,7 +360,8 @@ impl Keeper {
             Change::FileChanged(changed) => file = changed,
             Change::Push { text, is_json } => {
                 state.servers.clear();
-                state.pushed = Some(Pushed { text, is_json, over: file.text.clone() });
+                let is_the_file = text == file.text && is_json == file.is_json();
+                state.pushed = (!is_the_file).then(|| Pushed { text, is_json, over: file.text.clone() });
             }
             Change::AddServer { backend, address, settings } => {
                 let address = self.address(&backend, &address)?;
@@ -389,10 +371,12 @@ impl Keeper {
                 let entry = entry(&mut state, &backend, &address);
                 *entry = ServerChange { added: true, ..ServerChange::default() };
                 settings.lay_over(entry);
+                server = Some(ServerName { backend, address });
             }
             Change::ChangeServer { backend, address, settings } => {
                 let address = self.known(&backend, &address)?;
                 settings.lay_over(entry(&mut state, &backend, &address));
+                server = Some(ServerName { backend, address });
             }
             Change::RemoveServer { backend, address } => {
                 let address = self.known(&backend, &address)?;
@@ -403,6 +387,7 @@ impl Keeper {
                 }
                 let entry = entry(&mut state, &backend, &address);
                 *entry = ServerChange { removed: true, ..ServerChange::default() };
+                server = Some(ServerName { backend, address });
             }
             Change::PutCertificate { profile, name, .. } => {
                 let file = upload.map(|upload| upload.file.clone()).unwrap_or_default();
@@ -414,8 +399,8 @@ impl Keeper {
                     .ok_or_else(|| Refused::Unknown(format!("no certificate \"{name}\" was put to [tls.{profile}]")))?;
             }
         }
-        tidy(&mut state);
-        Ok((file, state))
+        state.tidy();
+        Ok(Wanted { file, state, server })
     }
 
     /// The address as the configuration would have it.
@@ -444,10 +429,10 @@ impl Keeper {
 
     /// From what is meant to a snapshot that could be published. With thousands of servers that takes its time, so it is done
     /// beside: the rest of this thread goes on.
-    async fn draft(&mut self, file: Source, state: State, files: Files) -> Result<Draft, Refused> {
+    async fn draft(&mut self, wanted: Wanted, files: Files) -> Result<Draft, Refused> {
         let (earlier, before, free) = (self.snapshot(), self.meant.config.clone(), self.free_places());
         let sandbox = Arc::clone(&self.sandbox);
-        let sketch = beside(move || Sketch::new((file, state), &before, earlier, &free, &sandbox)).await??;
+        let sketch = beside(move || Sketch::new(wanted, &before, earlier, &free, &sandbox)).await??;
         let found = look_up(sketch.earlier.unknown_names(&sketch.config), &sketch.config).await;
         beside(move || sketch.compile(files, &found)).await?
     }
@@ -720,13 +705,12 @@ fn entry<'s>(state: &'s mut State, backend: &str, address: &str) -> &'s mut Serv
     state.servers.entry(backend.to_owned()).or_default().entry(address.to_owned()).or_default()
 }
 
-/// Drops what changes nothing.
-fn tidy(state: &mut State) {
-    for changes in state.servers.values_mut() {
-        changes.retain(|_, change| !change.is_nothing());
-    }
-    state.servers.retain(|_, changes| !changes.is_empty());
-    state.certificates.retain(|_, files| !files.is_empty());
+/// What a configuration is to be made of.
+struct Wanted {
+    file: Source,
+    state: State,
+    /// The server that the change is about.
+    server: Option<ServerName>,
 }
 
 /// A configuration that is understood, on its way to a snapshot.
@@ -743,13 +727,14 @@ struct Sketch {
 
 impl Sketch {
     fn new(
-        (file, state): (Source, State),
+        Wanted { file, state, server }: Wanted,
         in_use: &Config,
         earlier: Arc<Snapshot>,
         free: &FreePlaces,
         sandbox: &Sandbox,
     ) -> Result<Sketch, Refused> {
-        let meant = origin::mean(file, state).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
+        let meant =
+            origin::mean(file, state, server.as_ref()).map_err(|Wrong { problems, .. }| Refused::Problems(problems))?;
         let (before, after) = (effective::config(in_use), effective::config(&meant.config));
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
@@ -807,7 +792,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 /// What would need another process.
 fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
     let of = |root: &Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
-    let changed = FOR_LIFE.iter().filter(|path| of(before, path) != of(after, path));
+    let changed = FOR_LIFE.iter().map(|(path, _)| path).filter(|path| of(before, path) != of(after, path));
     let problem = |path: &&str| {
         let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
         let at = propylon_config::locate(&meant.source, &differing(path, of(before, path), of(after, path)));
@@ -902,7 +887,7 @@ fn being_succeeded() -> NotDone {
 }
 
 fn tell(done: &Done) {
-    done.warnings.iter().for_each(|problem| log::warn!("{problem}"));
+    done.warnings.iter().for_each(|problem| log::warn!("{}", problem.unmarked()));
     match done.changes.len() {
         0 => log::info!("the configuration is what it was: generation {}", done.generation),
         1 => log::info!("the configuration is in effect, with 1 change: generation {}", done.generation),
@@ -913,7 +898,7 @@ fn tell(done: &Done) {
 fn tell_refused(refused: &Refused) {
     match refused {
         Refused::Problems(problems) => {
-            problems.iter().for_each(|problem| log::error!("{problem}"));
+            problems.iter().for_each(|problem| log::error!("{}", problem.unmarked()));
         }
         Refused::Forbidden(what, fix) => log::error!("{what}; {fix}"),
         Refused::Unknown(what) | Refused::Taken(what) | Refused::State(what) => log::error!("{what}"),

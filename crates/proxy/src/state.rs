@@ -41,6 +41,13 @@ pub struct Pushed {
     pub over: String,
 }
 
+/// A server, by its backend and as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    pub backend: String,
+    pub address: String,
+}
+
 /// What is different about a server from what the configuration says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerChange {
@@ -108,6 +115,32 @@ impl State {
             });
             profile.certificates = uploaded.chain(std::mem::take(&mut profile.certificates)).collect();
         }
+    }
+
+    /// Drops of a server's changes what the configuration, without them, says as well.
+    pub fn forget_the_same(&mut self, written: &Config, name: &ServerName) {
+        let changes = self.servers.get_mut(&name.backend).and_then(|changes| changes.get_mut(&name.address));
+        let Some(change) = changes else { return };
+        let servers =
+            written.backends.iter().filter(|known| known.name == name.backend).flat_map(|known| &known.servers);
+        match servers.into_iter().find(|server| server_label(server) == name.address) {
+            Some(server) => change.forget(server.weight, server.max_connections, server.drain.is_some(), server.backup),
+            None if change.removed => *change = ServerChange::default(),
+            None => {
+                change.forget(NonZeroU16::MIN, None, false, false);
+                change.added = true;
+            }
+        }
+        self.tidy();
+    }
+
+    /// Drops what changes nothing.
+    pub fn tidy(&mut self) {
+        for changes in self.servers.values_mut() {
+            changes.retain(|_, change| !change.is_nothing());
+        }
+        self.servers.retain(|_, changes| !changes.is_empty());
+        self.certificates.retain(|_, files| !files.is_empty());
     }
 
     fn to_json(&self) -> Value {
@@ -241,6 +274,15 @@ impl ServerChange {
             words.push(if backup { "was made a backup".into() } else { "is no backup any more".into() });
         }
         words.join(" and ")
+    }
+
+    /// Drops what is so already.
+    fn forget(&mut self, weight: NonZeroU16, max_connections: Option<NonZeroU32>, drain: bool, backup: bool) {
+        self.added = false;
+        self.weight = self.weight.filter(|changed| *changed != weight);
+        self.max_connections = self.max_connections.filter(|changed| Some(*changed) != max_connections);
+        self.drain = self.drain.filter(|changed| *changed != drain);
+        self.backup = self.backup.filter(|changed| *changed != backup);
     }
 
     /// Whether it changes anything.

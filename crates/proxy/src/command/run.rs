@@ -139,8 +139,8 @@ fn print(problems: &[Problem], text: &str) {
     }
     for problem in problems {
         match problem.severity {
-            Severity::Error => log::error!("{problem}"),
-            Severity::Warning => log::warn!("{problem}"),
+            Severity::Error => log::error!("{}", problem.unmarked()),
+            Severity::Warning => log::warn!("{}", problem.unmarked()),
         }
     }
 }
