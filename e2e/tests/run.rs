@@ -390,6 +390,53 @@ fn a_log_file_that_was_moved_is_opened_anew() {
     });
 }
 
+#[test]
+fn a_log_that_cannot_be_opened_anew_is_told_and_loses_no_line_that_has_a_file() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!("[log]\naccess = \"access.log\"\n{}", simple(&[origin.address()])));
+    let (path, moved) = (engine.folder().join("access.log"), engine.folder().join("access.log.1"));
+    let mut client = engine.client("web");
+    client.get("/before");
+    holds("the first line", || fs::read_to_string(&path).is_ok_and(|text| text.contains("/before")));
+    // In its place there is what no line can be written to.
+    fs::rename(&path, &moved).expect("a move");
+    fs::create_dir(&path).expect("a folder");
+    engine.metric_reaches("propylon_access_log_reopen_errors_total", &[], 1.0);
+    client.get("/meanwhile");
+    holds("lines go on in the file that was moved", || {
+        fs::read_to_string(&moved).is_ok_and(|text| text.contains("/meanwhile"))
+    });
+    let says = |what: &str| holds(what, || engine.stderr().iter().any(|line| line.contains(what)));
+    says(": error: the access log cannot be opened anew at ");
+    says("lines go on in the file that was moved away");
+    says("access-log-moved");
+    assert_eq!(engine.metric("propylon_access_log_lost_total", &[]), 0.0);
+    // Where the file has no name any more, nobody will read what is written to it.
+    fs::remove_file(&moved).expect("a removal");
+    eventually(Duration::from_secs(20), "lines to a file that was removed are counted as lost", || {
+        client.get("/lost");
+        (engine.metric("propylon_access_log_lost_total", &[]) >= 1.0).then_some(())
+    });
+    fs::remove_dir(&path).expect("a removal");
+    says("the access log is written to ");
+    client.get("/after");
+    holds("a line after", || fs::read_to_string(&path).is_ok_and(|text| text.contains("/after")));
+    let told = engine.stderr().iter().filter(|line| line.contains("cannot be opened anew at")).count();
+    assert_eq!(told, 1, "once, however often it was tried");
+}
+
+#[test]
+fn a_log_has_its_levels_once() {
+    let origin = Origin::always(HELLO);
+    let text = format!("[process]\nimmutable = true\nstate = \"state\"\n{}", simple(&[origin.address()]));
+    let engine = Engine::start(&text);
+    let warned = engine.stderr().into_iter().find(|line| line.contains("no use with immutable")).expect("a warning");
+    assert_eq!(warned.matches("warning:").count(), 1, "{warned}");
+    engine.reload();
+    let warnings = engine.stderr().into_iter().filter(|line| line.contains("no use with immutable"));
+    assert!(warnings.inspect(|line| assert_eq!(line.matches("warning:").count(), 1, "{line}")).count() > 1);
+}
+
 /// CPU time of each of the engine's threads, in hundredths of a second, by name.
 /// `fs.suid_dumpable = 1` for as long as it lives: the kernel then lets a process that has changed its account be dumped.
 struct DumpsByAccount {

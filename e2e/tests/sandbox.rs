@@ -114,6 +114,153 @@ fn what_somebody_would_try_who_has_got_in_is_refused() {
 }
 
 #[test]
+fn of_what_is_written_no_more_is_opened_than_it_takes() {
+    let (scratch, sockets) = (Scratch::new(), Scratch::new());
+    let text = |log: &str| {
+        let socket = sockets.join("admin.sock");
+        let admin = format!("[admin]\nbind = \"unix:{}\"\n[log]\naccess = \"{log}\"\n", socket.display());
+        complete(&(admin + &simple(&nowhere())))
+    };
+    let config = scratch.write("propylon.toml", text("/dev/null"));
+    if !is_enforced(&shown(&config), "landlock") {
+        return;
+    }
+    // A socket is removed at the end, and nothing is written beside it; a device has neighbours.
+    let secret = sockets.write("secret", "for nobody").display().to_string();
+    let made = sockets.join("made").display().to_string();
+    for what in [&["read", &secret][..], &["write", &made], &["write", "/dev/propylon-attempt"]] {
+        assert_eq!(attempt(&config, what).status.code(), Some(1), "{what:?} was not refused");
+    }
+    // The log in a folder of its own, which is then the one that can be written in.
+    let logs = Scratch::new();
+    let config = scratch.write("more.toml", text(&logs.join("access.log").display().to_string()));
+    attempt(&config, &["write", &logs.join("made").display().to_string()]).ok();
+}
+
+#[test]
+fn check_warns_of_what_a_configuration_opens_beyond_what_it_means() {
+    let scratch = Scratch::new();
+    let broad = format!(
+        "[process]\nsandbox_paths = [\"later/certificates\", \"/run/propylon-later\", \"{}\"]\n\
+         upgrade_socket = \"/tmp/upgrade.sock\"\n[admin]\nbind = \"unix:/run/x.sock\"\n\
+         [log]\naccess = \"/var/log/access.log\"\n{}",
+        scratch.join("soon").display(),
+        simple(&nowhere())
+    );
+    let config = scratch.write("propylon.toml", complete(&broad));
+    let mut command = Command::new(binaries::propylon());
+    command.arg("check").arg("-c").arg(&config);
+    let said = run(command, b"", Duration::from_secs(20));
+    let text = format!("{}{}", said.text(), said.stderr);
+    for part in [
+        "later/certificates is not there: it cannot be read when it comes",
+        "/run/propylon-later is not there: it cannot be read when it comes",
+        &format!("soon is not there: all of {} can be read", scratch.path().display()),
+        "everything in /tmp be removed",
+        "everything in /run be removed",
+        "everything in /var/log be written",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+    assert!(!text.contains(":0:0"), "{text}");
+    // In folders of their own there is nothing to warn of.
+    let good = scratch.write("good.toml", complete(&simple(&nowhere())));
+    let mut command = Command::new(binaries::propylon());
+    command.arg("check").arg("-c").arg(&good);
+    let said = run(command, b"", Duration::from_secs(20));
+    assert!(!said.stderr.contains("sandbox"), "{}", said.stderr);
+}
+
+#[test]
+fn files_of_the_system_that_are_replaced_under_root_are_told_until_a_successor_has_them() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root is kept from /etc");
+    }
+    let (origin, scratch) = (Origin::always(HELLO), Scratch::new());
+    let etc = scratch.join("etc");
+    let copied = Command::new("cp").args(["-a", "/etc"]).arg(&etc).status().expect("a copy");
+    assert!(copied.success());
+    // The engine has an /etc of its own, whose files can be replaced.
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c", "mount --bind \"$0\" /etc && exec \"$@\""]);
+    command.arg(&etc).arg(binaries::propylon()).arg("run");
+    let mut lineage = Lineage::start_by(command, "workers = 1\ndrain_timeout = \"1s\"", &simple(&[origin.address()]));
+    if !lineage.said().iter().any(|line| line.ends_with("Landlock enforced")) {
+        return eprintln!("skipped: Landlock is not enforced");
+    }
+    let replaced = || lineage.metric("propylon_sandbox_replaced_files");
+    assert_eq!(replaced(), 0.0);
+    let hosts = fs::read_to_string(etc.join("hosts")).expect("a file");
+    fs::write(etc.join("hosts.new"), format!("{hosts}127.0.0.9 moved.test\n")).expect("a file");
+    fs::rename(etc.join("hosts.new"), etc.join("hosts")).expect("a rename");
+    eventually(Duration::from_secs(20), "it is seen", || (replaced() == 1.0).then_some(()));
+    let told = lineage.says("/etc/hosts was replaced");
+    assert!(told.contains("`propylon upgrade -c "), "{told}");
+    lineage.says("names-files-replaced");
+    lineage.upgrade(How::Signal);
+    assert_eq!(lineage.metric("propylon_sandbox_replaced_files"), 0.0, "the successor has read it");
+}
+
+#[test]
+fn a_file_that_the_sandbox_keeps_away_is_told_so_and_what_to_do() {
+    let (named, first, second) = (Scratch::new(), Scratch::new(), Scratch::new());
+    let link = named.join("current.pem");
+    std::os::unix::fs::symlink(certificate(&first), &link).expect("a link");
+    let config = format!("[tls.public]\ncertificates = [{link:?}]\n{}", simple(&nowhere()));
+    let engine = Engine::start(&config);
+    if !engine.stderr().iter().any(|line| line.ends_with("Landlock enforced")) {
+        return eprintln!("skipped: Landlock is not enforced");
+    }
+    // The link leads where nothing led at the start: by its mode the file could be read.
+    fs::remove_file(&link).expect("a removal");
+    std::os::unix::fs::symlink(certificate(&second), &link).expect("a link");
+    engine.signal(rustix::process::Signal::HUP);
+    let why = format!("the sandbox of this process keeps {}", second.join("own.pem").display());
+    let cure = format!("sandbox_paths = [\"{}\"] in [process]", second.path().display());
+    holds("it is told", || engine.stderr().iter().any(|line| line.contains(&why) && line.contains(&cure)));
+}
+
+#[test]
+fn a_configuration_that_names_a_new_folder_is_refused_with_its_line_and_the_command_that_takes_it() {
+    let (named, elsewhere) = (Scratch::new(), Scratch::new());
+    let (own, other) = (certificate(&named), certificate(&elsewhere));
+    let process = "workers = 1\ndrain_timeout = \"1s\"";
+    let text =
+        |certificate: &Path| format!("[tls.public]\ncertificates = [\n  {certificate:?},\n]\n{}", simple(&nowhere()));
+    let mut lineage = Lineage::start(process, &text(&own));
+    if !lineage.said().iter().any(|line| line.ends_with("Landlock enforced")) {
+        return eprintln!("skipped: Landlock is not enforced");
+    }
+    let doctor = |lineage: &Lineage| {
+        let said = lineage.command(&["doctor", "--json"]);
+        let findings: Vec<Value> = serde_json::from_str(&said.text()).expect("JSON");
+        findings.into_iter().find(|finding| finding["what"] == "sandbox: what the running engine may come by")
+    };
+    let admin = format!("[admin]\nbind = \"{}\"\n", lineage.admin());
+    lineage.write(process, &(admin.clone() + &text(&other)));
+    let number = fs::read_to_string(lineage.config()).expect("ours");
+    let line = number.lines().position(|line| line.contains("own.pem")).expect("it is named") + 1;
+    let place = format!("propylon.toml:{line}:3: {} is outside of the folders", other.display());
+    let command = format!("propylon upgrade -c {}", lineage.config().display());
+    let beforehand = format!("sandbox_paths = [\"{}\"]", elsewhere.path().display());
+    let found = doctor(&lineage).expect("the engine answers");
+    assert_eq!(found["state"], "bad", "{found}");
+    assert!(
+        found["current"].as_str().is_some_and(|told| told.contains(&format!(":{line}:3: {}", other.display()))),
+        "{found}"
+    );
+    assert!(found["command"].as_str().is_some_and(|told| told.contains(&command)), "{found}");
+    // The admin's address was any port, and is for life.
+    lineage.write(process, &text(&other));
+    lineage.signal(rustix::process::Signal::HUP);
+    let told = lineage.says(&place);
+    assert!(told.contains(&command) && told.contains(&beforehand), "{told}");
+    lineage.upgrade(How::Command);
+    lineage.signal(rustix::process::Signal::HUP);
+    lineage.says("the configuration is what it was");
+}
+
+#[test]
 fn ports_are_those_that_are_named_where_that_is_asked_for() {
     let scratch = Scratch::new();
     let server = Origin::always(HELLO);
@@ -232,7 +379,7 @@ fn files_that_are_new_are_read_where_the_configuration_named_their_folder() {
         engine.reload();
         let told = engine.stderr().join("\n");
         let outside = format!("{} is outside of the folders", other.display());
-        assert!(told.contains(&outside) && told.contains("process.sandbox_paths"), "{told}");
+        assert!(told.contains(&outside) && told.contains("sandbox_paths = ["), "{told}");
     }
     drop(engine);
     let engine = Engine::start(&config(&format!("{:?}", elsewhere.path()), &[&own]));

@@ -18,6 +18,7 @@ use propylon_config::AccessLog;
 use propylon_sys::Account;
 use propylon_tls::Identity;
 
+use crate::sandbox;
 use crate::trace::TraceId;
 
 /// A sheet is handed over when it holds this much.
@@ -319,12 +320,23 @@ pub struct Running {
 pub struct Failures {
     writes: AtomicU64,
     lines: AtomicU64,
+    reopens: AtomicU64,
+}
+
+/// The same, at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FailureCounts {
+    pub writes: u64,
+    /// Lost by writes that failed, or written to a file that was removed.
+    pub lines: u64,
+    /// Attempts to open the log anew where it was moved away.
+    pub reopens: u64,
 }
 
 impl Failures {
-    /// Writes that failed, and lines that were lost by it.
-    pub fn counts(&self) -> (u64, u64) {
-        (self.writes.load(Ordering::Relaxed), self.lines.load(Ordering::Relaxed))
+    pub fn counts(&self) -> FailureCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FailureCounts { writes: of(&self.writes), lines: of(&self.lines), reopens: of(&self.reopens) }
     }
 }
 
@@ -468,12 +480,62 @@ impl Out {
         self.is_torn = cut().is_err() || ends_in_mid_line(&self.file);
     }
 
-    /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open.
-    fn follow_rotation(&mut self) {
-        let Some(Named { path, inode }) = &self.named else { return };
+    /// Opens the file anew if it was moved away (logrotate): the path no longer names what is open. Where that fails, what is
+    /// open is written to as before.
+    fn follow_rotation(&mut self) -> Result<Rotation, io::Error> {
+        let Some(Named { path, inode }) = &self.named else { return Ok(Rotation::Same) };
         let moved = std::fs::metadata(path).map_or(true, |found| found.ino() != *inode);
-        if moved && let Ok(fresh) = Out::file(&path.clone()) {
-            *self = fresh;
+        if !moved {
+            return Ok(Rotation::Same);
+        }
+        *self = Out::file(&path.clone())?;
+        Ok(Rotation::Anew)
+    }
+
+    /// Whether the file has no name any more: nobody will read what is written to it.
+    fn is_removed(&self) -> bool {
+        self.named.is_some() && self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rotation {
+    Same,
+    Anew,
+}
+
+/// A log that could not be opened anew, for as long as that lasts.
+#[derive(Default)]
+struct Astray {
+    is_told: bool,
+    /// What is written goes to a file that was removed.
+    is_lost: bool,
+}
+
+impl Astray {
+    /// Looks after the log's name, and tells when it is lost and found.
+    fn look(&mut self, out: &mut Out, failures: &Failures) {
+        let path = out.named.as_ref().map(|named| named.path.clone()).unwrap_or_default();
+        let shown = path.display();
+        match out.follow_rotation() {
+            Ok(_) if self.is_told => {
+                log::info!("the access log is written to {shown} again");
+                *self = Astray::default();
+            }
+            Ok(_) => {}
+            Err(error) => {
+                failures.reopens.fetch_add(1, Ordering::Relaxed);
+                self.is_lost = out.is_removed();
+                let meanwhile = match self.is_lost {
+                    true => "the file that is open was removed, and lines are lost",
+                    false => "lines go on in the file that was moved away",
+                };
+                if !self.is_told {
+                    let why = sandbox::explained(&path, &error);
+                    log::error!("the access log cannot be opened anew at {shown}: {why}; until it can, {meanwhile}");
+                }
+                self.is_told = true;
+            }
         }
     }
 }
@@ -487,18 +549,24 @@ fn ends_in_mid_line(file: &File) -> bool {
 
 fn run(mut out: Out, inlet: Receiver<Lines>, failures: &Failures) {
     let mut checked = Instant::now();
+    let mut astray = Astray::default();
     loop {
         let received = inlet.recv_timeout(ROTATION_CHECK);
         if checked.elapsed() >= ROTATION_CHECK {
-            out.follow_rotation();
+            astray.look(&mut out, failures);
             checked = Instant::now();
         }
         match received {
             Ok(lines) => {
-                if let Err(lost) = out.write(&lines) {
-                    failures.writes.fetch_add(1, Ordering::Relaxed);
-                    failures.lines.fetch_add(lost, Ordering::Relaxed);
-                }
+                let lost = match out.write(&lines) {
+                    Ok(()) if astray.is_lost => lines.count,
+                    Ok(()) => 0,
+                    Err(lost) => {
+                        failures.writes.fetch_add(1, Ordering::Relaxed);
+                        lost
+                    }
+                };
+                failures.lines.fetch_add(lost, Ordering::Relaxed);
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

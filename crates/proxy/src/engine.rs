@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle as JoinHandleLocal, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::access_log::{Failures as LogFailures, Writer};
+use crate::access_log::{FailureCounts, Failures as LogFailures, Writer};
 use crate::acme;
 use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
@@ -263,6 +263,7 @@ impl Main {
         let mut ends = Ends { terminate: heed(SignalKind::terminate())?, interrupt: heed(SignalKind::interrupt())? };
         let (hangup, mut user) = (heed(SignalKind::hangup())?, heed(SignalKind::user_defined1())?);
         let mut second_user = heed(SignalKind::user_defined2())?;
+        let sandbox = Arc::clone(&scene.beginning.sandbox);
         let begun = tokio::select! {
             begun = self.begin(scene, hangup, threads.len()) => begun,
             () = ends.heard() => Err(StartError::Stopped),
@@ -289,8 +290,9 @@ impl Main {
         let mut seconds = interval(Duration::from_secs(1));
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut log_failures_seen = (0, 0);
+        let mut log_failures_seen = FailureCounts::default();
         let mut exports_seen = ExportCounts::default();
+        let mut replaced = Vec::new();
         let end = loop {
             tokio::select! {
                 () = ends.heard() => break Phase::Draining,
@@ -308,6 +310,7 @@ impl Main {
                 }
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
+                    replaced = self.report_replaced(&sandbox, replaced);
                     let snapshot = Arc::clone(&shown.borrow().snapshot);
                     self.exporter.start_if_needed(&snapshot);
                     exports_seen = self.report_exports(exports_seen);
@@ -470,7 +473,8 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_changes, changes);
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
-            log::error!("ticket keys: {error}; those in use stay in use");
+            let told = sandbox::explained(&error.path, &error);
+            log::error!("ticket keys: {told}; those in use stay in use");
         }
     }
 
@@ -487,12 +491,27 @@ impl Main {
     }
 
     /// Brings what the log's writer has counted into the metrics; returns what is counted by now.
-    fn count_log_failures(&self, seen: (u64, u64)) -> (u64, u64) {
-        let (writes, lines) = self.log_failures.counts();
+    fn count_log_failures(&self, seen: FailureCounts) -> FailureCounts {
+        let now = self.log_failures.counts();
         let (column, process) = (self.column(), &self.telemetry.process);
-        column.add(process.access_log_failed, writes - seen.0);
-        column.add(process.access_log_lost, lines - seen.1);
-        (writes, lines)
+        column.add(process.access_log_failed, now.writes - seen.writes);
+        column.add(process.access_log_lost, now.lines - seen.lines);
+        column.add(process.access_log_reopens, now.reopens - seen.reopens);
+        now
+    }
+
+    /// Tells of files that look-ups of names need and the sandbox keeps away, since they were replaced. Returns them.
+    fn report_replaced(&self, sandbox: &Sandbox, told: Vec<&'static str>) -> Vec<&'static str> {
+        let replaced = sandbox.replaced();
+        self.column().set(self.telemetry.process.replaced_files, replaced.len() as i64);
+        for path in replaced.iter().filter(|path| !told.contains(path)) {
+            log::warn!(
+                "{path} was replaced: the sandbox of a process of root's knows the file that was there at its start, and \
+                 this one cannot be read; {}; another account than root follows such files (process.user)",
+                sandbox.remedy()
+            );
+        }
+        replaced
     }
 
     /// As with the log.

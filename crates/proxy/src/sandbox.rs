@@ -19,10 +19,11 @@ use landlock::{
     Scope, path_beneath_rules,
 };
 use propylon_config::{Config, FileAccess, Problem, Source};
+use propylon_sys::{folder_of, is_out_of_reach, note_reach};
 use serde_json::{Value, json};
 
-use folders::Folders;
-pub use folders::make_folders;
+use folders::{Folders, SingleFile};
+pub use folders::{make_folders, warnings};
 
 use crate::names;
 
@@ -38,6 +39,11 @@ pub struct Sandbox {
     pub seccomp: Enforced,
     pub no_new_privileges: bool,
     folders: Folders,
+    /// Files of the system that are allowed by themselves.
+    single_files: Vec<SingleFile>,
+    /// The configuration's own file, and what takes another configuration's files in.
+    path: PathBuf,
+    remedy: String,
     /// Files and folders that the configuration of the start names, whether or not they were there: what could not be had of
     /// them was told then, and is no reason to refuse a later configuration.
     named: BTreeSet<(PathBuf, FileAccess)>,
@@ -99,12 +105,27 @@ impl Sandbox {
         let told = |error: &dyn fmt::Display| Enforced::Not(error.to_string());
         let no_new_privileges = propylon_sys::no_new_privileges();
         let held = folders::hold();
+        let single_files = folders.single_files();
         let landlock = restrict(&folders, ports.as_deref()).unwrap_or_else(|error| told(&error));
         // The last, since it forbids what the others take.
         let seccomp = calls::confine().unwrap_or_else(|error| told(&error));
         let no_new_privileges = no_new_privileges.is_ok();
         let named = config.named_files().iter().map(|file| (file.path.to_owned(), file.access)).collect();
-        let sandbox = Sandbox { landlock, seccomp, no_new_privileges, folders, named, ports, _held: held };
+        if !matches!(landlock, Enforced::Not(_)) {
+            note_reach(folders.reach());
+        }
+        let sandbox = Sandbox {
+            landlock,
+            seccomp,
+            no_new_privileges,
+            folders,
+            single_files,
+            path: path.to_owned(),
+            remedy: remedy(config, path),
+            named,
+            ports,
+            _held: held,
+        };
         sandbox.tell();
         sandbox
     }
@@ -119,6 +140,33 @@ impl Sandbox {
         })
     }
 
+    /// For `/snapshot`: with the folders.
+    pub fn to_json_whole(&self) -> Value {
+        let mut value = self.to_json();
+        if self.is_in_folders() {
+            value["folders"] = json!({
+                "read": self.folders.readable(),
+                "written": self.folders.writable(),
+                "cleared": self.folders.cleared(),
+            });
+        }
+        value
+    }
+
+    fn is_in_folders(&self) -> bool {
+        !matches!(self.landlock, Enforced::Not(_))
+    }
+
+    /// Files of the system that cannot be read any more, since others have taken their places.
+    pub fn replaced(&self) -> Vec<&'static str> {
+        if self.is_in_folders() { self.folders.replaced(&self.single_files) } else { Vec::new() }
+    }
+
+    /// What lets files that were replaced, or are elsewhere, be read.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+
     fn none() -> Sandbox {
         let off = Enforced::Not("process.sandbox is \"off\"".to_owned());
         let (landlock, seccomp) = (off.clone(), off);
@@ -127,6 +175,9 @@ impl Sandbox {
             seccomp,
             no_new_privileges: false,
             folders: Folders::default(),
+            single_files: Vec::new(),
+            path: PathBuf::new(),
+            remedy: String::new(),
             named: BTreeSet::new(),
             ports: None,
             _held: Vec::new(),
@@ -140,32 +191,22 @@ impl Sandbox {
                 Enforced::Not(_) => log::warn!("sandbox: {what} {enforced}"),
             }
         }
-        for folder in self.folders.broad() {
-            log::warn!(
-                "sandbox: everything in {} can be read, since the configuration names a file in it; move that to a folder \
-                 of its own",
-                folder.display()
-            );
-        }
     }
 
     /// What a configuration names that this process may not come by, as errors of that configuration.
     pub fn refused(&self, config: &Config, source: &Source) -> Vec<Problem> {
-        const FIX: &str = "restart (or upgrade) with it; process.sandbox_paths names further folders beforehand";
         let mut problems = Vec::new();
-        if matches!(self.landlock, Enforced::Not(_)) {
+        if !self.is_in_folders() {
             return problems;
         }
         for file in config.named_files() {
-            let (may, what) = match file.access {
-                FileAccess::Read => (self.folders.may_read(file.path), "read"),
-                FileAccess::Write => (self.folders.may_write(file.path), "written"),
-                FileAccess::WriteFolder => (self.folders.may_write_in(file.path), "written"),
-            };
-            if !may && !self.named.contains(&(file.path.to_owned(), file.access)) {
+            if let Err(what) = self.folders.allow(&file)
+                && !self.named.contains(&(file.path.to_owned(), file.access))
+            {
                 let path = file.path.display();
                 let what = format!("{path} is outside of the folders that this process lets itself be {what}");
-                problems.push(Problem::error(&source.name, Some(file.at), what, FIX));
+                let fix = self.fix(file.path, source);
+                problems.push(Problem::error(&source.name, folders::place(config, source, &file), what, fix));
             }
         }
         let ports = self.ports.as_ref().map(|ports| (ports, config.named_ports()));
@@ -178,12 +219,78 @@ impl Sandbox {
         }
         problems
     }
+
+    /// What lets a file be read that a configuration names. What was pushed is not what a new process begins with.
+    fn fix(&self, file: &Path, source: &Source) -> String {
+        let folder = if file.is_dir() { file.to_owned() } else { folder_of(file) };
+        let folder = folder.display();
+        match source.name == self.path.display().to_string() {
+            true => format!(
+                "{}: the new process takes what the file names then; sandbox_paths = [\"{folder}\"] in [process] \
+                 beforehand makes that unnecessary",
+                self.remedy
+            ),
+            false => format!(
+                "add sandbox_paths = [\"{folder}\"] to [process] in {}, {}, and do this again",
+                self.path.display(),
+                self.remedy
+            ),
+        }
+    }
+}
+
+/// Files that a configuration names and a process that runs may not come by, each with its place; none where that process is
+/// not known to be kept from any. `told` is what its `/snapshot` has about its sandbox.
+pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Vec<String>> {
+    let folders = Folders::from_json(&told["folders"])?;
+    let out = |file: &propylon_config::NamedFile<'_>| {
+        let what = folders.allow(file).err()?;
+        let at = folders::place(config, source, file).map(|at| format!(":{}:{}", at.line, at.column));
+        Some(format!("{}{}: {} cannot be {what}", source.name, at.unwrap_or_default(), file.path.display()))
+    };
+    Some(config.named_files().iter().filter_map(out).collect())
+}
+
+/// What begins a new process.
+pub fn remedy(config: &Config, path: &Path) -> String {
+    match &config.process.upgrade_socket {
+        Some(_) => format!("run `propylon upgrade -c {}`", path.display()),
+        None => {
+            "restart (process.upgrade_socket, set before that, lets `propylon upgrade` do it without a pause)".into()
+        }
+    }
+}
+
+/// Why a file cannot be opened, and what to do about it, if it is this process that denies it to itself: the kernel says the
+/// same of it as of a file whose mode forbids it.
+pub fn denial(path: &Path) -> Option<(String, String)> {
+    let leads = std::fs::canonicalize(path).ok()?;
+    is_out_of_reach(path).then(|| {
+        let folder = folder_of(&leads);
+        let what = format!("the sandbox of this process keeps {} from it, which nothing named at its start", leads.display());
+        let fix = format!(
+            "upgrade (`propylon upgrade`) or restart; sandbox_paths = [\"{}\"] in [process] beforehand makes that unnecessary",
+            folder.display()
+        );
+        (what, fix)
+    })
+}
+
+/// What is told of a file that cannot be opened, with the sandbox's part in it.
+pub fn explained(path: &Path, told: impl fmt::Display) -> String {
+    match denial(path) {
+        Some((what, fix)) => format!("{told}: {what}; {fix}"),
+        None => told.to_string(),
+    }
 }
 
 /// Rules are about what is there at this moment, and what comes to be in its folders.
 fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, RulesetError> {
     let all = AccessFs::from_all(LANDLOCK);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    // Files and folders are made, changed, removed and renamed; no links, devices, pipes or sockets.
+    let made = AccessFs::MakeReg | AccessFs::MakeDir | AccessFs::RemoveFile | AccessFs::RemoveDir;
+    let written = read | made | AccessFs::WriteFile | AccessFs::Truncate;
     let mut ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(LANDLOCK))?;
     if ports.is_some() {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
@@ -194,7 +301,9 @@ fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, Rulese
         .create()?
         .add_rules(path_beneath_rules(folders.readable(), read))?
         .add_rules(path_beneath_rules(folders::ALSO_WRITTEN, AccessFs::ReadFile | AccessFs::WriteFile))?
-        .add_rules(path_beneath_rules(folders.writable(), all & !AccessFs::Execute))?
+        .add_rules(path_beneath_rules(folders.devices(), AccessFs::ReadFile | AccessFs::WriteFile))?
+        .add_rules(path_beneath_rules(folders.writable(), written))?
+        .add_rules(path_beneath_rules(folders.cleared(), AccessFs::RemoveFile))?
         .add_rules(ports)?
         .restrict_self()?;
     Ok(match status.ruleset {
@@ -226,7 +335,7 @@ mod tests {
         }
         let here = folder.clone();
         let (enforced, outcomes) = confined(move || {
-            let folders = Folders::new(vec![here.join("read")], vec![here.join("written")]);
+            let folders = Folders::new(here.join("read"), here.join("written"));
             let enforced = restrict(&folders, None).unwrap();
             let outcomes = ["read", "written", "other"].map(|part| {
                 let path = here.join(part);

@@ -163,6 +163,8 @@ pub struct ProcessMetrics {
     pub access_log_dropped: Counter,
     pub access_log_failed: Counter,
     pub access_log_lost: Counter,
+    pub access_log_reopens: Counter,
+    pub replaced_files: Gauge,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
     pub certificate_reload_errors: Counter,
@@ -623,6 +625,16 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         access_log_lost: r.counter(
             "propylon_access_log_lost_total",
             "Access log lines lost because they could not be written.",
+            &[],
+        ),
+        access_log_reopens: r.counter(
+            "propylon_access_log_reopen_errors_total",
+            "Attempts to open the access log anew, after it was moved away, that failed.",
+            &[],
+        ),
+        replaced_files: r.gauge(
+            "propylon_sandbox_replaced_files",
+            "Files of the system for look-ups of names that were replaced, and that the sandbox keeps the process from.",
             &[],
         ),
         panics: r.counter("propylon_panics_total", "Connections ended by a panic: a defect in Propylon.", &[]),

@@ -14,7 +14,7 @@ pub struct NamedFile<'c> {
     pub path: &'c Path,
     /// What is done with it.
     pub access: FileAccess,
-    /// Where it is written, or what it belongs to.
+    /// Where it is written, or what it belongs to. Unknown of the access log.
     pub at: At,
 }
 
@@ -25,6 +25,8 @@ pub enum FileAccess {
     Read,
     /// It is made, changed and removed, in a folder that is there.
     Write,
+    /// It is a Unix socket: made at the start, removed at the end.
+    Socket,
     /// It is a folder, which is made if it is not there, and in which files are made, changed and removed.
     WriteFolder,
 }
@@ -35,7 +37,7 @@ const HTTPS_PORT: u16 = 443;
 const DNS_PORT: u16 = 53;
 
 impl Config {
-    /// All files and folders that the configuration names, in no order that means anything.
+    /// All files and folders that the configuration names, but for `process.sandbox_paths`, in no order that means anything.
     pub fn named_files(&self) -> Vec<NamedFile<'_>> {
         let mut files = Files(Vec::new());
         self.name_process_files(&mut files);
@@ -83,12 +85,11 @@ impl Config {
     }
 
     fn name_process_files<'c>(&'c self, files: &mut Files<'c>) {
-        self.process.sandbox.paths.iter().for_each(|trust| files.trusts(trust));
         if let Some(state) = &self.process.state {
             files.add(&state.path, FileAccess::WriteFolder, state.at);
         }
         if let Some(socket) = &self.process.upgrade_socket {
-            files.add(&socket.path, FileAccess::Write, socket.at);
+            files.add(&socket.path, FileAccess::Socket, socket.at);
         }
         if let AccessLog::File(path) = &self.log.access {
             files.add(path, FileAccess::Write, At::default());
@@ -96,7 +97,7 @@ impl Config {
         if let Some(admin) = &self.admin {
             admin.token_file.iter().for_each(|trust| files.trusts(trust));
             if let AdminBind::Unix(path) = &admin.bind {
-                files.add(path, FileAccess::Write, admin.at);
+                files.add(path, FileAccess::Socket, admin.at);
             }
         }
     }

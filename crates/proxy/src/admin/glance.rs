@@ -472,6 +472,7 @@ impl View {
         tell("accepting paused: connection limit", "", "", count(process.accept_pauses));
         tell("access log line dropped", "", "", count(process.access_log_dropped));
         tell("access log write failed", "", "", count(process.access_log_failed));
+        tell("access log not opened anew", "", "", count(process.access_log_reopens));
         tell("certificate file not usable", "", "", count(process.certificate_reload_errors));
         tell("panic: a defect, please report it", "", "", count(process.panics));
         faults

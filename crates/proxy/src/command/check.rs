@@ -9,7 +9,7 @@ use propylon_tls::Finding;
 use crate::acme;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
-use crate::{admin, origin, sticky, ticket_keys};
+use crate::{admin, origin, sandbox, sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -71,6 +71,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
     match origin::with_state(source) {
         Ok(meant) => token_file(source, &meant.config)
             .into_iter()
+            .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
             .chain(meant.warnings_of_state)
             .collect(),
@@ -106,5 +107,10 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
         true => finding.what.clone(),
         false => format!("{path}: {}", finding.what),
     };
-    Problem { severity, file: source.name.clone(), at: Some(finding.at), what, fix: finding.fix.clone() }
+    // The mode of a file is not what has to be mended where it is this process that keeps itself from it.
+    let (what, fix) = match sandbox::denial(&finding.path) {
+        Some((why, fix)) => (format!("{what}: {why}"), fix),
+        None => (what, finding.fix.clone()),
+    };
+    Problem { severity, file: source.name.clone(), at: finding.at.known(), what, fix }
 }

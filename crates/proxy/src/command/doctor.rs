@@ -15,7 +15,9 @@ use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
 use crate::acme;
+use crate::command::admin_client::{Ask, ask};
 use crate::command::attempt;
+use crate::sandbox;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
@@ -162,7 +164,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let mut findings = examine(&Machine::this(), config.as_ref());
-    findings.extend(sandbox(arguments.config.as_deref(), config.as_ref()));
+    findings.extend(sandboxed(arguments.config.as_deref(), config.as_ref()));
     if arguments.json {
         println!("{}", Value::from(findings.iter().map(to_json).collect::<Vec<Value>>()));
     } else {
@@ -194,7 +196,7 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
 }
 
 /// What this kernel holds a process to that serves, as one finds it that is in such a sandbox.
-fn sandbox(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
+fn sandboxed(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
     const WANTED: &str = "enforced";
     if config.is_some_and(|config| !config.process.sandbox.on) {
         let off = Finding::new("sandbox", State::Advice, "process.sandbox is \"off\"", WANTED);
@@ -234,7 +236,24 @@ fn sandbox(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
     };
     let tried = Finding::new("sandbox: what a hijacked engine tries", state, current, "all refused");
     findings.push(tried.fix("see the two above"));
+    findings.extend(path.zip(config).and_then(|(path, config)| reach(path, config)));
     findings
+}
+
+/// Whether the process that serves may come by all that the file names now: otherwise it refuses to read it again.
+fn reach(path: &Path, config: &Config) -> Option<Finding> {
+    const WHAT: &str = "sandbox: what the running engine may come by";
+    let admin = &config.admin.as_ref()?.bind;
+    let asked = Ask { method: "GET", path: "/v1/snapshot", fields: "", body: "", patience: LOOK_PATIENCE };
+    let (_, body) = ask(admin, &asked).ok().filter(|(status, _)| *status == 200)?;
+    let snapshot: Value = serde_json::from_str(&body).ok()?;
+    let source = Source::read(path).ok()?;
+    let out = sandbox::out_of_reach(config, &source, &snapshot["sandbox"])?;
+    let (state, current) = match out.as_slice() {
+        [] => (State::Good, "all that the file names".to_owned()),
+        out => (State::Bad, format!("{}; it would refuse to read the file again", out.join(", "))),
+    };
+    Some(Finding::new(WHAT, state, current, "all that the file names").fix(sandbox::remedy(config, path)))
 }
 
 /// Whether a process could take over, or be taken over from.

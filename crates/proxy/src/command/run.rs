@@ -14,6 +14,7 @@ use crate::engine::{self, Outcome, Start};
 use crate::logger;
 use crate::origin::{self, Meant};
 use crate::reload::with_path;
+use crate::sandbox;
 use crate::snapshot::Snapshot;
 use crate::upgrade::Failure;
 use crate::upgrade::handover::Own;
@@ -111,6 +112,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, S
     print(&meant.warnings, &meant.source.text);
     print(&meant.overrides(), &meant.file.text);
     print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
+    print(&sandbox::warnings(&meant.config, &meant.source, path), &meant.source.text);
     logger::start(meant.config.log.level);
     let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);

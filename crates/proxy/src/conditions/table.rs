@@ -29,11 +29,26 @@ pub const TABLE: &[Condition] = &[
         "make room on the disk of log.access, or mend its rights; whole lines go on as soon as it can be written",
     ),
     rises(
+        "access-log-moved",
+        "propylon_access_log_reopen_errors_total",
+        Problem,
+        "the access log was moved away and cannot be opened anew: lines go on in the file that was moved, or are lost if it was removed",
+        "mend the rights of log.access and its folder; if the log says that the sandbox keeps it away, `propylon upgrade` or a restart",
+    ),
+    rises(
         "access-log-slow",
         "propylon_access_log_dropped_total",
         Warning,
         "lines of the access log are dropped: whoever takes them is too slow",
         "write the log to a faster disk, or have its reader keep up",
+    ),
+    above(
+        "names-files-replaced",
+        "propylon_sandbox_replaced_files",
+        0,
+        Warning,
+        "{value} of /etc/resolv.conf, /etc/hosts and their like were replaced, and the sandbox knows those of the start",
+        "`propylon upgrade`, or a restart; with process.user such files are followed",
     ),
     rises(
         "accept-failed",

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Config, FileAccess};
+use propylon_config::{AccessLog, At, Config, FileAccess, NamedFile, Problem, Source};
+use propylon_sys::{folder_of, folders_of, is_beneath, is_broad};
 
 /// Where authorities' certificates, the names of this network and certificates of most installations are.
 const ALSO_READ: &[&str] = &[
@@ -19,58 +20,85 @@ const ALSO_READ: &[&str] = &[
     "/usr/lib/ssl",
     "/usr/local/share/ca-certificates",
     "/usr/share/ca-certificates",
-    "/etc/resolv.conf",
-    "/etc/hosts",
-    "/etc/host.conf",
-    "/etc/nsswitch.conf",
-    "/etc/gai.conf",
     "/run/systemd/resolve",
     "/run/NetworkManager",
     "/run/resolvconf",
     "/sys/fs/cgroup",
     "/dev/urandom",
 ];
+/// How this machine looks up names. Their folder is not for root, so for root they are files, which stay what they were.
+const NAME_FILES: &[&str] =
+    &["/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf"];
 /// What everybody may read in it is no secret, and what is one has other rights than those of an account that may do little;
 /// root could read it all.
 const ALSO_READ_UNLESS_ROOT: &str = "/etc";
 /// Of the kernel, about this process and this machine. `/proc` as a whole has all other processes in it.
 const HELD: &[&str] = &["/proc/self", "/proc/meminfo", "/proc/sys/kernel/hostname"];
 pub const ALSO_WRITTEN: &[&str] = &["/dev/null"];
-/// Folders in which there is more than somebody who names a file in them means.
-const BROAD: &[&str] = &["/", "/etc", "/root", "/home", "/var", "/var/lib", "/usr", "/tmp"];
 
 /// Without links and `..` in them.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
     read: BTreeSet<PathBuf>,
+    /// Files are made, changed and removed in them.
     written: BTreeSet<PathBuf>,
+    /// This process's own Unix sockets are removed from them at its end.
+    cleared: BTreeSet<PathBuf>,
+    /// Devices and pipes that are written to: themselves, and not their folders.
+    devices: BTreeSet<PathBuf>,
+}
+
+/// A file that is allowed by itself, as it was at the start. One that takes its place is another one, and is not allowed.
+#[derive(Debug)]
+pub struct SingleFile {
+    path: &'static str,
+    identity: (u64, u64),
 }
 
 impl Folders {
     /// What a configuration names; `path` is its own.
     pub fn of(config: &Config, path: &Path) -> Folders {
-        let (mut read, mut written) = (folders_of(path), Vec::new());
+        let mut folders = Folders::default();
+        folders.read.extend(folders_of(path));
         for file in config.named_files() {
             match file.access {
-                FileAccess::Read => read.extend(folders_of(file.path)),
-                FileAccess::Write => written.push(folder_of(file.path)),
-                FileAccess::WriteFolder => written.push(file.path.to_owned()),
+                FileAccess::Read => folders.read.extend(folders_of(file.path)),
+                FileAccess::Write if is_device(file.path) => drop(folders.devices.insert(file.path.to_owned())),
+                FileAccess::Write => folders.written.extend(folders_of(file.path)),
+                FileAccess::WriteFolder => drop(folders.written.insert(file.path.to_owned())),
+                FileAccess::Socket => drop(folders.cleared.insert(folder_of(file.path))),
             }
         }
-        read.extend(ALSO_READ.iter().chain(HELD).map(PathBuf::from));
-        if !rustix::process::geteuid().is_root() {
-            read.push(PathBuf::from(ALSO_READ_UNLESS_ROOT));
+        for named in &config.process.sandbox.paths {
+            folders.read.extend(Beforehand::of(&named.path).folders(&named.path));
+        }
+        folders.read.extend(ALSO_READ.iter().chain(HELD).chain(NAME_FILES).map(PathBuf::from));
+        if !runs_as_root(config) {
+            folders.read.insert(PathBuf::from(ALSO_READ_UNLESS_ROOT));
         }
         // As rustls-native-certs finds them.
         let by_environment = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os);
-        read.extend(by_environment.map(PathBuf::from));
-        Folders::new(read, written)
+        folders.read.extend(by_environment.flat_map(|path| folders_of(Path::new(&path))));
+        folders.found()
     }
 
-    /// What is not there is left out.
-    pub fn new(read: Vec<PathBuf>, written: Vec<PathBuf>) -> Folders {
-        let whole = |paths: Vec<PathBuf>| paths.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
-        Folders { read: whole(read), written: whole(written) }
+    /// What is not there is left out, and what is there has its own name.
+    fn found(self) -> Folders {
+        let whole = |paths: BTreeSet<PathBuf>| paths.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+        let Folders { read, written, cleared, devices } = self;
+        Folders { read: whole(read), written: whole(written), cleared: whole(cleared), devices: whole(devices) }
+    }
+
+    /// As `/snapshot` tells them of another process.
+    pub fn from_json(told: &serde_json::Value) -> Option<Folders> {
+        let set = |key: &str| serde_json::from_value(told[key].clone()).ok();
+        let (read, written, cleared) = (set("read")?, set("written")?, set("cleared")?);
+        Some(Folders { read, written, cleared, devices: BTreeSet::new() })
+    }
+
+    #[cfg(test)]
+    pub fn new(read: PathBuf, written: PathBuf) -> Folders {
+        Folders { read: [read].into(), written: [written].into(), ..Folders::default() }.found()
     }
 
     pub fn readable(&self) -> &BTreeSet<PathBuf> {
@@ -81,26 +109,171 @@ impl Folders {
         &self.written
     }
 
-    pub fn may_read(&self, path: &Path) -> bool {
-        has(&self.read, path) || has(&self.written, path)
+    pub fn cleared(&self) -> &BTreeSet<PathBuf> {
+        &self.cleared
+    }
+
+    pub fn devices(&self) -> &BTreeSet<PathBuf> {
+        &self.devices
+    }
+
+    /// All in which a file can be opened.
+    pub fn reach(&self) -> BTreeSet<PathBuf> {
+        [&self.read, &self.written, &self.devices].into_iter().flatten().cloned().collect()
+    }
+
+    fn may_read(&self, path: &Path) -> bool {
+        is_beneath(&self.read, path) || is_beneath(&self.written, path)
     }
 
     /// A file that is made, changed or removed.
-    pub fn may_write(&self, path: &Path) -> bool {
-        has(&self.written, &folder_of(path))
+    fn may_write(&self, path: &Path) -> bool {
+        is_beneath(&self.written, &folder_of(path)) || is_beneath(&self.devices, path)
     }
 
     /// A folder, in which that happens.
-    pub fn may_write_in(&self, path: &Path) -> bool {
-        has(&self.written, path)
+    fn may_write_in(&self, path: &Path) -> bool {
+        is_beneath(&self.written, path)
     }
 
-    /// Those in which more can be read than was meant.
-    pub fn broad(&self) -> impl Iterator<Item = &PathBuf> {
-        let is_root = rustix::process::geteuid().is_root();
-        let meant = move |path: &&PathBuf| is_root || path.as_os_str() != ALSO_READ_UNLESS_ROOT;
-        let is_broad = |path: &&PathBuf| BROAD.iter().any(|broad| path.as_os_str() == *broad);
-        self.read.iter().filter(is_broad).filter(meant)
+    /// Whether what is named can be come by, and what is done with it otherwise.
+    pub fn allow(&self, file: &NamedFile<'_>) -> Result<(), &'static str> {
+        let (may, what) = match file.access {
+            FileAccess::Read => (self.may_read(file.path), "read"),
+            FileAccess::Write => (is_device(file.path) || self.may_write(file.path), "written"),
+            FileAccess::WriteFolder => (self.may_write_in(file.path), "written"),
+            // They are a process's for its life.
+            FileAccess::Socket => (true, "removed"),
+        };
+        if may { Ok(()) } else { Err(what) }
+    }
+
+    /// Files that are there and in no folder that is allowed.
+    pub fn single_files(&self) -> Vec<SingleFile> {
+        let file = |path: &&'static str| {
+            let identity = identity(path)?;
+            let is_single = self.read.contains(&fs::canonicalize(path).ok()?) && !self.has_folder_of(path);
+            is_single.then_some(SingleFile { path, identity })
+        };
+        NAME_FILES.iter().filter_map(file).collect()
+    }
+
+    /// Of these, those in whose place another one is now.
+    pub fn replaced(&self, files: &[SingleFile]) -> Vec<&'static str> {
+        let is_another = |file: &&SingleFile| {
+            identity(file.path).is_some_and(|now| now != file.identity) && !self.has_folder_of(file.path)
+        };
+        files.iter().filter(is_another).map(|file| file.path).collect()
+    }
+
+    /// Whether what a path leads to is in a folder that is allowed, whichever file it is.
+    fn has_folder_of(&self, path: &str) -> bool {
+        fs::canonicalize(path).is_ok_and(|target| is_beneath(&self.read, &folder_of(&target)))
+    }
+}
+
+fn identity(path: &str) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Whether the account that serves is root: asked before it is changed as well.
+fn runs_as_root(config: &Config) -> bool {
+    rustix::process::geteuid().is_root() && config.process.user.as_deref().is_none_or(|user| user == "root")
+}
+
+/// A device, a pipe: nobody replaces it, and its folder has others.
+fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+/// What is to be had of a path of `process.sandbox_paths`.
+enum Beforehand {
+    There,
+    /// Its folder in its place, so that it can come.
+    Later,
+    Nothing,
+}
+
+impl Beforehand {
+    fn of(path: &Path) -> Beforehand {
+        if fs::symlink_metadata(path).is_ok() {
+            return Beforehand::There;
+        }
+        match fs::canonicalize(folder_of(path)) {
+            Ok(folder) if !is_broad(&folder) => Beforehand::Later,
+            _ => Beforehand::Nothing,
+        }
+    }
+
+    fn folders(&self, path: &Path) -> BTreeSet<PathBuf> {
+        match self {
+            Beforehand::There => folders_of(path),
+            Beforehand::Later => [folder_of(path)].into(),
+            Beforehand::Nothing => BTreeSet::new(),
+        }
+    }
+}
+
+/// What will be allowed by this configuration otherwise than it was meant, as warnings of it; `path` is its own.
+pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
+    if !config.process.sandbox.on {
+        return Vec::new();
+    }
+    let warning = |at, what, fix: &str| Problem::warning(&source.name, at, what, fix);
+    let mut warnings = Vec::new();
+    for named in &config.process.sandbox.paths {
+        let shown = named.path.display();
+        let (what, fix) = match Beforehand::of(&named.path) {
+            Beforehand::There => continue,
+            Beforehand::Later => {
+                let folder = folder_of(&named.path);
+                let what = format!("`sandbox_paths`: {shown} is not there: all of {} can be read", folder.display());
+                (what, "make it before the start, so that it alone can be read")
+            }
+            Beforehand::Nothing => {
+                let what = format!("`sandbox_paths`: {shown} is not there: it cannot be read when it comes");
+                (what, "make it, and then start (or upgrade)")
+            }
+        };
+        warnings.push(warning(Some(named.at), what, fix));
+    }
+    const FIX: &str = "put it in a folder of its own";
+    let mut told = BTreeSet::new();
+    let mut tell = |folders: BTreeSet<PathBuf>, at, done: &str| {
+        for folder in folders.iter().filter_map(|folder| fs::canonicalize(folder).ok()).filter(|each| is_broad(each)) {
+            if told.insert((folder.clone(), done.to_owned())) {
+                let what = format!(
+                    "the sandbox lets everything in {} be {done}, since the configuration names something in it",
+                    folder.display()
+                );
+                warnings.push(warning(at, what, FIX));
+            }
+        }
+    };
+    let is_meant = |folder: &PathBuf| !runs_as_root(config) && folder.as_os_str() == ALSO_READ_UNLESS_ROOT;
+    let read = |path: &Path| folders_of(path).into_iter().filter(|folder| !is_meant(folder)).collect();
+    tell(read(path), None, "read");
+    for file in config.named_files() {
+        let at = place(config, source, &file);
+        match file.access {
+            FileAccess::Read => tell(read(file.path), at, "read"),
+            FileAccess::Write if is_device(file.path) => {}
+            FileAccess::Write => tell(folders_of(file.path), at, "written"),
+            FileAccess::WriteFolder => tell([file.path.to_owned()].into(), at, "written"),
+            FileAccess::Socket => tell([folder_of(file.path)].into(), at, "removed"),
+        }
+    }
+    for named in &config.process.sandbox.paths {
+        tell(Beforehand::of(&named.path).folders(&named.path), Some(named.at), "read");
+    }
+    warnings
+}
+
+/// Where a file is named.
+pub fn place(config: &Config, source: &Source, file: &NamedFile<'_>) -> Option<At> {
+    match &config.log.access {
+        AccessLog::File(path) if path == file.path => propylon_config::locate(source, "log.access"),
+        _ => file.at.known(),
     }
 }
 
@@ -117,27 +290,4 @@ pub fn hold() -> Vec<OwnedFd> {
     const PATH_ONLY: i32 = libc::O_PATH | libc::O_CLOEXEC;
     let open = |path: &&str| OpenOptions::new().read(true).custom_flags(PATH_ONLY).open(path);
     HELD.iter().filter_map(|path| open(path).ok()).map(OwnedFd::from).collect()
-}
-
-fn has(folders: &BTreeSet<PathBuf>, path: &Path) -> bool {
-    // What is not there yet will be in a folder that is, or in none.
-    let Ok(path) = std::path::absolute(path) else { return false };
-    let known = path.ancestors().find_map(|path| fs::canonicalize(path).ok());
-    known.is_some_and(|known| known.ancestors().any(|folder| folders.contains(folder)))
-}
-
-/// The folders through which a file is come by: its own and, if it is a link, that of what it leads to.
-fn folders_of(path: &Path) -> Vec<PathBuf> {
-    if path.is_dir() {
-        return vec![path.to_owned()];
-    }
-    let target = fs::canonicalize(path).ok().map(|target| folder_of(&target));
-    [Some(folder_of(path)), target].into_iter().flatten().collect()
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    }
 }
