@@ -425,6 +425,50 @@ fn a_log_that_cannot_be_opened_anew_is_told_and_loses_no_line_that_has_a_file() 
     assert_eq!(told, 1, "once, however often it was tried");
 }
 
+/// What somebody reads who starts an engine with this before its other tables.
+fn start_fails(tables: &str) -> String {
+    let mut engine = Engine::spawn(&format!("{tables}\n{}", simple(&["127.0.0.1:1".parse().expect("an address")])));
+    let end = engine.wait(Duration::from_secs(20));
+    assert_eq!(end.status.code(), Some(1), "{:?}", end.stderr);
+    let errors: Vec<String> = end.stderr.into_iter().filter(|line| line.contains(": error: ")).collect();
+    assert_eq!(errors.len(), 1, "one thing is wrong: {errors:#?}");
+    errors.concat()
+}
+
+#[test]
+fn what_a_start_cannot_have_is_one_error_that_names_it_and_what_to_do() {
+    let scratch = Scratch::new();
+    let file = scratch.write("file", "").display().to_string();
+    let missing = scratch.join("nowhere/x").display().to_string();
+    let make = format!("make its folder: install -d {}", scratch.join("nowhere").display());
+    for (tables, path, cure) in [
+        (format!("[log]\naccess = \"{missing}\""), &missing, &*make),
+        (format!("[admin]\nbind = \"unix:{missing}\""), &missing, &make),
+        (format!("[process]\nupgrade_socket = \"{missing}\""), &missing, &make),
+        (format!("[admin]\nbind = \"unix:{file}\""), &file, "it is no socket"),
+        (format!("[process]\nupgrade_socket = \"{file}\""), &file, "it is no socket"),
+        (
+            format!("[log]\naccess = \"{}\"", scratch.path().display()),
+            &scratch.path().display().to_string(),
+            "name a file in it",
+        ),
+        (format!("[process]\nstate = \"{file}\""), &file, "put the file back"),
+    ] {
+        let told = start_fails(&tables);
+        assert!(told.contains(path) && told.contains(cure), "{tables}: {told}");
+    }
+}
+
+#[test]
+fn a_state_that_cannot_be_written_is_told_at_the_start_and_the_engine_serves() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&format!("[process]\nstate = \"/proc/nowhere/state\"\n{}", simple(&[origin.address()])));
+    let told =
+        engine.stderr().into_iter().find(|line| line.contains("process.state /proc/nowhere/state cannot be made"));
+    assert!(told.is_some_and(|line| line.contains("changes by the admin API are refused")), "{:#?}", engine.stderr());
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+}
+
 #[test]
 fn a_log_has_its_levels_once() {
     let origin = Origin::always(HELLO);

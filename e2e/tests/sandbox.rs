@@ -237,7 +237,7 @@ fn a_configuration_that_names_a_new_folder_is_refused_with_its_line_and_the_comm
         findings.into_iter().find(|finding| finding["what"] == "sandbox: what the running engine may come by")
     };
     let admin = format!("[admin]\nbind = \"{}\"\n", lineage.admin());
-    lineage.write(process, &(admin.clone() + &text(&other)));
+    lineage.write(process, &(admin + &text(&other)));
     let number = fs::read_to_string(lineage.config()).expect("ours");
     let line = number.lines().position(|line| line.contains("own.pem")).expect("it is named") + 1;
     let place = format!("propylon.toml:{line}:3: {} is outside of the folders", other.display());

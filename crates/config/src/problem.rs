@@ -243,7 +243,8 @@ mod tests {
 
     #[test]
     fn positions_outside_of_the_text_are_harmless() {
-        for (line, column) in [(0, 0), (1, 7), (9, 9), (u32::MAX, u32::MAX)] {
+        assert_eq!(render(&[Problem::error("a", at(0, 0, 0), "w", "f")], "x\n"), "a: w; f\n", "written nowhere");
+        for (line, column) in [(1, 0), (1, 7), (9, 9), (u32::MAX, u32::MAX)] {
             let out = render(&[Problem::error("a", at(line, column, u32::MAX), "w", "f")], "x\n");
             assert_eq!(out.lines().count(), 3);
             assert!(out.len() < 500);

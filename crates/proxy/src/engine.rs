@@ -32,6 +32,7 @@ use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
+use crate::state;
 use crate::telemetry::Telemetry;
 use crate::trace::{ExportCounts, Exporter};
 use crate::upgrade::handover::{Handover, Kept, Own, Property};
@@ -98,6 +99,9 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     let snapshot = Arc::new(snapshot.bound(bound));
     let launcher = upgrade.is_some().then(|| launcher(&config, &own)).flatten();
     sandbox::make_folders(&config);
+    if let Some(why) = state::unusable(&config) {
+        log::warn!("{why}; until that is mended, changes by the admin API are refused");
+    }
     service::connect();
     let sandbox = Arc::new(Sandbox::enter(&config, &path));
     Ok(Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max })

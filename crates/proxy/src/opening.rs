@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use propylon_config::{Admin, AdminBind, Config};
+use propylon_config::{AccessLog, Admin, AdminBind, Config};
 use propylon_sys::{Account, ListenOptions};
 
 use crate::access_log::Writer;
@@ -41,7 +41,10 @@ pub enum StartError {
         address: String,
         error: io::Error,
     },
-    AccessLog(io::Error),
+    AccessLog {
+        path: PathBuf,
+        error: io::Error,
+    },
     Privileges(propylon_sys::PrivilegesError),
     Threads(io::Error),
     /// By a signal, before it was ready.
@@ -60,20 +63,44 @@ impl fmt::Display for StartError {
             }
             StartError::Activation(what) => write!(f, "{what}"),
             StartError::UpgradeSocket { path, error } => {
-                write!(f, "process.upgrade_socket {}: {error}; check its folder's permissions", path.display())
+                let shown = path.display();
+                write!(f, "process.upgrade_socket {shown} cannot be made: {error}; {}", file_advice(path, error))
             }
             StartError::Upgrade(failure) => write!(f, "nothing was taken over: {failure}"),
             StartError::Bind(error) => write!(f, "{error}; {}", bind_advice(&error.error)),
             StartError::AdminBind { address, error } => {
-                write!(f, "admin cannot bind {address}: {error}; {}", bind_advice(error))
+                let advice = match address.strip_prefix("unix:") {
+                    Some(path) => file_advice(Path::new(path), error),
+                    None => bind_advice(error).to_owned(),
+                };
+                write!(f, "admin cannot bind {address}: {error}; {advice}")
             }
-            StartError::AccessLog(error) => {
-                write!(f, "the access log cannot be opened: {error}; check log.access and its folder's permissions")
+            StartError::AccessLog { path, error } => {
+                let shown = path.display();
+                write!(f, "the access log {shown} cannot be opened: {error}; {}", file_advice(path, error))
             }
             StartError::Privileges(error) => write!(f, "{error}"),
             StartError::Stopped => f.write_str("stopped before it was ready"),
             StartError::Threads(error) => write!(f, "a thread cannot be started: {error}"),
         }
+    }
+}
+
+/// What to do about a file that could not be made or opened.
+fn file_advice(path: &Path, error: &io::Error) -> String {
+    let folder = propylon_sys::folder_of(path);
+    let folder = folder.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("make its folder: install -d {folder}"),
+        io::ErrorKind::PermissionDenied => format!(
+            "give {folder} to the account that starts it (chown), or have systemd make it (RuntimeDirectory=, LogsDirectory=)"
+        ),
+        io::ErrorKind::AddrInUse => {
+            "somebody answers there, or it is no socket: stop them, remove it, or choose another path".to_owned()
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => format!("make room in {folder}"),
+        io::ErrorKind::IsADirectory => "name a file in it".to_owned(),
+        _ => format!("look at it and at {folder}"),
     }
 }
 
@@ -118,14 +145,18 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
     let owner = owner.as_ref();
     let admin = config.admin.as_ref().map(|admin| open_admin(admin, owner, admin_given, &mut adopted)).transpose()?;
     let upgrade = open_upgrade_socket(config, owner, upgrade_given, &mut adopted)?;
-    let log = Writer::open(&config.log.access).map_err(StartError::AccessLog)?;
+    let failed = |error| {
+        let path = if let AccessLog::File(path) = &config.log.access { path.clone() } else { PathBuf::new() };
+        StartError::AccessLog { path, error }
+    };
+    let log = Writer::open(&config.log.access).map_err(failed)?;
     if let Some(account) = owner {
         // A successor opens it as that account.
-        log.give_to(account).map_err(StartError::AccessLog)?;
+        log.give_to(account).map_err(failed)?;
     }
     if let Some(account) = owner {
         propylon_sys::drop_privileges(account).map_err(StartError::Privileges)?;
-        log::info!("running as {account:?}");
+        log::info!("running as {} (uid {}, gid {})", account.user, account.uid, account.gid);
     }
     // A request needs a file on each side; a client that is idle needs one.
     let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;

@@ -323,6 +323,18 @@ pub fn is_plain_name(name: &str) -> bool {
     (1..=128).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(fits)
 }
 
+/// What keeps this account from writing the state, where there is to be one.
+pub fn unusable(config: &Config) -> Option<String> {
+    let folder = config.process.state.as_ref().filter(|_| !config.process.immutable)?.path.as_path();
+    let shown = folder.display();
+    let told = |what: &str, error: &dyn std::fmt::Display| Some(format!("process.state {shown} {what}: {error}"));
+    if let Err(error) = create_folder(folder) {
+        return told("cannot be made", &error);
+    }
+    let access = rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+    access.err().and_then(|error| told("cannot be written in", &std::io::Error::from(error)))
+}
+
 /// For us alone: keys lie in there.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)

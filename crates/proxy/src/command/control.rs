@@ -218,8 +218,13 @@ fn refused(status: u16, answer: &Value) -> String {
     if problems.is_empty() { format!("the engine answers {status}") } else { problems.join("\n") }
 }
 
+/// `FILE:LINE:COLUMN: WHAT; FIX`, with a place where there is one.
 fn problem_text(problem: &Value) -> String {
-    format!("{}; {}", text(&problem["what"]), text(&problem["fix"]))
+    let place = match (problem["line"].as_u64(), problem["column"].as_u64()) {
+        (Some(line), Some(column)) => format!("{}:{line}:{column}: ", text(&problem["file"])),
+        _ => String::new(),
+    };
+    format!("{place}{}; {}", text(&problem["what"]), text(&problem["fix"]))
 }
 
 fn snapshot(admin: &AdminBind) -> Result<Value, String> {
@@ -318,6 +323,13 @@ mod tests {
         let expected = "in effect as generation 7:\n  backend.app.servers[a:1].drain: false -> true\n  \
                         tls.public: read again\nwarning: w; f\n";
         assert_eq!(told(&answer), expected);
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_its_place() {
+        let placed = json!({ "file": "a.toml", "line": 3, "column": 5, "what": "w", "fix": "f" });
+        let answer = json!({ "problems": [placed, { "file": "request", "line": null, "what": "v", "fix": "g" }] });
+        assert_eq!(refused(422, &answer), "a.toml:3:5: w; f\nv; g");
     }
 
     #[test]

@@ -227,6 +227,7 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
             Beforehand::There => continue,
             Beforehand::Later => {
                 let folder = folder_of(&named.path);
+                let folder = fs::canonicalize(&folder).unwrap_or(folder);
                 let what = format!("`sandbox_paths`: {shown} is not there: all of {} can be read", folder.display());
                 (what, "make it before the start, so that it alone can be read")
             }
