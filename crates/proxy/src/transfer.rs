@@ -4,16 +4,18 @@
 //! and one poll drives both. Bodies pass through in pieces of a buffer's size; neither side is read faster than the
 //! other takes.
 
+mod body;
+
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use propylon_config::{BackendId, Listener};
+use propylon_config::BackendId;
 use propylon_policy::patience::Patience;
 
-use crate::attempt::{Attempt, Repeatable, cookie_line, whole_chunked, write_request_head};
+use crate::attempt::{Attempt, Repeatable, cookie_line, write_request_head};
 use crate::balance::Turn;
 use crate::bridge::note_excess;
 use crate::budget;
@@ -23,13 +25,13 @@ use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
 use crate::core::Core;
 use crate::exchange::Request;
-use crate::http1::{
-    self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, RequestHead, ResponseBody, Version,
-};
+use crate::http1::{self, AnswerContext, Decoder, Event, Framing, Parsed, RequestBody, ResponseBody, Version};
 use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
+use body::{Download, rechunk, write_whole_chunked};
+pub use body::{Upload, write_chunk};
 
 /// A body at least this long is moved in large pieces from its start.
 pub const LONG_BODY_BYTES: u64 = 48 * 1024;
@@ -56,74 +58,6 @@ pub enum Ended {
 pub struct Switched {
     pub server: Box<ServerConnection>,
     pub answer: Buffer,
-}
-
-/// The request body, from the client to the server.
-pub enum Upload {
-    /// All of it lies at the inbox's front, in so many bytes, and stays there until a response has begun.
-    Whole(usize),
-    Length {
-        remaining: u64,
-        begun: bool,
-    },
-    Chunked {
-        decoder: Box<Decoder>,
-        begun: bool,
-    },
-    /// Comes by a stream of HTTP/2, which knows where it ends.
-    Stream {
-        empty: bool,
-        begun: bool,
-    },
-}
-
-impl Upload {
-    pub fn of(head: &RequestHead, inbox: &Buffer, listener: &Listener) -> Upload {
-        match head.body {
-            RequestBody::None => Upload::Whole(0),
-            RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
-            RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
-            RequestBody::Chunked => match whole_chunked(inbox.readable()) {
-                Some(length) => Upload::Whole(length),
-                None => Upload::Chunked { decoder: Box::new(decoder_for(listener)), begun: false },
-            },
-        }
-    }
-
-    pub fn of_stream(head: &RequestHead) -> Upload {
-        Upload::Stream { empty: matches!(head.body, RequestBody::None | RequestBody::Length(0)), begun: false }
-    }
-
-    /// All of it is here, and will be until a response has begun.
-    pub fn is_whole(&self) -> bool {
-        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
-    }
-
-    /// What comes next from the client is its next request. A server that has closed has the body as good as sent, and may not have
-    /// taken it: the rest would be read as a request.
-    pub fn is_read(&self) -> bool {
-        match self {
-            Upload::Whole(_) | Upload::Stream { .. } => true,
-            Upload::Length { remaining, .. } => *remaining == 0,
-            Upload::Chunked { decoder, .. } => decoder.is_done(),
-        }
-    }
-
-    /// No byte of the body has left the inbox: it can be sent from its beginning.
-    pub fn is_untouched(&self) -> bool {
-        match self {
-            Upload::Whole(_) => true,
-            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } | Upload::Stream { begun, .. } => !begun,
-        }
-    }
-}
-
-/// The response body, from the server to the client.
-enum Download {
-    Length(u64),
-    Chunked(Box<Decoder>),
-    UntilClose,
-    Done,
 }
 
 /// Why a direction stopped.
@@ -967,44 +901,5 @@ pub fn progressed(waiting: &mut Option<Waiting>, patience: &mut Patience, bytes:
     {
         patience.waited(Duration::from_millis(core.timers.now() - known.since));
         patience.moved(bytes);
-    }
-}
-
-/// Decodes chunks and writes them anew; returns how much of `bytes` was used.
-fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::Reject> {
-    let mut at = 0;
-    while at < bytes.len() {
-        match decoder.next(&bytes[at..])? {
-            Event::NeedMore { consumed } => at += consumed,
-            Event::Data { start, end } => {
-                write_chunk(&bytes[at + start..at + end], out);
-                at += end;
-            }
-            Event::End { consumed } => {
-                http1::write_last_chunk(decoder.trailers(), out);
-                return Ok(at + consumed);
-            }
-        }
-    }
-    Ok(at)
-}
-
-pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
-    http1::write_chunk_header(data.len(), out);
-    out.extend_from_slice(data);
-    out.extend_from_slice(b"\r\n");
-}
-
-/// A chunked body that is whole, framed anew.
-fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) {
-    // It was decoded once without an error when its end was looked for.
-    let _ = rechunk(&mut decoder_for(listener), body, out);
-}
-
-/// A server that merges trailers into the head must not be led by one with a name of `request_headers`.
-fn decoder_for(listener: &Listener) -> Decoder {
-    match listener.request_headers.is_empty() {
-        true => Decoder::new(),
-        false => Decoder::new().without_trailers(),
     }
 }

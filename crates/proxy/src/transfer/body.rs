@@ -1,0 +1,114 @@
+//! The bodies of a request and its response: how much of them is to come, and chunks that are framed anew.
+
+use propylon_config::Listener;
+
+use crate::attempt::whole_chunked;
+use crate::buffer::Buffer;
+use crate::http1::{self, Decoder, Event, RequestBody, RequestHead};
+
+/// The request body, from the client to the server.
+pub enum Upload {
+    /// All of it lies at the inbox's front, in so many bytes, and stays there until a response has begun.
+    Whole(usize),
+    Length {
+        remaining: u64,
+        begun: bool,
+    },
+    Chunked {
+        decoder: Box<Decoder>,
+        begun: bool,
+    },
+    /// Comes by a stream of HTTP/2, which knows where it ends.
+    Stream {
+        empty: bool,
+        begun: bool,
+    },
+}
+
+impl Upload {
+    pub fn of(head: &RequestHead, inbox: &Buffer, listener: &Listener) -> Upload {
+        match head.body {
+            RequestBody::None => Upload::Whole(0),
+            RequestBody::Length(length) if length <= inbox.len() as u64 => Upload::Whole(length as usize),
+            RequestBody::Length(length) => Upload::Length { remaining: length, begun: false },
+            RequestBody::Chunked => match whole_chunked(inbox.readable()) {
+                Some(length) => Upload::Whole(length),
+                None => Upload::Chunked { decoder: Box::new(decoder_for(listener)), begun: false },
+            },
+        }
+    }
+
+    pub fn of_stream(head: &RequestHead) -> Upload {
+        Upload::Stream { empty: matches!(head.body, RequestBody::None | RequestBody::Length(0)), begun: false }
+    }
+
+    /// All of it is here, and will be until a response has begun.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, Upload::Whole(_) | Upload::Stream { empty: true, .. })
+    }
+
+    /// What comes next from the client is its next request. A server that has closed has the body as good as sent, and may not have
+    /// taken it: the rest would be read as a request.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Upload::Whole(_) | Upload::Stream { .. } => true,
+            Upload::Length { remaining, .. } => *remaining == 0,
+            Upload::Chunked { decoder, .. } => decoder.is_done(),
+        }
+    }
+
+    /// No byte of the body has left the inbox: it can be sent from its beginning.
+    pub fn is_untouched(&self) -> bool {
+        match self {
+            Upload::Whole(_) => true,
+            Upload::Length { begun, .. } | Upload::Chunked { begun, .. } | Upload::Stream { begun, .. } => !begun,
+        }
+    }
+}
+
+/// The response body, from the server to the client.
+pub enum Download {
+    Length(u64),
+    Chunked(Box<Decoder>),
+    UntilClose,
+    Done,
+}
+
+/// Decodes chunks and writes them anew; returns how much of `bytes` was used.
+pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::Reject> {
+    let mut at = 0;
+    while at < bytes.len() {
+        match decoder.next(&bytes[at..])? {
+            Event::NeedMore { consumed } => at += consumed,
+            Event::Data { start, end } => {
+                write_chunk(&bytes[at + start..at + end], out);
+                at += end;
+            }
+            Event::End { consumed } => {
+                http1::write_last_chunk(decoder.trailers(), out);
+                return Ok(at + consumed);
+            }
+        }
+    }
+    Ok(at)
+}
+
+pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
+    http1::write_chunk_header(data.len(), out);
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// A chunked body that is whole, framed anew.
+pub fn write_whole_chunked(body: &[u8], listener: &Listener, out: &mut Vec<u8>) {
+    // It was decoded once without an error when its end was looked for.
+    let _ = rechunk(&mut decoder_for(listener), body, out);
+}
+
+/// A server that merges trailers into the head must not be led by one with a name of `request_headers`.
+pub fn decoder_for(listener: &Listener) -> Decoder {
+    match listener.request_headers.is_empty() {
+        true => Decoder::new(),
+        false => Decoder::new().without_trailers(),
+    }
+}
