@@ -430,6 +430,71 @@ fn a_server_with_bad_answers_is_ejected_for_a_while_and_others_are_not() {
     assert_eq!(engine.metric("propylon_server_ejections_total", &[]), 1.0);
 }
 
+/// Whoever asks for the right thing could have every server ejected.
+#[test]
+fn what_a_client_can_bring_about_is_held_against_no_server() {
+    let origin = Origin::scripted(|peer| {
+        while let Some(head) = peer.read_head() {
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let path = head.split(' ').nth(1).unwrap_or_default();
+            match path {
+                "/switch" => peer.send("HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"),
+                "/unknown" => peer.send("HTTP/1.1 501 Not Implemented\r\nContent-Length: 0\r\n\r\n"),
+                "/head" => peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"),
+                "/long" => {
+                    peer.send(format!(
+                        "HTTP/1.1 302 Found\r\nLocation: /{}\r\nContent-Length: 0\r\n\r\n",
+                        "a".repeat(33_000)
+                    ));
+                }
+                "/early" => {
+                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
+                    peer.read_some();
+                }
+                // Without an answer, as servers do that have waited for too long.
+                _ => {
+                    peer.close();
+                    return;
+                }
+            }
+        }
+    });
+    let more = "retries = 0\ntimeouts = { body = \"300ms\" }\noutlier = {}";
+    let engine = engine(&[origin.address()], more);
+    let ask = |method: &str, path: &str, lines: &str| {
+        let mut client = engine.client("plain");
+        client.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{lines}\r\n"));
+        client.read_head();
+        client
+    };
+    let upgrade = |to: &str| format!("Connection: upgrade\r\nUpgrade: {to}\r\n");
+    let cases: [(&str, &str, String, Option<&str>); 8] = [
+        ("GET", "/switch", upgrade("foo"), Some("bad-switch")),
+        ("GET", "/switch", String::new(), Some("bad-switch")),
+        ("BREW", "/unknown", String::new(), None),
+        ("HEAD", "/head", String::new(), Some("excess-data")),
+        ("GET", "/long", String::new(), Some("response-head-too-large")),
+        ("POST", "/close", "Content-Length: 10\r\n".into(), Some("closed-during-request")),
+        ("POST", "/close", "Transfer-Encoding: chunked\r\n".into(), Some("closed-during-request")),
+        ("POST", "/early", "Content-Length: 10\r\n".into(), Some("idle-both-ways")),
+    ];
+    let failures = || engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]);
+    for (method, path, lines, reason) in cases {
+        let faults = |reason: &str| engine.metric("propylon_server_faults_total", &[("reason", reason)]);
+        let before = reason.map(faults);
+        let asked = engine.metric("propylon_server_requests_total", &[]);
+        let _client = ask(method, path, &lines);
+        engine.metric_reaches("propylon_server_requests_total", &[], asked + 1.0);
+        if let (Some(reason), Some(before)) = (reason, before) {
+            engine.metric_reaches("propylon_server_faults_total", &[("reason", reason)], before + 1.0);
+        }
+        assert_eq!(failures(), 0.0, "{method} {path} {lines:?}");
+    }
+    ask("POST", "/close", "Content-Length: 0\r\n");
+    ask("GET", "/close", "");
+    engine.metric_reaches("propylon_server_outcomes_total", &[("outcome", "failure")], 2.0);
+}
+
 #[test]
 fn a_full_circuit_turns_requests_away() {
     let (go, wait) = channel::<()>();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
-    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, RST_STREAM,
-    SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, PROTOCOL_ERROR,
+    RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -537,6 +537,25 @@ fn a_body_where_none_may_be_goes_to_nobody_and_is_told() {
         engine.metric_reaches("propylon_server_faults_total", &[("reason", "excess-data")], 4.0);
         assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
         engine.logged("a fault", |line| line["fault"] == "excess-data");
+    }
+}
+
+/// By deadlines (gRPC) and by odd fields clients have servers reset their streams, which says nothing about the servers.
+#[test]
+fn a_reset_that_is_about_the_request_is_held_against_no_server() {
+    for (code, reason, failures) in
+        [(CANCEL, "request-reset", 0.0), (PROTOCOL_ERROR, "request-reset", 0.0), (INTERNAL_ERROR, "stream-reset", 1.0)]
+    {
+        let origin = answering(move |stream| bytes_of(RST_STREAM, 0, stream, &code.to_be_bytes()));
+        let engine = Engine::start(&with(&[origin.address()], "", "protocol = \"h2\"\nretries = 0"));
+        assert_eq!(engine.client("plain").get("/").status, 502, "{code}");
+        let mut client = Http2::start(&engine);
+        client.get(1, "/");
+        let reset = client.next_of(1);
+        assert_eq!((reset.kind, reset.code()), (RST_STREAM, code), "{reset:?}");
+        engine.metric_reaches("propylon_server_faults_total", &[("reason", reason)], 2.0);
+        let failed = engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]);
+        assert_eq!(failed, failures * 2.0, "{code}");
     }
 }
 

@@ -455,7 +455,7 @@ fn responses_that_are_none_become_502_with_the_reason() {
         ("HTTP/1.1 200 OK\r\nContent-Length: -4\r\n\r\n", "bad-response"),
         ("HTTP/1.1 200 OK\r\nX : y\r\n\r\n", "bad-response"),
         ("HTTP/1.1 200 OK\nX: y\n\n", "bad-response"),
-        ("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "bad-response"),
+        ("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", "bad-switch"),
         (&long, "response-head-too-large"),
         (&many, "response-head-too-large"),
         (&interim, "bad-response"),

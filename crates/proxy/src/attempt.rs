@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use propylon_config::{BackendId, Forwarded};
 
-use crate::balance::Wish;
+use crate::balance::{Wish, is_failure};
 use crate::bridge::Bridge;
 use crate::client_side::ClientSide;
 use crate::connection::{After, Connection};
@@ -32,6 +32,10 @@ use crate::tunnel;
 /// The `reason` of an attempt whose stream the server has reset.
 pub const STREAM_RESET: &str = "stream-reset";
 
+/// The same where the server has said by its code that it is about what was asked: a deadline that the client has set is over
+/// (gRPC), a field that the server does not take.
+pub const REQUEST_RESET: &str = "request-reset";
+
 /// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where none may be.
 /// None of that goes on.
 pub const EXCESS_DATA: &str = "excess-data";
@@ -45,6 +49,29 @@ pub struct Attempt {
     pub reason: &'static str,
     /// The request may be tried again as far as this failure goes.
     pub repeatable: Repeatable,
+}
+
+impl Attempt {
+    /// A response's head that is refused.
+    pub fn of_bad_head(reject: &http1::Reject) -> Attempt {
+        log::debug!("a server's response was refused: {reject}");
+        let reason = match reject.reason {
+            // Often as long as what was asked: a target, a cookie.
+            "head-too-long" | "too-many-fields" => "response-head-too-large",
+            "bad-switch" | "switched-without-being-asked" => "bad-switch",
+            _ => "bad-response",
+        };
+        Attempt { status: 502, reason, repeatable: Repeatable::No }
+    }
+
+    /// What the attempt failed for where the client still owed a part of the request, or the server did not take it: a server
+    /// need not wait for that, nor read what it does not want, and is not blamed where it closes without an answer.
+    pub fn with_body_owed(self, owed: bool) -> Attempt {
+        match self.reason {
+            "closed-before-response" if owed => Attempt { reason: "closed-during-request", ..self },
+            _ => self,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +139,13 @@ pub async fn forward(
                         {
                             state.succeeded(server, client.core().timers.now());
                         }
-                        note_outcome(client, request, backend);
+                        note_outcome(client, request, backend, &after);
                         went.fault = request.note.fault;
                         trace::end_attempt(request, snapshot, backend, &went);
                         return after;
                     }
                     Ended::Switched(switched) => {
-                        note_outcome(client, request, backend);
+                        note_outcome(client, request, backend, &After::Next);
                         let ClientSide::Http1(connection) = client else { return After::Abort };
                         let after = tunnel::run(connection, request, snapshot, backend, switched).await;
                         went.fault = request.note.fault;
@@ -176,14 +203,20 @@ impl Drop for InProgress<'_> {
 }
 
 /// Counts what the server has made of a request that it got an answer for. What went wrong on the client's side says
-/// nothing about the server.
-fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: BackendId) {
+/// nothing about the server, nor does what a client can bring about.
+fn note_outcome(client: &ClientSide<'_>, request: &Request, backend: BackendId, after: &After) {
     let Some(server) = request.note.server else { return };
     let metrics = &client.core().telemetry.backends[backend.0].servers[server];
+    let status = request.response.status;
+    let is_whole = !matches!(after, After::Abort);
     let failed = match request.note.fault {
-        Some(fault) if SERVER_FAULTS.contains(&fault) => true,
+        // The server has switched, as it was asked to. How the two then part is their affair.
+        _ if status == 101 => false,
+        None => is_failure(status),
+        // The client has its response: that HEAD has a body at this server is no reason to do without it.
+        Some(EXCESS_DATA) if is_whole => is_failure(status),
+        Some(fault) if SERVER_FAULTS.contains(&fault) && !REQUEST_FAULTS.contains(&fault) => true,
         Some(_) => return,
-        None => request.response.status >= 500,
     };
     client.core().metrics.increment(if failed { metrics.failures } else { metrics.successes });
 }
@@ -344,7 +377,7 @@ fn refuse(
 
 fn answer_failure(client: &mut ClientSide<'_>, request: &mut Request, failed: &Attempt) -> After {
     if let ClientSide::Http2(_) = client
-        && failed.reason == STREAM_RESET
+        && matches!(failed.reason, STREAM_RESET | REQUEST_RESET)
     {
         // As the server has said it.
         return After::Abort;

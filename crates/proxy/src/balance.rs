@@ -222,7 +222,7 @@ impl Turn {
 
     /// The head of the answer is there, `micros` after the request was sent.
     pub fn answered(&self, status: u16, micros: u64) {
-        self.note(verdict(status), micros);
+        self.note(if is_failure(status) { Verdict::Failure } else { Verdict::Success }, micros);
     }
 
     /// A connection is there, for bytes that are not understood: all that is known of the server's speed.
@@ -270,12 +270,8 @@ impl Drop for Turn {
 }
 
 /// 501 and 505 say something about the request (RFC 9110 §15.6.2, §15.6.6); the other 5xx about the server.
-fn verdict(status: u16) -> Verdict {
-    match status {
-        501 | 505 => Verdict::Success,
-        500.. => Verdict::Failure,
-        _ => Verdict::Success,
-    }
+pub fn is_failure(status: u16) -> bool {
+    status >= 500 && !matches!(status, 501 | 505)
 }
 
 #[cfg(test)]
@@ -286,10 +282,10 @@ mod tests {
     #[test]
     fn errors_of_the_server_are_failures_and_those_of_requests_are_none() {
         for status in [200, 304, 404, 429, 501, 505] {
-            assert_eq!(verdict(status), Verdict::Success, "{status}");
+            assert!(!is_failure(status), "{status}");
         }
         for status in [500, 502, 503, 504, 599] {
-            assert_eq!(verdict(status), Verdict::Failure, "{status}");
+            assert!(is_failure(status), "{status}");
         }
     }
 

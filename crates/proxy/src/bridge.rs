@@ -34,8 +34,8 @@ use crate::seat::{self, Seat};
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
 use crate::transfer::{
-    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, is_unanswered, progressed, server_fault,
-    wait_for,
+    Ended, INFORMATIONAL_MAX, LONG_BODY_BYTES, Side, Stop, Upload, Waiting, body_timeout, is_unanswered, progressed,
+    server_fault, wait_for,
 };
 
 /// Where the request's body stands.
@@ -342,7 +342,7 @@ impl<'a> Bridge<'a> {
                 let key = self.request.head.fields.value(&self.request.text, "Sec-WebSocket-Key").unwrap_or_default();
                 let accept = response.fields.value(self.server.head_text(), "Sec-WebSocket-Accept");
                 let is_right = accept == Some(translate::websocket_accept(key).as_bytes());
-                if is_right { Ok(()) } else { Err(server_fault(502, "bad-response")) }
+                if is_right { Ok(()) } else { Err(server_fault(502, "bad-switch")) }
             }
             _ => Ok(()),
         }
@@ -520,7 +520,7 @@ impl<'a> Bridge<'a> {
             Side::Server if head_is_awaited => {
                 (millis(self.first_byte), Wait::FirstByte, server_fault(504, "first-byte-timeout"))
             }
-            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, "body-timeout")),
+            Side::Server => (millis(self.body), Wait::ServerBody, server_fault(504, body_timeout(self.upload_wait))),
         };
         limit_met(waiting, limit, now, due).then_some((wait, stop))
     }
@@ -557,7 +557,8 @@ impl<'a> Bridge<'a> {
                     stream.cut_short = begun;
                 }
                 if !begun {
-                    return Ended::Failed(attempt, None);
+                    let owed = !self.upload.is_whole() && (!self.sent || self.server_spent);
+                    return Ended::Failed(attempt.with_body_owed(owed), None);
                 }
                 self.request.note.fault = Some(attempt.reason);
                 let backend = self.request.note.backend.unwrap_or(0);

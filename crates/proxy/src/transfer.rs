@@ -419,14 +419,7 @@ impl<'a> Transfer<'a> {
                     }
                     Ok(Parsed::Complete) => return Poll::Ready(Ok(())),
                     Ok(Parsed::Partial) => {}
-                    Err(reject) => {
-                        let reason = match reject.reason {
-                            "head-too-long" | "too-many-fields" => "response-head-too-large",
-                            _ => "bad-response",
-                        };
-                        log::debug!("a server's response was refused: {reject}");
-                        return Poll::Ready(Err(server_fault(502, reason)));
-                    }
+                    Err(reject) => return Poll::Ready(Err(Stop::Server(Attempt::of_bad_head(&reject)))),
                 }
             }
             if !self.connection.wire.is_empty() && self.informational > 0 {
@@ -783,7 +776,7 @@ impl<'a> Transfer<'a> {
                 Side::Server if head_is_awaited => {
                     (self.limits.first_byte, Wait::FirstByte, server_fault(504, "first-byte-timeout"))
                 }
-                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, "body-timeout")),
+                Side::Server => (self.limits.body, Wait::ServerBody, server_fault(504, body_timeout(self.upload_wait))),
             };
             if now >= waiting.since + limit {
                 self.connection.count_timeout(wait);
@@ -812,7 +805,10 @@ impl<'a> Transfer<'a> {
     fn fail(&mut self, stop: Stop) -> Ended {
         let begun = self.request.note.status != 0;
         match stop {
-            Stop::Server(attempt) if !begun => Ended::Failed(attempt, None),
+            Stop::Server(attempt) if !begun => {
+                let owed = !self.upload.is_whole() && (!self.sent || self.server_spent);
+                Ended::Failed(attempt.with_body_owed(owed), None)
+            }
             Stop::Server(attempt) => {
                 self.request.note.fault = Some(attempt.reason);
                 self.core.metrics.increment(
@@ -885,6 +881,14 @@ pub fn is_unanswered(ended: &Ended, fault: Option<&'static str>) -> bool {
 
 pub fn server_fault(status: u16, reason: &'static str) -> Stop {
     Stop::Server(Attempt { status, reason, repeatable: Repeatable::No })
+}
+
+/// Why a response's body has come to a halt: its server may be waiting for the rest of the request, as its client is known to be waited for.
+pub fn body_timeout(upload_wait: Option<Waiting>) -> &'static str {
+    match upload_wait {
+        Some(Waiting { side: Side::Client, .. }) => "idle-both-ways",
+        _ => "body-timeout",
+    }
 }
 
 pub fn wait_for(waiting: &mut Option<Waiting>, side: Side, core: &Core) {

@@ -303,7 +303,7 @@ impl Case<'_> {
             (502, "connect-refused" | "connect-failed") | (504, "connect-timeout") => {
                 self.may_all_be(Trouble::refuses).then_some(Excuse::NobodyToConnectTo).or(self.out_of_repeats())
             }
-            (502, "closed-before-response" | "write-failed") => self.excuse_cut(),
+            (502, "closed-before-response" | "closed-during-request" | "write-failed") => self.excuse_cut(),
             (504, "first-byte-timeout" | "body-timeout") => self.excuse_hang(),
             (503, "no-healthy-server" | "no-server") => {
                 let is_some_well = self.timeline.always_some_well(self.window, WELL_AFTER);

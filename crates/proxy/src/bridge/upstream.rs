@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 
-use crate::attempt::{Attempt, Repeatable, STREAM_RESET};
+use crate::attempt::{Attempt, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::core::Core;
 use crate::http1::{
@@ -580,12 +580,13 @@ impl Http2 {
         if error.is_go_away() || error.is_io() {
             self.seat.link.close();
         }
+        let reset = if self.reset.is_some_and(is_about_request) { REQUEST_RESET } else { STREAM_RESET };
         let (reason, repeatable) = match (refused || passed_over, answered) {
             (true, false) => ("stream-refused", Repeatable::Unsent),
             // What the library does not take of this stream is malformed (RFC 9113 §8.1.1).
             _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
-            (_, true) => (if error.is_io() { "body-cut-short" } else { STREAM_RESET }, Repeatable::No),
-            (_, false) if error.is_reset() => (STREAM_RESET, Repeatable::No),
+            (_, true) => (if error.is_io() { "body-cut-short" } else { reset }, Repeatable::No),
+            (_, false) if error.is_reset() => (reset, Repeatable::No),
             (_, false) => ("closed-before-response", Repeatable::Unanswered),
         };
         Stop::Server(Attempt { status: 502, reason, repeatable })
@@ -603,11 +604,13 @@ impl Drop for Http2 {
 }
 
 fn bad_head(reject: &http1::Reject) -> Stop {
-    log::debug!("a server's response was refused: {reject}");
-    match reject.reason {
-        "head-too-long" | "too-many-fields" => server_fault(502, "response-head-too-large"),
-        _ => server_fault(502, "bad-response"),
-    }
+    Stop::Server(Attempt::of_bad_head(reject))
+}
+
+/// Whether a server that resets a stream with such a code speaks of the request, and not of itself. gRPC's servers say CANCEL where a
+/// deadline of the client's is over.
+fn is_about_request(reason: Reason) -> bool {
+    matches!(reason, Reason::PROTOCOL_ERROR | Reason::CANCEL | Reason::ENHANCE_YOUR_CALM | Reason::HTTP_1_1_REQUIRED)
 }
 
 fn unanswered(answered: bool) -> Stop {

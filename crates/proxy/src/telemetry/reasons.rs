@@ -75,15 +75,19 @@ pub const SERVER_FAULTS: &[&str] = &[
     "connect-timeout",
     "tls-timeout",
     "closed-before-response",
+    "closed-during-request",
     "first-byte-timeout",
     "body-timeout",
+    "idle-both-ways",
     "body-cut-short",
     "bad-response",
+    "bad-switch",
     "excess-data",
     "response-head-too-large",
     "write-failed",
     "stream-refused",
     "stream-reset",
+    "request-reset",
     "no-http2",
     "no-extended-connect",
     "upgrade-ignored",
@@ -94,8 +98,18 @@ pub const SERVER_FAULTS: &[&str] = &[
     "out-of-ports",
 ];
 
-/// Of these, what lies in the request: clients must not be able to have a server ejected.
-pub const REQUEST_FAULTS: &[&str] = &["no-extended-connect", "upgrade-ignored", "bad-request-for-http2"];
+/// Of these, what lies in the request, or what a client can bring about with servers that are well: clients must not be able to
+/// have a server ejected.
+pub const REQUEST_FAULTS: &[&str] = &[
+    "closed-during-request",
+    "idle-both-ways",
+    "bad-switch",
+    "response-head-too-large",
+    "request-reset",
+    "no-extended-connect",
+    "upgrade-ignored",
+    "bad-request-for-http2",
+];
 
 /// Why a request left a backend's line without a connection.
 pub const QUEUE_REFUSALS: &[&str] = &["queue-full", "queue-timeout", "client-gone", "circuit-open"];
