@@ -664,7 +664,7 @@ fn open(
 }
 
 fn is_websocket(request: &Request) -> bool {
-    let protocols = request.head.upgrade.map(|protocols| protocols.bytes(&request.text)).unwrap_or_default();
+    let protocols = request.head.protocols(&request.text).unwrap_or_default();
     let has_key = request.head.fields.value(&request.text, "Sec-WebSocket-Key").is_some();
     has_key && elements(protocols).any(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }

@@ -30,12 +30,12 @@ pub fn write_response(head: &ResponseHead, buf: &[u8], context: &AnswerContext, 
         Framing::Chunked => out.extend_from_slice(CHUNKED),
     }
     let keep_alive = context.keep_alive && context.framing != Framing::UntilClose;
-    match head.upgrade {
-        Some(protocol) => {
+    match head.protocols(buf) {
+        Some(protocols) => {
             let close = head.status != 101 && !keep_alive;
             let options: &[u8] = if close { b"upgrade, close" } else { b"upgrade" };
             write_line(b"Connection", options, out);
-            write_elements(b"Upgrade", protocol.bytes(buf), out);
+            write_elements(b"Upgrade", protocols, out);
         }
         None => write_keep_alive(context.client, keep_alive, out),
     }

@@ -256,6 +256,12 @@ impl Fields {
         self.iter().filter(move |f| f.kind == kind)
     }
 
+    /// All values of a kind as one list (RFC 9110 §5.3).
+    pub(crate) fn joined(&self, buf: &[u8], kind: Name) -> Vec<u8> {
+        let values: Vec<&[u8]> = self.of_kind(kind).map(|field| field.value.bytes(buf)).collect();
+        values.join(&b", "[..])
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Field> {
         self.inline[..self.length].iter_mut().chain(&mut self.more)
     }

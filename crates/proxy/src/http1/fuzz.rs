@@ -67,8 +67,7 @@ fn rewritten(head: &RequestHead, buf: &[u8], forwarded: Forwarded) {
     assert_eq!(again.body, head.body);
     assert_eq!(again.te_trailers, head.te_trailers);
     assert_eq!(again.expect_continue, head.expect_continue);
-    let protocols = |upgrade: &'_ [u8]| elements(upgrade).map(<[u8]>::to_vec).collect::<Vec<_>>();
-    assert_eq!(again.upgrade.map(|u| protocols(u.bytes(&out))), head.upgrade.map(|u| protocols(u.bytes(buf))));
+    assert_eq!(again.protocols(&out).map(protocols), head.protocols(buf).map(protocols));
     let goes_on = |field: &&Field| field.forward && (forwarded == Forwarded::Append || field.kind != Name::Claim);
     let mut expected: Vec<Line> = head.fields.iter().filter(goes_on).map(|f| line(f, buf)).collect();
     if context.via {
@@ -84,6 +83,10 @@ fn via(version: Version) -> Vec<u8> {
         Version::Http11 => b"1.1 propylon".to_vec(),
         Version::Http2 => b"2 propylon".to_vec(),
     }
+}
+
+fn protocols(upgrade: &[u8]) -> Vec<Vec<u8>> {
+    elements(upgrade).map(<[u8]>::to_vec).collect()
 }
 
 type Line = (Vec<u8>, Vec<u8>);
@@ -165,7 +168,7 @@ fn handed_on(head: &ResponseHead, buf: &[u8], asked: Asked<'_>) {
     assert_eq!(again.framing_for(Version::Http11), framing);
     assert_eq!(again.body == ResponseBody::None, head.body == ResponseBody::None);
     assert_ne!(again.body, ResponseBody::UntilClose);
-    assert_eq!(again.upgrade.map(|u| u.bytes(&out)), head.upgrade.map(|u| u.bytes(buf)));
+    assert_eq!(again.protocols(&out).map(protocols), head.protocols(buf).map(protocols));
     assert!(again.keep_alive);
     let mut expected = forwarded_lines(&head.fields, buf);
     if !head.has_date && !head.is_informational() {

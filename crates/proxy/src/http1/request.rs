@@ -127,13 +127,16 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// The client holds its body back until it sees 100 (Continue).
     pub expect_continue: bool,
-    /// The value of Upgrade, where the request may be upgraded. Set to none to forward it as a plain request.
+    /// The value of Upgrade, the last where it is given in several lines, where the request may be upgraded. Set to none to
+    /// forward it as a plain request. What it asks for is `protocols`.
     pub upgrade: Option<Span>,
     /// The client takes trailers (`TE: trailers`).
     pub te_trailers: bool,
     /// Only for OPTIONS. Zero: the request is to be answered here (RFC 9110 §7.6.2).
     pub max_forwards: Option<u64>,
     pub fields: Fields,
+    /// The protocols of all Upgrade lines, where there are several.
+    upgrade_list: Vec<u8>,
     host_name: Span,
     /// Path and query as received; `target_prefix` comes before it.
     target: Span,
@@ -209,8 +212,14 @@ impl RequestHead {
     }
 
     /// What has to be known of it to read its response; `buf` is what it was parsed from.
-    pub fn asked<'a>(&self, buf: &'a [u8]) -> Asked<'a> {
-        Asked { method: self.method, upgrade: self.upgrade.map(|protocols| protocols.bytes(buf)) }
+    pub fn asked<'a>(&'a self, buf: &'a [u8]) -> Asked<'a> {
+        Asked { method: self.method, upgrade: self.protocols(buf) }
+    }
+
+    /// The list of protocols that the request may be upgraded to, if it may be.
+    pub fn protocols<'a>(&'a self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        let last = self.upgrade?.bytes(buf);
+        Some(if self.upgrade_list.is_empty() { last } else { &self.upgrade_list })
     }
 
     /// The query with its `?`; empty if there is none.
@@ -240,6 +249,7 @@ impl RequestHead {
             te_trailers,
             max_forwards,
             fields,
+            upgrade_list,
             host_name,
             target,
             target_prefix,
@@ -254,6 +264,7 @@ impl RequestHead {
         (*host_name, *target, *target_prefix, *path_end) = Default::default();
         // Of few requests, and not to be held by every connection from then on.
         *path = Rewritten::default();
+        *upgrade_list = Vec::new();
         *parser = Parser::default();
     }
 }
@@ -570,8 +581,13 @@ fn finish(buf: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
         Some(Expect::Unknown) if modern => return Err(Reject::new(417, "unknown-expectation")),
         expect => head.expect_continue = expect.is_some() && modern && has_body,
     }
-    let upgradable = modern && !has_body && head.method == Method::Get && state.options.upgrade && state.upgrades == 1;
-    head.upgrade = head.upgrade.filter(|value| upgradable && may_upgrade_to(value.bytes(buf)));
+    if state.upgrades > 1 {
+        head.upgrade_list = head.fields.joined(buf, Name::Upgrade);
+    }
+    let upgradable = modern && !has_body && head.method == Method::Get && state.options.upgrade;
+    if !upgradable || !head.protocols(buf).is_some_and(may_upgrade_to) {
+        head.upgrade = None;
+    }
     head.te_trailers &= modern;
     head.fields.drop_nominated(buf, &state.options);
     Ok(())

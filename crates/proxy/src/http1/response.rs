@@ -49,13 +49,16 @@ pub struct ResponseHead {
     pub body: ResponseBody,
     /// Whether the server's connection can carry another request once the body is read.
     pub keep_alive: bool,
-    /// The value of Upgrade in a 101 (what is spoken from here on) or a 426 (what is asked for).
+    /// The value of Upgrade, the last where it is given in several lines, in a 101 (what is spoken from here on) or a 426 (what
+    /// is asked for). What it names is `protocols`.
     pub upgrade: Option<Span>,
     pub has_date: bool,
     pub fields: Fields,
     /// Content-Length and chunked as stated, whether or not a body follows.
     content_length: Option<u64>,
     chunked: bool,
+    /// The protocols of all Upgrade lines, where there are several.
+    upgrade_list: Vec<u8>,
     parser: Parser,
 }
 
@@ -115,12 +118,20 @@ impl ResponseHead {
             fields,
             content_length,
             chunked,
+            upgrade_list,
             parser,
         } = self;
         fields.clear();
         (*length, *status, *reason, *version) = Default::default();
         (*body, *keep_alive, *upgrade, *has_date) = Default::default();
         (*content_length, *chunked, *parser) = Default::default();
+        *upgrade_list = Vec::new();
+    }
+
+    /// The list of protocols that a 101 or a 426 names.
+    pub fn protocols<'a>(&'a self, buf: &'a [u8]) -> Option<&'a [u8]> {
+        let last = self.upgrade?.bytes(buf);
+        Some(if self.upgrade_list.is_empty() { last } else { &self.upgrade_list })
     }
 }
 
@@ -264,15 +275,17 @@ fn finish(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), R
 }
 
 fn finish_upgrade(buf: &[u8], asked: Asked<'_>, head: &mut ResponseHead) -> Result<(), Reject> {
-    let named = head.parser.options.upgrade && head.parser.upgrades == 1;
-    let upgrade = head.upgrade.filter(|value| named && may_upgrade_to(value.bytes(buf)));
-    head.upgrade = match (head.status, asked.upgrade, upgrade) {
+    if head.parser.upgrades > 1 {
+        head.upgrade_list = head.fields.joined(buf, Name::Upgrade);
+    }
+    let protocols = head.protocols(buf).filter(|list| head.parser.options.upgrade && may_upgrade_to(list));
+    match (head.status, asked.upgrade, protocols) {
         (101, None, _) => return Err(Reject::bad("switched-without-being-asked")),
         (101, _, None) => return Err(Reject::bad("bad-switch")),
-        (101, Some(asked), Some(to)) if !is_among(to.bytes(buf), asked) => return Err(Reject::bad("bad-switch")),
-        (101 | 426, ..) => upgrade,
-        _ => None,
-    };
+        (101, Some(asked), Some(to)) if !is_among(to, asked) => return Err(Reject::bad("bad-switch")),
+        (101 | 426, _, Some(_)) => {}
+        _ => head.upgrade = None,
+    }
     Ok(())
 }
 

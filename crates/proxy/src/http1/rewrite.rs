@@ -156,8 +156,8 @@ fn write_connection(head: &RequestHead, buf: &[u8], keep_alive: bool, out: &mut 
         (false, false, true) => b"TE",
     };
     write_line(b"Connection", options, out);
-    if let Some(protocol) = head.upgrade {
-        write_elements(b"Upgrade", protocol.bytes(buf), out);
+    if let Some(protocols) = head.protocols(buf) {
+        write_elements(b"Upgrade", protocols, out);
     }
     if head.te_trailers {
         out.extend_from_slice(b"TE: trailers\r\n");

@@ -364,7 +364,9 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
         assert!(!upgrade(&get(&format!("{asks}Upgrade: {value}\r\n"))), "{value}");
     }
     assert!(!upgrade(&get("Upgrade: websocket\r\n")), "not named in Connection");
-    assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nUpgrade: b\r\n"))));
+    let several = get(&format!("{asks}Upgrade: a\r\nX: 1\r\nupgrade: ,b/2,\r\n"));
+    assert_eq!(request(&several).unwrap().protocols(several.as_bytes()), Some(&b"a, ,b/2,"[..]), "lines are one list");
+    assert!(!upgrade(&get(&format!("{asks}Upgrade: websocket\r\nUpgrade: h2c\r\n"))), "h2c by a second line");
     assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nContent-Length: 3\r\n"))));
     assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nTransfer-Encoding: chunked\r\n"))));
     assert!(!upgrade(&format!("POST / HTTP/1.1\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n")));

@@ -129,6 +129,11 @@ fn protocols_are_switched_only_when_asked() {
     assert_eq!(head.upgrade.unwrap().bytes(switch.as_bytes()), b"websocket");
     let either = Asked { method: Method::Get, upgrade: Some(b"foo/2,, WebSocket") };
     assert!(response_to(either, switch).is_ok(), "one of those that were asked for, in any case");
+    let both = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nUpgrade: foo/2\r\n\r\n";
+    let head_of_both = response_to(either, both).unwrap();
+    assert_eq!(head_of_both.protocols(both.as_bytes()), Some(&b"websocket, foo/2"[..]));
+    let wanted = "HTTP/1.1 426 X\r\nConnection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n\r\n";
+    assert_eq!(response_to(GET, wanted).unwrap().protocols(wanted.as_bytes()), Some(&b"a, b"[..]));
     assert!(!head.is_informational());
     for lines in [
         "",
