@@ -61,8 +61,8 @@ pub enum Name {
     XForwardedProto,
     /// Any other name that begins with `X-Forwarded-`.
     XForwardedOther,
-    /// What other proxies and servers by their side say of the client, its address or its URL, by names that nobody has
-    /// registered: X-Real-IP, True-Client-IP, X-Original-URL and their like.
+    /// What other proxies and servers by their side say of the client, its address, its certificate, its name or its URL, by names
+    /// that nobody has registered: `claims`.
     Claim,
     Date,
     Server,
@@ -121,7 +121,7 @@ impl Name {
             _ if is_claim(name) => Name::Claim,
             _ => Name::Other,
         };
-        if known == Name::Other && first | 0x20 == b'x' && is_x_forwarded(name) {
+        if known == Name::Other && starts_with(name, b"x-forwarded-") {
             return Name::XForwardedOther;
         }
         known
@@ -130,11 +130,10 @@ impl Name {
     /// Whether a server that maps every odd byte to the same sign (as CGI does) would take this name, which is
     /// none of ours as written, for one of ours.
     pub(crate) fn is_lookalike(name: &[u8]) -> bool {
+        // Longer than any name; of a longer one this much tells how it begins.
         const LONGEST: usize = 64;
         let mut plain = [0; LONGEST];
-        let Some(plain) = plain.get_mut(..name.len()) else {
-            return is_x_forwarded_lookalike(name);
-        };
+        let plain = &mut plain[..name.len().min(LONGEST)];
         for (to, &from) in plain.iter_mut().zip(name) {
             *to = if class(from) & ODD != 0 { b'-' } else { from };
         }
@@ -142,49 +141,86 @@ impl Name {
     }
 }
 
-/// Names that some server takes for the truth about a client, and that a client can write as well as any proxy. Those who
-/// read X-Original-URL or its like look at no path: a route would guard nothing.
+/// Names that some server takes for the truth about a client or what it asks for, and that a client can write as well as any proxy,
+/// that begin with a byte; `*` stands for the rest of a name. Those who read X-Original-URL or its like look at no path, and those who
+/// read Remote-User at no password: a route would guard nothing. Methods are no matter of routes, so that X-HTTP-Method-Override,
+/// which applications have their own clients send, is none of these; nor are keys that clients have to show (X-Auth-Token).
+pub(crate) fn claims(first: u8) -> &'static [&'static str] {
+    match first.to_ascii_lowercase() {
+        // IBM WebSphere's plug-ins: $WSRA, $WSRU, $WSCC.
+        b'$' => &["$ws*"],
+        b'c' => &[
+            "client-ip",
+            "cf-connecting-ip",
+            "cf-connecting-ipv6",
+            "cf-pseudo-ipv4",
+            "cf-ipcountry",
+            "cf-visitor",
+            "cf-access-authenticated-user-email",
+            "cloudfront-*",
+        ],
+        b'd' => &["do-connecting-ip"],
+        b'f' => {
+            &["forwarded-*", "front-end-https", "fastly-client-*", "fastly-ssl", "fly-client-ip", "fly-forwarded-*"]
+        }
+        b'i' => &["incap-client-ip"],
+        b'p' => &["proxy-client-ip"],
+        b'r' => &["remote-addr", "remote-email", "remote-groups", "remote-host", "remote-name", "remote-user"],
+        b's' => &["ssl-*"],
+        b't' => &["true-client-ip", "tailscale-user-*"],
+        b'w' => &["wl-proxy-*"],
+        b'x' => &[
+            "x-accel-mapping",
+            "x-amzn-mtls-*",
+            "x-amzn-oidc-*",
+            "x-appengine-*",
+            "x-arr-*",
+            "x-auth-request-*",
+            "x-authenticated-*",
+            "x-azure-*",
+            "x-client-cert",
+            "x-client-dn",
+            "x-client-ip",
+            "x-client-verify",
+            "x-cluster-client-ip",
+            "x-envoy-*",
+            "x-forward-for",
+            "x-forwarded",
+            "x-goog-authenticated-user-*",
+            "x-host",
+            "x-host-override",
+            "x-http-host-override",
+            "x-ms-client-principal*",
+            "x-ms-forwarded-client-cert",
+            "x-nf-client-connection-ip",
+            "x-original-*",
+            "x-originating-ip",
+            "x-proxyuser-ip",
+            "x-real-*",
+            "x-remote-*",
+            "x-rewrite-url",
+            "x-scheme",
+            "x-script-name",
+            "x-sendfile-type",
+            "x-ssl-*",
+            "x-true-client-ip",
+            "x-url-scheme",
+            "x-vercel-*",
+            "x-webauth-*",
+        ],
+        _ => &[],
+    }
+}
+
 fn is_claim(name: &[u8]) -> bool {
-    let known: &[&[u8]] = match (name.len(), name[0] | 0x20) {
-        (8, b'x') => &[b"x-scheme"],
-        (9, b'c') => &[b"client-ip"],
-        (9, b'x') => &[b"x-real-ip"],
-        (11, b'x') => &[b"x-client-ip", b"x-forwarded", b"x-remote-ip"],
-        (12, b'x') => &[b"x-url-scheme"],
-        (13, b'f') => &[b"fly-client-ip", b"forwarded-for"],
-        (13, b'x') => &[b"x-remote-addr", b"x-rewrite-url"],
-        (14, b't') => &[b"true-client-ip"],
-        (14, b'x') => &[b"x-original-uri", b"x-original-url", b"x-proxyuser-ip"],
-        (15, b'f') => &[b"front-end-https"],
-        (15, b'p') => &[b"proxy-client-ip"],
-        (15, b'x') => &[b"x-original-host"],
-        (16, b'c') => &[b"cf-connecting-ip"],
-        (16, b'd') => &[b"do-connecting-ip"],
-        (16, b'f') => &[b"fastly-client-ip"],
-        (16, b'x') => &[b"x-azure-clientip", b"x-azure-socketip", b"x-originating-ip"],
-        (18, b'c') => &[b"cf-connecting-ipv6"],
-        (18, b'w') => &[b"wl-proxy-client-ip"],
-        (19, b'x') => &[b"x-appengine-user-ip", b"x-cluster-client-ip"],
-        (24, b'x') => &[b"x-envoy-external-address", b"x-original-forwarded-for"],
-        (25, b'c') => &[b"cloudfront-viewer-address"],
-        _ => return false,
-    };
-    known.iter().any(|known| name.eq_ignore_ascii_case(known))
+    claims(name[0]).iter().any(|known| match known.strip_suffix('*') {
+        Some(begins) => starts_with(name, begins.as_bytes()),
+        None => name.eq_ignore_ascii_case(known.as_bytes()),
+    })
 }
 
-const X_FORWARDED: &[u8] = b"x-forwarded-";
-
-fn is_x_forwarded(name: &[u8]) -> bool {
-    name.len() > X_FORWARDED.len() && name[..X_FORWARDED.len()].eq_ignore_ascii_case(X_FORWARDED)
-}
-
-/// For names too long to be any of the others.
-fn is_x_forwarded_lookalike(name: &[u8]) -> bool {
-    name.len() > X_FORWARDED.len()
-        && name.iter().zip(X_FORWARDED).all(|(&byte, &known)| match known {
-            b'-' => byte == b'-' || class(byte) & ODD != 0,
-            _ => byte.eq_ignore_ascii_case(&known),
-        })
+fn starts_with(name: &[u8], begins: &[u8]) -> bool {
+    name.get(..begins.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(begins))
 }
 
 /// One header line.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use propylon_config::Forwarded;
 
+use super::super::fields::claims;
 use super::*;
 
 struct With {
@@ -114,8 +115,19 @@ fn names_that_a_server_would_take_for_others_are_dropped() {
          x_forwarded_anything: 1\r\nMax_Forwards: 1\r\nX_Own_Field: kept\r\nX_Real_IP: 1\r\n",
         "X_Own_Field: kept\r\n",
     );
-    let long = format!("X_Forwarded-{}: 1\r\n", "a".repeat(100));
-    becomes(&long, "");
+    for begin in ["X_Forwarded-", "X-SSL.", "SSL_CLIENT_", "X_Envoy_"] {
+        becomes(&format!("{begin}{}: 1\r\n", "a".repeat(100)), "");
+    }
+}
+
+#[test]
+fn the_manual_lists_every_name_that_strangers_cannot_claim_by() {
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual.md");
+    let manual = std::fs::read_to_string(manual).expect("the manual").to_ascii_lowercase();
+    let all: Vec<&str> = (0..=255).filter(|byte: &u8| !byte.is_ascii_uppercase()).flat_map(claims).copied().collect();
+    assert!(all.len() > 60, "{all:?}");
+    let missing: Vec<&&str> = all.iter().filter(|known| !manual.contains(&format!("`{known}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
@@ -123,14 +135,26 @@ fn nobody_but_a_trusted_proxy_says_by_an_unregistered_name_who_asks_or_for_what(
     let lines = "X-Real-IP: 1\r\nTRUE-client-ip: 1\r\nForwarded-For: 1\r\nX-Client-IP: 1\r\nCF-Connecting-IP: 1\r\n\
         X-Cluster-Client-IP: 1\r\nFastly-Client-IP: 1\r\nClient-IP: 1\r\nX-Original-Forwarded-For: 1\r\nX-Forwarded: 1\r\n\
         X-Original-URL: /secret\r\nX-Rewrite-URL: /secret\r\nFront-End-Https: on\r\n";
-    let kept = "X-Really-IP: 1\r\nX-Schemes: 1\r\nClient-Ip-Address: 1\r\n";
+    let lines = format!(
+        "{lines}X-SSL-Client-Cert: c\r\nSSL-Client-S-DN: c\r\nSSL_CLIENT_VERIFY: c\r\nX-MS-Forwarded-Client-Cert: c\r\n\
+         X-Client-Cert: c\r\nX-Amzn-Mtls-Clientcert: c\r\nX-Remote-User: u\r\nRemote-User: u\r\n\
+         X-WEBAUTH-USER: u\r\nX-Auth-Request-Email: u\r\nForwarded-Host: h\r\nForwarded-Proto: h\r\nX-Host: h\r\n\
+         X-HTTP-Host-Override: h\r\nX-Envoy-Original-Path: /\r\nX-Envoy-Internal: true\r\nX-Original-Method: GET\r\n\
+         $WSRU: u\r\nX-Accel-Mapping: /=/\r\n"
+    );
+    // Methods and keys are clients' own, and these are other names.
+    let kept = "X-Really-IP: 1\r\nX-Schemes: 1\r\nClient-Ip-Address: 1\r\nX-HTTP-Method-Override: PUT\r\nX-Auth-Token: t\r\n\
+        X-Client-Data: 1\r\nSSLX: 1\r\nX-Hosts: 1\r\nRemote: 1\r\n";
     let all = format!("{lines}{kept}");
     becomes(&all, kept);
     let replaced = forwarded(&get(&all), With { forwarded: Forwarded::Replace, ..PLAIN });
     assert!(replaced.starts_with(&format!("GET / HTTP/1.1\r\nHost: a\r\n{kept}X-Forwarded-For: ")), "{replaced}");
+    // Spellings by other bytes than `-` are nobody's.
+    let all = all.replace("SSL_CLIENT_VERIFY: c\r\n", "");
     let trusted = forwarded(&get(&all), With { forwarded: Forwarded::Append, ..PLAIN });
     assert!(trusted.starts_with(&format!("GET / HTTP/1.1\r\nHost: a\r\n{all}X-Forwarded-For: ")), "{trusted}");
     becomes("X-Real-IP: 1\r\nConnection: X-Real-IP\r\n", "");
+    becomes("X-Forwarded-User: u\r\nX-Forwarded-: 1\r\nx_forwarded_: 1\r\n", "");
 }
 
 #[test]
