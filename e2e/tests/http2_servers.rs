@@ -791,6 +791,7 @@ fn a_connection_whose_server_reads_no_more_is_given_up_and_its_permit_is_free() 
     client.reset();
     // The one permit is free, though the server has not said a word.
     engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 1.0, "which is told");
     assert_eq!(engine.client("plain").get("/").status, 200);
     gate.open();
 }

@@ -255,6 +255,8 @@ impl Driver {
             // Its last words are on their way. A server that does not take them goes without.
             due = self.ending.get_or_insert(now).saturating_add(close);
             if now >= due {
+                let metrics = &self.core.telemetry.backends[self.backend.0].servers[self.server];
+                self.core.metrics.increment(metrics.close_timeouts);
                 let _ = self.wire.stream.borrow().reset_on_close();
                 return Poll::Ready(());
             }
