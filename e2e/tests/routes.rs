@@ -2,6 +2,7 @@
 
 use propylon_e2e::engine::simple;
 use propylon_e2e::external::External;
+use propylon_e2e::frames::{END_STREAM, Http2};
 use propylon_e2e::program::curl;
 use propylon_e2e::{Ending, Engine, Origin, holds};
 use rustix::process::Signal;
@@ -278,6 +279,49 @@ fn no_spelling_of_a_path_gets_round_a_route_that_guards_it() {
             &target,
         ]);
         assert_eq!(said.ok().text(), format!("2 {status}"), "{path}");
+    }
+}
+
+/// Browsers escape what RFC 3986 has no room for, curl and many libraries do not. Whatever versions the two sides speak, it is the same.
+#[test]
+fn what_no_url_has_is_escaped_between_all_versions_and_guarded() {
+    const SENT: &str = "/a\"<b>`{c}|d?q=\"<x>\"&y=`{z}|";
+    const ESCAPED: &str = "/a%22%3Cb%3E%60{c}|d?q=%22%3Cx%3E%22&y=`{z}|";
+    let server = secretive();
+    let back = Engine::start(&simple(&[server.address()]));
+    let config = format!(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n\
+         [backend.old]\nservers = [\"{}\"]\n[backend.new]\nservers = [\"{}\"]\nprotocol = \"h2\"\n\
+         [[route]]\nhost = \"new.test\"\nbackend = \"new\"\n[[route]]\nbackend = \"old\"\n\
+         [[route]]\npath = \"/%22secret\"\nrespond = {{ status = 403 }}\n",
+        server.address(),
+        back.address("plain"),
+    );
+    let engine = Engine::start(&config);
+    let mut http2 = Http2::start(&engine);
+    for (index, host) in ["old.test", "new.test"].into_iter().enumerate() {
+        let mut client = engine.client("plain");
+        let mut ask = |path: &str| client.ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(ask(SENT).text(), ESCAPED, "{host}");
+        assert_eq!(engine.logged_path(SENT)["status"], 200, "the log has what came");
+        // Through the table of header compression as well.
+        for again in [0, 2] {
+            let stream = index as u32 * 10 + again + 1;
+            let fields = [(":method", "GET"), (":scheme", "http"), (":authority", host), (":path", SENT)];
+            http2.headers(stream, END_STREAM, &fields);
+            assert_eq!(String::from_utf8_lossy(&http2.response(stream).1), ESCAPED, "{host}");
+        }
+        let (of, url) = (format!("Host: {host}"), format!("{}{SENT}", engine.url("plain")));
+        let said = curl(&["--http2-prior-knowledge", "-g", "-H", &of, &url]);
+        assert_eq!(said.ok().text(), ESCAPED, "{host}");
+        if host == "old.test" {
+            assert_eq!(ask("/\"secret").status, 403);
+            assert_eq!(ask("/\"secret/x").status, 403);
+        }
+        for (path, reason) in [("/a\u{e9}", "bad-target-byte"), ("/a#b", "bad-target-byte"), ("/a b", "bad-version")] {
+            let response = engine.client("plain").ask(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+            assert_eq!((response.status, response.text().contains(reason)), (400, true), "{}", response.text());
+        }
     }
 }
 

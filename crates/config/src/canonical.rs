@@ -5,7 +5,7 @@
 //!
 //! Two forms, both of the path without its query:
 //!
-//! - **canonical**: escapes of unreserved characters decoded, hexadecimal digits in upper case, dot segments removed
+//! - **canonical**: `"`, `<`, `>` and `` ` `` escaped, escapes of unreserved characters decoded, hexadecimal digits in upper case, dot segments removed
 //!   (RFC 3986 §6.2.2), repeated slashes merged unless the listener keeps them. It means what the client's spelling
 //!   meant, and is what the server gets.
 //! - **the key**: the canonical form as the loosest server would read it. Repeated slashes are merged in any case, the
@@ -81,10 +81,11 @@ fn decode_unreserved(path: &[u8], rules: PathRules) -> Result<Vec<u8>, PathFault
     while let Some((&byte, more)) = rest.split_first() {
         rest = more;
         if byte != b'%' {
-            if byte == b'\\' && !rules.backslash {
-                return Err(PathFault::Backslash);
+            match byte {
+                b'\\' if !rules.backslash => return Err(PathFault::Backslash),
+                b'"' | b'<' | b'>' | b'`' => write_escape(byte, &mut out),
+                _ => out.push(byte),
             }
-            out.push(byte);
             continue;
         }
         // What is no escape must not become one when its neighbours are decoded, as `%%37%33` would.
@@ -100,6 +101,28 @@ fn decode_unreserved(path: &[u8], rules: PathRules) -> Result<Vec<u8>, PathFault
         }
     }
     Ok(out)
+}
+
+/// The query, with its `?`, in its canonical form; none where it has that already. Nothing is decided by it, so that all that is
+/// done is to escape what no browser sends as it is, some programs do, and RFC 3986 §3.4 has no room for.
+pub fn rewrite_query(query: &[u8]) -> Option<Vec<u8>> {
+    let is_unfit = |byte: &u8| matches!(byte, b'"' | b'<' | b'>');
+    if !query.iter().any(is_unfit) {
+        return None;
+    }
+    let mut out = Vec::with_capacity(query.len() + 8);
+    for byte in query {
+        match is_unfit(byte) {
+            true => write_escape(*byte, &mut out),
+            false => out.push(*byte),
+        }
+    }
+    Some(out)
+}
+
+fn write_escape(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
 /// The byte that two hexadecimal digits at the beginning stand for.

@@ -73,7 +73,7 @@ fn request(name: &str, text: &[u8]) {
         assert!(request.parse(black_box(text)).is_ok());
     });
     let path = cost(|| {
-        let verdict = head.canonicalize_path(black_box(text), PathRules::default());
+        let verdict = head.canonicalize_target(black_box(text), PathRules::default());
         assert_eq!(verdict, Ok(()));
     });
     println!("{name}: its path in canonical form {path:.1} ns");

@@ -105,7 +105,7 @@ fn explain(arguments: &Arguments) -> Result<(), String> {
         // Of bytes that are handed on nobody knows a path.
         let path = match listener.protocol.is_relay() {
             true => Ok(()),
-            false => head.canonicalize_path(asked.text.as_bytes(), listener.paths),
+            false => head.canonicalize_target(asked.text.as_bytes(), listener.paths),
         };
         let key = String::from_utf8_lossy(head.path_key(asked.text.as_bytes()));
         Explanation {

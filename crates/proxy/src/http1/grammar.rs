@@ -8,7 +8,7 @@ pub const ODD: u8 = 2;
 pub const TARGET: u8 = 4;
 /// Bytes of a host name. RFC 3986 has more (sub-delims, percent); no name that resolves uses them.
 pub const HOST: u8 = 8;
-/// Bytes that a path in canonical form may have to do without: `%`, `\\` and `;`.
+/// Bytes that a path in canonical form may have to do without: `%`, `\\`, `;`, `"`, `<`, `>` and `` ` ``.
 pub const PATH_MARK: u8 = 16;
 /// Bytes behind a slash that a path in canonical form may have to do without: `/` and `.`.
 pub const PATH_STEP: u8 = 32;
@@ -50,7 +50,7 @@ const fn classes() -> [u8; 256] {
         if matches!(b, b'.' | b'_' | b'~') {
             class |= HOST;
         }
-        if matches!(b, b'%' | b'\\' | b';') {
+        if matches!(b, b'%' | b'\\' | b';' | b'"' | b'<' | b'>' | b'`') {
             class |= PATH_MARK;
         }
         if matches!(b, b'/' | b'.') {

@@ -1,7 +1,7 @@
 //! A request head: from the client's bytes to what it asks, where it goes and how long its body is, or a refusal.
 
 use propylon_config::PathRules;
-use propylon_config::canonical::Rewritten;
+use propylon_config::canonical::{Rewritten, rewrite_query};
 
 use super::fields::{Lines, Options, parse_field, window};
 use super::grammar::{TARGET, TOKEN, all, class, decimal, elements, list};
@@ -145,6 +145,8 @@ pub struct RequestHead {
     path_end: u32,
     /// The path's other forms, where it has any.
     path: Rewritten,
+    /// The query's canonical form, with its `?`, where it is another.
+    canonical_query: Vec<u8>,
     parser: Parser,
 }
 
@@ -158,12 +160,16 @@ enum Prefix {
 }
 
 impl RequestHead {
-    /// Brings the path into its canonical form, once the rules are known: those of the listener. Until then, and where it is
+    /// Brings the target into its canonical form, once the rules are known: those of the listener. Until then, and where it is
     /// refused, it is as it was received.
     ///
     /// # Errors
     /// 400 for a path that servers read differently.
-    pub fn canonicalize_path(&mut self, buf: &[u8], rules: PathRules) -> Result<(), Reject> {
+    pub fn canonicalize_target(&mut self, buf: &[u8], rules: PathRules) -> Result<(), Reject> {
+        let query = self.received_query(buf);
+        if memchr::memchr3(b'"', b'<', b'>', query).is_some() {
+            self.canonical_query = rewrite_query(query).unwrap_or_default();
+        }
         let path = self.received_path(buf);
         if path::is_plain(path) {
             return Ok(());
@@ -223,7 +229,14 @@ impl RequestHead {
     }
 
     /// The query with its `?`; empty if there is none.
-    pub fn query<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
+    pub fn query<'a>(&'a self, buf: &'a [u8]) -> &'a [u8] {
+        match &*self.canonical_query {
+            [] => self.received_query(buf),
+            canonical => canonical,
+        }
+    }
+
+    fn received_query<'a>(&self, buf: &'a [u8]) -> &'a [u8] {
         Span { start: self.path_end, ..self.target }.bytes(buf)
     }
 
@@ -255,6 +268,7 @@ impl RequestHead {
             target_prefix,
             path_end,
             path,
+            canonical_query,
             parser,
         } = self;
         fields.clear();
@@ -264,7 +278,7 @@ impl RequestHead {
         (*host_name, *target, *target_prefix, *path_end) = Default::default();
         // Of few requests, and not to be held by every connection from then on.
         *path = Rewritten::default();
-        *upgrade_list = Vec::new();
+        (*upgrade_list, *canonical_query) = (Vec::new(), Vec::new());
         *parser = Parser::default();
     }
 }

@@ -6,9 +6,10 @@
 //! has the same entries put in its table, as far as lengths go, and which it will call malformed: the stream's error.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use super::huffman;
-use crate::http1::{TOKEN, all, is_token};
+use crate::http1::{TARGET, TOKEN, all, is_token};
 
 /// Bytes of a table as we announce it: the initial value of SETTINGS_HEADER_TABLE_SIZE (RFC 9113 §6.5.2).
 const TABLE_BYTES_MAX: usize = 4096;
@@ -99,6 +100,8 @@ pub struct Seen {
     pub of_request: bool,
     /// There is a `:status`: that of an interim response.
     pub interim: bool,
+    /// There is a path that the library takes for none; it is to get the block with another in its place.
+    pub edited: bool,
 }
 
 impl Seen {
@@ -122,7 +125,7 @@ enum Kind {
     Nothing,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     name_bytes: u32,
     value_bytes: u32,
@@ -130,6 +133,8 @@ struct Entry {
     flawed: bool,
     /// The status of an interim response.
     interim: bool,
+    /// A path that the library takes for none.
+    path: Option<Rc<[u8]>>,
 }
 
 impl Entry {
@@ -145,6 +150,8 @@ enum Change {
     Same { from: usize, to: usize },
     /// These bytes, and then a value of so many.
     Value { from: usize, to: usize, value_bytes: u32 },
+    /// These bytes, and then a path of so many that stands in for another.
+    Path { from: usize, to: usize, value_bytes: u32 },
     /// An entry of such lengths.
     Whole { name_bytes: u32, value_bytes: u32 },
 }
@@ -158,11 +165,21 @@ pub struct Follower {
     bytes_max: usize,
     /// Of the block that came last.
     changes: Vec<Change>,
+    /// Of that block: where a path stands that the library takes for none, and its length when it is decoded.
+    edits: Vec<(usize, usize, u32)>,
+    path: Option<Rc<[u8]>>,
 }
 
 impl Default for Follower {
     fn default() -> Follower {
-        Follower { entries: VecDeque::new(), bytes: 0, bytes_max: TABLE_BYTES_MAX, changes: Vec::new() }
+        Follower {
+            entries: VecDeque::new(),
+            bytes: 0,
+            bytes_max: TABLE_BYTES_MAX,
+            changes: Vec::new(),
+            edits: Vec::new(),
+            path: None,
+        }
     }
 }
 
@@ -171,6 +188,8 @@ impl Follower {
     pub fn follow(&mut self, block: &[u8], scratch: &mut Vec<u8>) -> Result<Seen, Corrupt> {
         let (mut rest, mut seen, mut begun) = (Rest { block, at: 0 }, Seen::default(), false);
         self.changes.clear();
+        self.edits.clear();
+        self.path = None;
         while let Some(&first) = block.get(rest.at) {
             let from = rest.at;
             if first & 0xe0 == 0x20 {
@@ -183,6 +202,9 @@ impl Follower {
                 let entry = self.named(rest.integer(7)?)?;
                 seen.note(entry.kind, entry.interim);
                 seen.flawed |= entry.flawed;
+                if entry.path.is_some() {
+                    self.path = entry.path;
+                }
                 continue;
             }
             let kept = first & 0x40 != 0;
@@ -195,11 +217,17 @@ impl Follower {
             let value = rest.string(scratch)?;
             let (value_bytes, fine) = (value.len() as u32, is_value(kind, value));
             let interim = kind == Kind::Status && value.first() == Some(&b'1');
+            let path = (kind == Kind::Path && is_unfit(value)).then(|| Rc::<[u8]>::from(value));
+            if path.is_some() {
+                seen.edited = true;
+                self.edits.push((value_at, rest.at, value_bytes));
+                self.path.clone_from(&path);
+            }
             seen.note(kind, interim);
             seen.flawed |= !fine;
             if kept {
                 let place = (from, value_at, rest.at);
-                self.insert(Entry { name_bytes, value_bytes, kind, flawed: !fine, interim }, place)?;
+                self.insert(Entry { name_bytes, value_bytes, kind, flawed: !fine, interim, path }, place)?;
             }
         }
         Ok(seen)
@@ -215,6 +243,10 @@ impl Follower {
                     out.extend_from_slice(&block[from..to]);
                     write_filler(value_bytes, &mut out);
                 }
+                Change::Path { from, to, value_bytes } => {
+                    out.extend_from_slice(&block[from..to]);
+                    write_stand_in(value_bytes, &mut out);
+                }
                 Change::Whole { name_bytes, value_bytes } => {
                     out.push(0x40);
                     write_filler(name_bytes, &mut out);
@@ -224,6 +256,24 @@ impl Follower {
         }
         out.extend_from_slice(MALFORMED);
         out
+    }
+
+    /// The block that came last, which was `block`, as the library is to see it: in place of a path that it takes for none there is
+    /// one of the same length, so that both tables are the same, which no request may have.
+    pub fn edited(&self, block: &[u8]) -> Vec<u8> {
+        let (mut out, mut done) = (Vec::with_capacity(block.len()), 0);
+        for &(from, to, value_bytes) in &self.edits {
+            out.extend_from_slice(&block[done..from]);
+            write_stand_in(value_bytes, &mut out);
+            done = to;
+        }
+        out.extend_from_slice(&block[done..]);
+        out
+    }
+
+    /// The path of the block that came last, if the library takes it for none.
+    pub fn take_path(&mut self) -> Option<Rc<[u8]>> {
+        self.path.take()
     }
 
     fn named(&self, index: usize) -> Result<Entry, Corrupt> {
@@ -236,9 +286,16 @@ impl Follower {
                 8..=14 => Kind::Status,
                 _ => Kind::Field,
             };
-            return Ok(Entry { name_bytes: name.len() as u32, value_bytes: 0, kind, flawed: false, interim: false });
+            return Ok(Entry {
+                name_bytes: name.len() as u32,
+                value_bytes: 0,
+                kind,
+                flawed: false,
+                interim: false,
+                path: None,
+            });
         }
-        self.entries.get(index - STATIC.len()).copied().ok_or(Corrupt)
+        self.entries.get(index - STATIC.len()).cloned().ok_or(Corrupt)
     }
 
     /// RFC 7541 §4.2: where a block begins, and not beyond what was announced.
@@ -254,7 +311,8 @@ impl Follower {
     /// `place`: where the literal begins, its value, and what follows it.
     fn insert(&mut self, entry: Entry, (from, value, to): (usize, usize, usize)) -> Result<(), Corrupt> {
         let Entry { name_bytes, value_bytes, .. } = entry;
-        let change = match entry {
+        let change = match &entry {
+            Entry { flawed: false, path: Some(_), .. } => Change::Path { from, to: value, value_bytes },
             Entry { flawed: false, .. } => Change::Same { from, to },
             // No filler would do for these.
             Entry { kind: Kind::Nothing, .. } | Entry { kind: Kind::Status | Kind::Method, .. } => {
@@ -358,6 +416,24 @@ fn is_value(kind: Kind, value: &[u8]) -> bool {
         Kind::Text => std::str::from_utf8(value).is_ok(),
         Kind::Nothing => false,
     }
+}
+
+/// A path that the library takes for none (its type has no such bytes), and that goes on all the same, escaped: RFC 3986 does
+/// not have them, and clients send them.
+fn is_unfit(path: &[u8]) -> bool {
+    path.first() == Some(&b'/')
+        && all(path, TARGET)
+        && path.iter().any(|byte| matches!(byte, b'"' | b'<' | b'>' | b'`'))
+}
+
+/// A path of so many bytes whose request is refused: it has escapes that are none.
+fn write_stand_in(count: u32, out: &mut Vec<u8>) {
+    let at = out.len();
+    write_filler(count, out);
+    let text = out.len() - count as usize;
+    debug_assert!(text > at);
+    out[text..].fill(b'%');
+    out[text] = b'/';
 }
 
 /// A string of so many bytes that may be a name and a value.

@@ -6,6 +6,7 @@
 //! RST_STREAM by us, and the library that the peer has said so. Frames without data are dropped, since the library ends a
 //! connection after a hundred of them, however long it lives.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use h2::Reason;
@@ -43,6 +44,8 @@ const BLOCK_PER_LIST: usize = 4;
 /// Uploads that nobody serves any more or not yet, in proportion to the streams that may be open: clients go on sending for a
 /// while after we have answered.
 const UPLOADS_PER_STREAM: usize = 2;
+/// Paths that are kept for streams that the library has not begun, in bytes. Of more streams at a time the oldest are refused.
+const UNFIT_PATHS_BYTES_MAX: usize = 64 * 1024;
 /// What a client may send on a stream that is over, in bytes of frames: a wide window's worth.
 const LATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -100,6 +103,8 @@ struct Client {
     uploads: Vec<Upload>,
     /// How many of them may be such that nobody serves.
     unserved_max: usize,
+    /// Of streams that the library is about to begin: paths that it takes for none.
+    paths: VecDeque<(u32, Rc<[u8]>)>,
 }
 
 /// A stream that its client has not ended.
@@ -150,7 +155,13 @@ impl Intake {
     /// Of a client, who may have `streams_max` streams at once, each with a header list of `list_bytes_max`.
     pub fn of_client(streams_max: u32, list_bytes_max: usize) -> Intake {
         let unserved_max = streams_max as usize * UPLOADS_PER_STREAM;
-        let client = Client { counts: Counts::default(), last: 0, uploads: Vec::new(), unserved_max };
+        let client = Client {
+            counts: Counts::default(),
+            last: 0,
+            uploads: Vec::new(),
+            unserved_max,
+            paths: VecDeque::new(),
+        };
         Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max, Rc::default()) }
     }
 
@@ -255,8 +266,7 @@ impl Intake {
         let payload = &frame[FRAME_HEADER_BYTES..];
         if let Some(client) = &mut self.client {
             let empty = header.kind == DATA && !header.has(END_STREAM) && is_empty_data(&header, payload);
-            let late = header.kind == RST_STREAM
-                && matches!(client.standing(header.stream), Some(Standing::Answered | Standing::Over));
+            let late = header.kind == RST_STREAM && client.is_late_reset(header.stream);
             client.counts.note(&header, empty, late, moment).map_err(Fault::Flood)?;
         }
         // RFC 9113 §6.10: nothing comes between the frames of a block.
@@ -303,12 +313,13 @@ impl Intake {
             self.block = Some(Box::new(Block { stream, flags, flawed, bytes: fragment.to_vec(), frames: 1 }));
             return Ok(Verdict::Keep);
         }
-        if self.follow(stream, flags, flawed, fragment)? {
-            let substitute = self.follower.substitute(fragment);
-            write_block(stream, flags, &substitute, &mut self.ready);
-            return Ok(Verdict::Keep);
-        }
-        Ok(Verdict::Pass)
+        Ok(match self.follow(stream, flags, flawed, fragment)? {
+            None => Verdict::Pass,
+            Some(instead) => {
+                write_block(stream, flags, &instead, &mut self.ready);
+                Verdict::Keep
+            }
+        })
     }
 
     fn judge_continuation(
@@ -329,15 +340,13 @@ impl Intake {
             return Ok(Verdict::Keep);
         }
         let Block { stream, flags, flawed, bytes, .. } = *block;
-        match self.follow(stream, flags, flawed, &bytes)? {
-            true => write_block(stream, flags, &self.follower.substitute(&bytes), &mut self.ready),
-            false => write_block(stream, flags, &bytes, &mut self.ready),
-        }
+        let instead = self.follow(stream, flags, flawed, &bytes)?;
+        write_block(stream, flags, instead.as_ref().unwrap_or(&bytes), &mut self.ready);
         Ok(Verdict::Keep)
     }
 
-    /// Takes in a block that is whole. True where the library must not see it.
-    fn follow(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<bool, Fault> {
+    /// Takes in a block that is whole. What the library is to see instead, where it must not see it.
+    fn follow(&mut self, stream: u32, flags: u8, flawed: bool, block: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         let seen = self.follower.follow(block, &mut self.scratch);
         let seen = seen.map_err(|_| Fault::Error(Reason::COMPRESSION_ERROR))?;
         let mut flawed = flawed || seen.flawed;
@@ -346,6 +355,9 @@ impl Intake {
             if stream > client.last {
                 client.last = stream;
                 client.counts.note_begun();
+                if let Some(path) = self.follower.take_path() {
+                    client.keep_path(stream, path);
+                }
                 if !ends {
                     client.begin_upload(stream);
                 }
@@ -359,7 +371,11 @@ impl Intake {
         } else {
             flawed |= self.follow_response(stream, ends, &seen);
         }
-        Ok(flawed)
+        Ok(match (flawed, seen.edited) {
+            (true, _) => Some(self.follower.substitute(block)),
+            (false, true) => Some(self.follower.edited(block)),
+            (false, false) => None,
+        })
     }
 
     /// Takes in a server's block. True where it is malformed: a response has no pseudo-header field but `:status`, its trailers have
@@ -478,6 +494,13 @@ impl Intake {
         self.stands(stream, Standing::Answered);
     }
 
+    /// The path that the stream's request has, where the library takes it for none.
+    pub fn path(&mut self, stream: u32) -> Option<Rc<[u8]>> {
+        let paths = &mut self.client.as_mut()?.paths;
+        let place = paths.iter().position(|(kept, _)| *kept == stream)?;
+        paths.remove(place).map(|(_, path)| path)
+    }
+
     /// Nobody serves the stream any more.
     pub fn leaves(&mut self, stream: u32) {
         self.stands(stream, Standing::Over);
@@ -521,6 +544,19 @@ impl Client {
     /// None where the client has ended it.
     fn standing(&self, stream: u32) -> Option<Standing> {
         self.place(stream).map(|place| self.uploads[place].standing)
+    }
+
+    /// Whether a reset is of a stream that was answered, whose client has no use for the rest.
+    fn is_late_reset(&mut self, stream: u32) -> bool {
+        self.paths.retain(|(kept, _)| *kept != stream);
+        matches!(self.standing(stream), Some(Standing::Answered | Standing::Over))
+    }
+
+    fn keep_path(&mut self, stream: u32, path: Rc<[u8]>) {
+        self.paths.push_back((stream, path));
+        while self.paths.iter().map(|(_, path)| path.len()).sum::<usize>() > UNFIT_PATHS_BYTES_MAX {
+            self.paths.pop_front();
+        }
     }
 
     fn begin_upload(&mut self, stream: u32) {

@@ -103,7 +103,8 @@ impl Stream {
         let snapshot = core.snapshot();
         let listener = snapshot.listener(self.link.listener);
         let ended = self.body.is_end_stream();
-        translate::write_request(parts, ended, &mut core.random.borrow_mut(), &mut request.text)?;
+        let path = self.link.intake.borrow_mut().path(self.id());
+        translate::write_request(parts, path.as_deref(), ended, &mut core.random.borrow_mut(), &mut request.text)?;
         // Both are bounded by the library already, but for what the text adds.
         let limits = http1::Limits {
             head_bytes: listener.limits.head_bytes + translate::OVERHEAD_BYTES_MAX,

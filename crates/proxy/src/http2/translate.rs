@@ -30,10 +30,11 @@ pub struct Pseudo<'a> {
     pub protocol: Option<&'a [u8]>,
 }
 
-/// Writes the head of a request as the library has decoded it. `end`: no body follows. `random` is for the key of a WebSocket,
+/// Writes the head of a request as the library has decoded it; `path` stands where it takes the path for none. `end`: no body follows. `random` is for the key of a WebSocket,
 /// whose servers of HTTP/1.1 want one.
 pub fn write_request(
     parts: &http::request::Parts,
+    path: Option<&[u8]>,
     end: bool,
     random: &mut fastrand::Rng,
     out: &mut Vec<u8>,
@@ -44,7 +45,7 @@ pub fn write_request(
         method: parts.method.as_str().as_bytes(),
         scheme: uri.scheme_str().map(str::as_bytes),
         authority: uri.authority().map(|authority| authority.as_str().as_bytes()),
-        path: uri.path_and_query().map(|path| path.as_str().as_bytes()),
+        path: path.or(uri.path_and_query().map(|path| path.as_str().as_bytes())),
         protocol: protocol.map(|protocol| protocol.as_str().as_bytes()),
     };
     let fields = || parts.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));

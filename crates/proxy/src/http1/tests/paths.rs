@@ -15,7 +15,7 @@ const LENIENT: PathRules =
 fn forms(path: &str, rules: PathRules) -> Result<(String, String), &'static str> {
     let request = format!("GET {path}?q=/../%2e HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut head = request_head(&request);
-    head.canonicalize_path(request.as_bytes(), rules).map_err(|reject| {
+    head.canonicalize_target(request.as_bytes(), rules).map_err(|reject| {
         assert_eq!(reject.status, 400);
         reject.reason
     })?;
@@ -55,6 +55,11 @@ fn spellings_of_one_path_become_one() {
         ("/%24metadata", "/%24metadata", "/$metadata"),
         ("/a%20b%c3%a9", "/a%20b%C3%A9", "/a%20b%C3%A9"),
         ("/{id}", "/{id}", "/{id}"),
+        ("/a|b^[c]", "/a|b^[c]", "/a|b^[c]"),
+        // None of RFC 3986's, and sent all the same.
+        ("/\"a\"", "/%22a%22", "/\"a\""),
+        ("/<a>`", "/%3Ca%3E%60", "/<a>`"),
+        ("/%22%3c", "/%22%3C", "/\"<"),
         ("/%7bid%7D", "/%7Bid%7D", "/{id}"),
         // Once, and not twice (RFC 3986 §2.4).
         ("/%2573ecret", "/%2573ecret", "/%2573ecret"),
@@ -110,6 +115,27 @@ fn what_is_allowed_goes_on_and_is_matched_as_the_loosest_server_reads_it() {
 }
 
 #[test]
+fn a_query_goes_on_as_it_came_but_for_what_no_url_has() {
+    for (target, forwarded) in [
+        ("/?q=\"a\"&<b>", "/?q=%22a%22&%3Cb%3E"),
+        ("/?q=`{a|b}^[c]\\'%zz%2e//..", "/?q=`{a|b}^[c]\\'%zz%2e//.."),
+        ("/\"?\"", "/%22?%22"),
+        ("/?", "/?"),
+        ("http://a?<", "/?%3C"),
+    ] {
+        let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut head = request_head(&text);
+        head.canonicalize_target(text.as_bytes(), STRICT).expect("a good target");
+        assert_eq!(head.target(text.as_bytes()).concat(), forwarded.as_bytes(), "{target}");
+        let received = head.received_target(text.as_bytes()).concat();
+        assert_eq!(received, target.replace("http://a?", "/?").as_bytes(), "the log has what came");
+        let other = "GET /other HTTP/1.1\r\nHost: a\r\n\r\n";
+        parse_request(other.as_bytes(), &LIMITS, &mut head).expect("a head that is used again");
+        assert_eq!(head.target(other.as_bytes()).concat(), b"/other");
+    }
+}
+
+#[test]
 fn absolute_and_asterisk_form_are_no_way_round() {
     for (line, target, key) in [
         ("GET http://a/./secret?x", "/secret?x", "/secret"),
@@ -121,7 +147,7 @@ fn absolute_and_asterisk_form_are_no_way_round() {
     ] {
         let text = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut head = request_head(&text);
-        head.canonicalize_path(text.as_bytes(), STRICT).expect("a good path");
+        head.canonicalize_target(text.as_bytes(), STRICT).expect("a good path");
         assert_eq!(head.target(text.as_bytes()).concat(), target.as_bytes(), "{line}");
         assert_eq!(head.path_key(text.as_bytes()), key.as_bytes(), "{line}");
     }
@@ -131,7 +157,7 @@ fn absolute_and_asterisk_form_are_no_way_round() {
 fn a_head_that_is_read_again_has_forgotten_the_last_ones_path() {
     let (first, second) = ("GET //secret HTTP/1.1\r\nHost: a\r\n\r\n", "GET /other HTTP/1.1\r\nHost: a\r\n\r\n");
     let mut head = request_head(first);
-    head.canonicalize_path(first.as_bytes(), STRICT).expect("a good path");
+    head.canonicalize_target(first.as_bytes(), STRICT).expect("a good path");
     assert_eq!(parse_request(second.as_bytes(), &LIMITS, &mut head), Ok(Parsed::Complete));
     assert_eq!(head.path(second.as_bytes()), b"/other");
     assert_eq!(head.path_key(second.as_bytes()), b"/other");
@@ -149,6 +175,8 @@ fn routes_are_brought_into_the_same_form() {
         ("/caf%c3%a9", "/caf%C3%A9"),
         ("/group%2Fproject", "/group/project"),
         ("/a;x", "/a;x"),
+        ("/\"<a>`", "/\"<a>`"),
+        ("/%22%3Ca%3E%60", "/\"<a>`"),
         ("/%zz", "/%zz"),
     ] {
         assert_eq!(route_key(written), key, "{written}");
@@ -205,7 +233,7 @@ fn read_by_a_server(path: &str, random: &mut fastrand::Rng) -> String {
 fn no_server_opens_behind_a_guard_what_the_guard_has_not_seen() {
     const PIECES: &[&str] = &[
         "/", "/", "/", "s", "S", ".", "..", "%73", "%2e", "%2E", "%2F", "%2f", "%5C", "\\", ";", ";x", "%3b", "%25",
-        "73", "%00", "a", "%", "2f", "%41",
+        "73", "%00", "a", "%", "2f", "%41", "\"", "%22", "<",
     ];
     let is_guarded = |path: &str| path == "/s" || path.starts_with("/s/");
     let (mut guarded, mut refused) = (0, 0);

@@ -159,6 +159,54 @@ fn a_stream_that_was_answered_may_be_reset_at_will() {
     }
 }
 
+/// RFC 3986 has no such bytes, the library no type for them, and clients send them.
+#[test]
+fn a_path_that_the_library_takes_for_none_is_kept_for_its_stream() {
+    let odd = br#"/a"b<c>?`"#;
+    let other = b"/%%%%%%%%";
+    let pseudo = |path: &[u8]| [&[0x82, 0x86][..], path].concat();
+    let said = |first: u8, path: &[u8]| pseudo(&[&[first, path.len() as u8], path].concat());
+    let (mut intake, limits) = begun();
+    // Beside the table, into it, and out of it.
+    for (stream, block, seen) in [
+        (1, said(0x04, odd), said(0x04, other)),
+        (3, said(0x44, odd), said(0x44, other)),
+        (5, pseudo(&[0xbe]), pseudo(&[0xbe])),
+    ] {
+        let given = given(&mut intake, &limits, &frame(HEADERS, WHOLE, stream, &block), 7).unwrap();
+        assert_eq!(given, frame(HEADERS, WHOLE, stream, &seen), "{stream}");
+        assert_eq!(intake.path(stream).as_deref(), Some(&odd[..]), "{stream}");
+        assert_eq!(intake.path(stream), None, "once");
+    }
+    assert_eq!(intake.follower.lengths(), [5 + odd.len() + 32]);
+    // By Huffman's code, and in two frames.
+    let coded = [0x04, 0x82, 0x63, 0xf9];
+    let block = pseudo(&coded);
+    let (begin, rest) = block.split_at(3);
+    let both = [frame(HEADERS, END_STREAM, 7, begin), frame(CONTINUATION, END_HEADERS, 7, rest)].concat();
+    let whole = given(&mut intake, &limits, &both, 1000).unwrap();
+    assert_eq!(intake.path(7).as_deref(), Some(&b"/\""[..]));
+    assert_eq!(whole, frame(HEADERS, WHOLE, 7, &said(0x04, b"/%")));
+    // A flawed block leaves the same table behind.
+    let flawed = [said(0x44, odd), literal(0, b"Bad", b"x")].concat();
+    given(&mut intake, &limits, &frame(HEADERS, WHOLE, 9, &flawed), 1000).unwrap();
+    assert_eq!(intake.follower.lengths(), [5 + odd.len() + 32; 2]);
+    // Nobody keeps more of them than a little.
+    for stream in (0..200).map(|index| 11 + index * 2) {
+        let long = [b"/<", &b"x"[..].repeat(120)[..]].concat();
+        given(&mut intake, &limits, &frame(HEADERS, WHOLE, stream, &said(0x04, &long)), 1000).unwrap();
+        if stream % 4 == 1 {
+            given(&mut intake, &limits, &reset(stream), 1000).unwrap();
+        }
+    }
+    let kept = intake.client.as_ref().map_or(0, |client| client.paths.len());
+    assert!((90..=101).contains(&kept), "{kept}: not those that were reset");
+    for (stream, path) in [(1_001, &b"x<"[..]), (1_003, b"<"), (1_005, b"/<\x7f"), (1_007, b"/< "), (1_009, b"/<#")] {
+        given(&mut intake, &limits, &frame(HEADERS, WHOLE, stream, &said(0x04, path)), 1000).unwrap();
+        assert_eq!(intake.path(stream), None, "{}: for the library to refuse", path.escape_ascii());
+    }
+}
+
 #[test]
 fn an_upload_goes_on_beside_any_number_that_were_answered_early() {
     let (mut intake, limits) = begun();
