@@ -46,6 +46,10 @@ const BLOCK_PER_LIST: usize = 4;
 const UPLOADS_PER_STREAM: usize = 2;
 /// Paths that are kept for streams that the library has not begun, in bytes. Of more streams at a time the oldest are refused.
 const UNFIT_PATHS_BYTES_MAX: usize = 64 * 1024;
+/// How long a stream has lived whose reset is no part of a flood: who holds as many as there may be for so long has paid for them.
+const LONG_LIFE_MILLIS: u64 = 1_000;
+/// Streams of long life whose resets may still come, at most.
+const LONG_LIVED_MAX: u32 = 2_048;
 /// What a client may send on a stream that is over, in bytes of frames: a wide window's worth.
 const LATE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
@@ -103,8 +107,54 @@ struct Client {
     uploads: Vec<Upload>,
     /// How many of them may be such that nobody serves.
     unserved_max: usize,
+    /// Streams whose response has begun and that the client has ended, the newest last; at most `unserved_max`.
+    answered: VecDeque<u32>,
+    ages: Ages,
     /// Of streams that the library is about to begin: paths that it takes for none.
     paths: VecDeque<(u32, Rc<[u8]>)>,
+    /// Milliseconds on the core's clock.
+    now: u64,
+}
+
+/// Which streams have lived for `LONG_LIFE_MILLIS`, as far as two numbers tell.
+#[derive(Debug, Default)]
+struct Ages {
+    /// The newest stream, and when it was begun in milliseconds.
+    newest: u32,
+    newest_at: u64,
+    /// The newest stream of a moment, and the moment.
+    mark: u32,
+    marked_at: u64,
+    /// This one and those before it have.
+    old: u32,
+    /// So many more of them may be reset, since each stream is reset once.
+    resets_left: u32,
+}
+
+impl Ages {
+    fn begin(&mut self, stream: u32, now: u64) {
+        self.move_on(now);
+        (self.newest, self.newest_at) = (stream, now);
+        self.resets_left = (self.resets_left + 1).min(LONG_LIVED_MAX);
+    }
+
+    /// Whether the reset of a stream is that of one that has lived for long.
+    fn forgives(&mut self, stream: u32, now: u64) -> bool {
+        self.move_on(now);
+        let is_old = stream <= self.old && self.resets_left > 0;
+        self.resets_left -= u32::from(is_old);
+        is_old
+    }
+
+    fn move_on(&mut self, now: u64) {
+        if now >= self.newest_at + LONG_LIFE_MILLIS {
+            self.old = self.newest;
+        }
+        if now >= self.marked_at + LONG_LIFE_MILLIS {
+            self.old = self.old.max(self.mark);
+            (self.mark, self.marked_at) = (self.newest, now);
+        }
+    }
 }
 
 /// A stream that its client has not ended.
@@ -160,7 +210,10 @@ impl Intake {
             last: 0,
             uploads: Vec::new(),
             unserved_max,
+            answered: VecDeque::new(),
+            ages: Ages::default(),
             paths: VecDeque::new(),
+            now: 0,
         };
         Intake { pass: PREFACE_BYTES, client: Some(client), ..Intake::of_server(list_bytes_max, Rc::default()) }
     }
@@ -266,6 +319,7 @@ impl Intake {
         let payload = &frame[FRAME_HEADER_BYTES..];
         if let Some(client) = &mut self.client {
             let empty = header.kind == DATA && !header.has(END_STREAM) && is_empty_data(&header, payload);
+            client.now = moment.now;
             let late = header.kind == RST_STREAM && client.is_late_reset(header.stream);
             client.counts.note(&header, empty, late, moment).map_err(Fault::Flood)?;
         }
@@ -355,6 +409,7 @@ impl Intake {
             if stream > client.last {
                 client.last = stream;
                 client.counts.note_begun();
+                client.ages.begin(stream, client.now);
                 if let Some(path) = self.follower.take_path() {
                     client.keep_path(stream, path);
                 }
@@ -492,6 +547,14 @@ impl Intake {
     /// The stream's response has begun.
     pub fn answers(&mut self, stream: u32) {
         self.stands(stream, Standing::Answered);
+        if let Some(client) = &mut self.client
+            && client.place(stream).is_none()
+        {
+            if client.answered.len() >= client.unserved_max {
+                client.answered.pop_front();
+            }
+            client.answered.push_back(stream);
+        }
     }
 
     /// The path that the stream's request has, where the library takes it for none.
@@ -546,10 +609,18 @@ impl Client {
         self.place(stream).map(|place| self.uploads[place].standing)
     }
 
-    /// Whether a reset is of a stream that was answered, whose client has no use for the rest.
+    /// Whether a reset is of a stream that was answered, whose client has no use for the rest, or that has lived for long.
     fn is_late_reset(&mut self, stream: u32) -> bool {
         self.paths.retain(|(kept, _)| *kept != stream);
-        matches!(self.standing(stream), Some(Standing::Answered | Standing::Over))
+        if matches!(self.standing(stream), Some(Standing::Answered | Standing::Over)) {
+            return true;
+        }
+        // Each stream is reset once.
+        if let Some(place) = self.answered.iter().position(|answered| *answered == stream) {
+            self.answered.remove(place);
+            return true;
+        }
+        self.ages.forgives(stream, self.now)
     }
 
     fn keep_path(&mut self, stream: u32, path: Rc<[u8]>) {

@@ -159,6 +159,47 @@ fn a_stream_that_was_answered_may_be_reset_at_will() {
     }
 }
 
+#[test]
+fn a_request_that_was_answered_may_be_reset_at_will_and_once() {
+    let (mut intake, limits) = begun();
+    for stream in (0..5_000).map(|index| index * 2 + 1) {
+        given(&mut intake, &limits, &get(stream, WHOLE, &[]), 1000).unwrap();
+        intake.serves(stream);
+        intake.answers(stream);
+        given(&mut intake, &limits, &reset(stream), 1000).unwrap();
+    }
+    let again = (0..10_000).take_while(|_| given(&mut intake, &limits, &reset(9_999), 1000).is_ok()).count();
+    assert!(again < 4_000, "{again}");
+    assert!(intake.client.as_ref().is_some_and(|client| client.answered.len() <= client.unserved_max));
+}
+
+#[test]
+fn a_stream_that_has_lived_for_a_second_may_be_reset_and_a_younger_one_is_counted() {
+    let limits = Http2Flood::default();
+    let survived = |life: u64| {
+        let (mut intake, _) = begun();
+        let mut at = |now: u64, bytes: &[u8]| {
+            let taken = intake.take(bytes, Moment { now, sent: 0, limits: &limits });
+            intake.consume_ready(intake.ready().len());
+            taken.is_ok()
+        };
+        // Rounds of as many as are over 300 a second: deadlines of a client's whose server hangs.
+        let round = |index: u32| (0..1_000).map(move |stream| (index * 1_000 + stream) * 2 + 1);
+        (0..10_u32).all(|index| {
+            let now = 1_000 + u64::from(index) * 10_000;
+            round(index).all(|stream| at(now, &get(stream, WHOLE, &[])))
+                && round(index).all(|stream| at(now + life, &reset(stream)))
+        })
+    };
+    assert!(survived(1_000) && survived(5_000));
+    assert!(!survived(900) && !survived(0));
+    // Each stream is reset once.
+    let (mut intake, _) = begun();
+    given(&mut intake, &limits, &get(1, WHOLE, &[]), 1000).unwrap();
+    let mut again = || intake.take(&reset(1), Moment { now: 9_000, sent: 0, limits: &limits }).is_ok();
+    assert_eq!((0..10_000).take_while(|_| again()).count() as u32, limits.resets + 1);
+}
+
 /// RFC 3986 has no such bytes, the library no type for them, and clients send them.
 #[test]
 fn a_path_that_the_library_takes_for_none_is_kept_for_its_stream() {
