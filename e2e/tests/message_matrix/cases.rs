@@ -4,8 +4,22 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Http1,
+    /// By prior knowledge.
     Http2,
+    /// The same by ALPN.
+    Http2Tls,
 }
+
+impl Protocol {
+    pub const ALL: [Protocol; 3] = [Protocol::Http1, Protocol::Http2, Protocol::Http2Tls];
+
+    pub fn is_http2(self) -> bool {
+        self != Protocol::Http1
+    }
+}
+
+/// Of the sides that speak HTTP/2 one in so many does so over TLS.
+const OVER_TLS: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestBody {
@@ -103,6 +117,13 @@ pub fn cases(random: &mut fastrand::Rng, broken: usize) -> Vec<Case> {
         let how = BREAKS[random.usize(..BREAKS.len())];
         cases.push(Case { broken: Some((how, place)), ..case });
     }
+    for case in &mut cases {
+        for side in [&mut case.client, &mut case.server] {
+            if side.is_http2() && random.usize(..OVER_TLS) == 0 {
+                *side = Protocol::Http2Tls;
+            }
+        }
+    }
     cases.retain(Case::can_be);
     random.shuffle(&mut cases);
     cases
@@ -159,7 +180,7 @@ impl Case {
     fn can_be(&self) -> bool {
         let reset_of_stream = matches!(self.broken, Some((Break::NoError | Break::Cancel | Break::InternalError, _)));
         let of_http2 = reset_of_stream && self.server == Protocol::Http1;
-        let of_http1 = self.body == Body::UntilClose && self.server == Protocol::Http2;
+        let of_http1 = self.body == Body::UntilClose && self.server.is_http2();
         // A close is this body's end, wherever it comes.
         let ended =
             self.body == Body::UntilClose && matches!(self.broken, Some((Break::Close, Place::Head | Place::Body)));
@@ -212,7 +233,7 @@ impl Case {
         let fits = match self.server {
             Protocol::Http1 => Verdict::Excess,
             // The whole stream is malformed (RFC 9113 §8.1.1).
-            Protocol::Http2 => Verdict::Either,
+            Protocol::Http2 | Protocol::Http2Tls => Verdict::Either,
         };
         match self.body {
             _ if self.has_no_body() && self.sent() > 0 => Verdict::Excess,

@@ -4,14 +4,19 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, Request};
+use propylon_e2e::certificates::Certificates;
 use propylon_e2e::http::{self as wire, Body, framing, head_end, values};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::cases::{Case, Protocol, RequestBody};
 use crate::server::request_body;
@@ -46,7 +51,8 @@ impl Client {
     pub fn new(protocol: Protocol, address: SocketAddr) -> Client {
         match protocol {
             Protocol::Http1 => Client::Http1(Http1 { address, socket: None, inbox: Vec::new() }),
-            Protocol::Http2 => Client::Http2(Http2 { address, send: None }),
+            Protocol::Http2 => Client::Http2(Http2 { address, tls: false, send: None }),
+            Protocol::Http2Tls => Client::Http2(Http2 { address, tls: true, send: None }),
         }
     }
 
@@ -200,6 +206,7 @@ fn http1_request(case: &Case, path: &str) -> (Vec<u8>, Vec<u8>) {
 
 pub struct Http2 {
     address: SocketAddr,
+    tls: bool,
     send: Option<SendRequest<Bytes>>,
 }
 
@@ -208,9 +215,10 @@ impl Http2 {
         if self.send.is_none() {
             let socket = TcpStream::connect(self.address).await.expect("the engine accepts");
             socket.set_nodelay(true).expect("no delay");
-            let (send, connection) = h2::client::handshake(socket).await.expect("the engine speaks HTTP/2");
-            tokio::spawn(async move { drop(connection.await) });
-            self.send = Some(send);
+            self.send = Some(match self.tls {
+                true => begin(over_tls(socket).await).await,
+                false => begin(socket).await,
+            });
         }
         let send = self.send.clone().expect("it is there");
         let mut send = match send.ready().await {
@@ -218,7 +226,10 @@ impl Http2 {
             Err(error) => return Ok(Outcome::Wrong(format!("the connection has ended: {error}"))),
         };
         let (body, half) = request_body(case);
-        let mut request = Request::builder().method(case.method).uri(format!("http://matrix.test{path}"));
+        let mut request = Request::builder().method(case.method).uri(match self.tls {
+            true => format!("https://localhost{path}"),
+            false => format!("http://matrix.test{path}"),
+        });
         if case.request_body == RequestBody::Length {
             request = request.header("content-length", body.len());
         }
@@ -247,6 +258,22 @@ impl Http2 {
             Err(error) => Outcome::Failed(error.to_string()),
         })
     }
+}
+
+async fn begin(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> SendRequest<Bytes> {
+    let (send, connection) = h2::client::handshake(socket).await.expect("the engine speaks HTTP/2");
+    tokio::spawn(async move { drop(connection.await) });
+    send
+}
+
+/// Agrees on HTTP/2 by ALPN.
+async fn over_tls(socket: TcpStream) -> TlsStream<TcpStream> {
+    let mut config = (*Certificates::shared().client()).clone();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.expect("a handshake");
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    stream
 }
 
 /// Sends a part of a body; a server that has answered need not take it.

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use propylon_e2e::certificates::Certificates;
 use propylon_e2e::{Client as Plain, Engine, eventually};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -27,11 +28,14 @@ const BROKEN: usize = 2_500;
 const CASE_WAIT_MAX: Duration = Duration::from_secs(60);
 const RETRIES: u32 = 2;
 
-/// One client's place: a server of each version.
+/// Servers, or clients, of each protocol.
+const PROTOCOLS: usize = Protocol::ALL.len();
+
+/// One client's place: a server of each protocol.
 struct Stand {
     place: usize,
-    servers: [Server; 2],
-    clients: [Client; 2],
+    servers: [Server; PROTOCOLS],
+    clients: [Client; PROTOCOLS],
     wrong: Arc<Mutex<Vec<String>>>,
 }
 
@@ -123,15 +127,19 @@ fn wrong_response(case: &Case, response: &Response, tag: &str) -> Option<String>
     (response.trailers.len() != usize::from(trailers)).then(|| format!("trailers: {:?}", response.trailers))
 }
 
-fn config(servers: &[[Server; 2]]) -> String {
-    let mut config =
-        String::from("[listener.plain]\nbind = \"127.0.0.1:0\"\n[process]\nworkers = 2\ndrain_timeout = \"1s\"\n");
+fn config(servers: &[[Server; PROTOCOLS]]) -> String {
+    let mut config = String::from(
+        "[listener.plain]\nbind = \"127.0.0.1:0\"\n[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n\
+             [process]\nworkers = 2\ndrain_timeout = \"1s\"\n",
+    );
+    let tls = format!("tls = {{ ca = \"{}\" }}\n", Certificates::shared().ca().display());
     for (place, pair) in servers.iter().enumerate() {
-        for (server, protocol) in pair.iter().zip([Protocol::Http1, Protocol::Http2]) {
-            let spoken = if protocol == Protocol::Http1 { "http1" } else { "h2" };
+        for (server, protocol) in pair.iter().zip(Protocol::ALL) {
+            let spoken = if protocol.is_http2() { "h2" } else { "http1" };
+            let tls = if protocol == Protocol::Http2Tls { &tls[..] } else { "" };
             let name = format!("{place}-{protocol:?}").to_lowercase();
             config.push_str(&format!(
-                "[backend.b{name}]\nservers = [\"{}\"]\nprotocol = \"{spoken}\"\nretries = {RETRIES}\n\
+                "[backend.b{name}]\nservers = [\"{}\"]\nprotocol = \"{spoken}\"\nretries = {RETRIES}\n{tls}\
                  [[route]]\npath = \"/{place}/{protocol:?}/\"\nbackend = \"b{name}\"\n",
                 server.address
             ));
@@ -149,10 +157,11 @@ fn any_server_gets_each_client_the_answer_to_its_own_request_or_an_error() {
     let faults: usize = all.iter().filter(|case| matches!(case.verdict(), Verdict::Excess | Verdict::Broken)).count();
     println!("{} cases, of which {faults} are a server's fault", all.len());
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let servers: Vec<[Server; 2]> = runtime.block_on(async {
+    let servers: Vec<[Server; PROTOCOLS]> = runtime.block_on(async {
         let mut servers = Vec::new();
         for _ in 0..CLIENTS {
-            servers.push([Server::start(Protocol::Http1).await, Server::start(Protocol::Http2).await]);
+            let [one, other, third] = Protocol::ALL;
+            servers.push([Server::start(one).await, Server::start(other).await, Server::start(third).await]);
         }
         servers
     });
@@ -161,8 +170,10 @@ fn any_server_gets_each_client_the_answer_to_its_own_request_or_an_error() {
     runtime.block_on(async {
         let mut stands = JoinSet::new();
         for (place, pair) in servers.iter().enumerate() {
-            let address = engine.address("plain");
-            let clients = [Client::new(Protocol::Http1, address), Client::new(Protocol::Http2, address)];
+            let clients = Protocol::ALL.map(|protocol| {
+                let listener = if protocol == Protocol::Http2Tls { "web" } else { "plain" };
+                Client::new(protocol, engine.address(listener))
+            });
             let mut stand = Stand { place, servers: pair.clone(), clients, wrong: Arc::clone(&wrong) };
             let cases: Vec<(usize, Case)> = all.iter().copied().enumerate().skip(place).step_by(CLIENTS).collect();
             stands.spawn(async move {
@@ -200,19 +211,19 @@ fn told(engine: &Engine, labels: &[(&str, &str)], faults: usize) {
 }
 
 /// A server of HTTP/2 loses its connection where it closes it, and not for what it does to a stream.
-fn bounded(engine: &Engine, all: &[Case], servers: &[[Server; 2]]) {
+fn bounded(engine: &Engine, all: &[Case], servers: &[[Server; PROTOCOLS]]) {
     use cases::Break;
     let closing =
-        |case: &&Case| case.server == Protocol::Http2 && matches!(case.broken, Some((Break::Close | Break::Reset, _)));
+        |case: &&Case| case.server.is_http2() && matches!(case.broken, Some((Break::Close | Break::Reset, _)));
     // Each may meet its request again on another, and a core has connections of its own.
     let closed = all.iter().filter(closing).count() * (1 + RETRIES as usize);
-    let made: u32 = servers.iter().map(|pair| pair[1].connections()).sum();
+    let made: u32 = servers.iter().flat_map(|each| &each[1..]).map(Server::connections).sum();
     assert!(
-        made as usize <= closed + 2 * CLIENTS,
+        made as usize <= closed + 2 * CLIENTS * (PROTOCOLS - 1),
         "{made} connections to servers of HTTP/2, of which {closed} may have ended"
     );
     let open = engine.metric("propylon_server_connections", &[]);
-    assert!(open <= (CLIENTS * 8) as f64, "{open} connections to servers are open");
+    assert!(open <= (CLIENTS * PROTOCOLS * 4) as f64, "{open} connections to servers are open");
 }
 
 /// There is no CONNECT of either version, and its connection or stream alone ends with that.

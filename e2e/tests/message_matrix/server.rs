@@ -6,14 +6,21 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use propylon_e2e::certificates::{Certificates, NAMES};
 use propylon_e2e::frames::{
     ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, INTERNAL_ERROR, NO_ERROR, PING, PREFACE,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame,
 };
 use propylon_e2e::http::{head_end, values};
+use rcgen::PKCS_ECDSA_P256_SHA256;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::cases::{Body, Break, Case, Place, Protocol, RequestBody, body};
 
@@ -47,16 +54,25 @@ impl Server {
         let turn = Arc::new(Mutex::new(Turn::new(Case::plain(protocol, protocol), String::new())));
         let server = Server { address, turn, connections: Arc::default() };
         let shared = server.clone();
+        let acceptor = acceptor();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 let _ = socket.set_nodelay(true);
-                let peer = Peer { socket, inbox: Vec::new(), server: shared.clone() };
+                let (server, acceptor) = (shared.clone(), acceptor.clone());
                 tokio::spawn(async move {
+                    let socket = match protocol {
+                        Protocol::Http2Tls => match acceptor.accept(socket).await {
+                            Ok(stream) => Wire::Tls(Box::new(stream)),
+                            Err(_) => return,
+                        },
+                        _ => Wire::Plain(socket),
+                    };
+                    let peer = Peer { socket, inbox: Vec::new(), server };
                     // An end is an end, whoever's it was.
                     let _ = match protocol {
                         Protocol::Http1 => peer.speak_http1().await,
-                        Protocol::Http2 => peer.speak_http2().await,
+                        Protocol::Http2 | Protocol::Http2Tls => peer.speak_http2().await,
                     };
                 });
             }
@@ -88,15 +104,70 @@ enum Next {
     Resets,
 }
 
+fn acceptor() -> TlsAcceptor {
+    let pem = Certificates::shared().issue(NAMES, &PKCS_ECDSA_P256_SHA256);
+    let chain = CertificateDer::pem_slice_iter(pem.as_bytes()).map(|each| each.expect("a certificate")).collect();
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key");
+    let mut config = ServerConfig::builder_with_provider(rustls::crypto::aws_lc_rs::default_provider().into())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a certificate and its key");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// A connection's bytes.
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    async fn read(&mut self, into: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Wire::Plain(socket) => socket.read_buf(into).await,
+            Wire::Tls(stream) => stream.read_buf(into).await,
+        }
+    }
+
+    async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Wire::Plain(socket) => socket.write_all(bytes).await,
+            Wire::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    async fn shutdown(&mut self) {
+        let _ = match self {
+            Wire::Plain(socket) => socket.shutdown().await,
+            Wire::Tls(stream) => stream.shutdown().await,
+        };
+    }
+
+    /// Its end will be a reset.
+    fn reset_on_close(&self) {
+        let socket = match self {
+            Wire::Plain(socket) => socket,
+            Wire::Tls(stream) => stream.get_ref().0,
+        };
+        let _ = SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO));
+    }
+}
+
 struct Peer {
-    socket: TcpStream,
+    socket: Wire,
     inbox: Vec<u8>,
     server: Server,
 }
 
 impl Peer {
     async fn fill(&mut self) -> io::Result<()> {
-        match self.socket.read_buf(&mut self.inbox).await? {
+        match self.socket.read(&mut self.inbox).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -112,12 +183,8 @@ impl Peer {
     async fn end(&mut self, next: Next) {
         match next {
             Next::Stays => {}
-            Next::Closes => {
-                let _ = self.socket.shutdown().await;
-            }
-            Next::Resets => {
-                let _ = SockRef::from(&self.socket).set_linger(Some(std::time::Duration::ZERO));
-            }
+            Next::Closes => self.socket.shutdown().await,
+            Next::Resets => self.socket.reset_on_close(),
         }
     }
 
