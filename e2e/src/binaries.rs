@@ -7,6 +7,10 @@ use std::sync::OnceLock;
 
 use rustix::fs::{FlockOperation, flock};
 
+/// Of the whole workspace, as the tests are: dependencies have other features for some of its packages alone, and all would be
+/// built a second time.
+const ORDINARY: [&str; 2] = ["--workspace", "--bins"];
+
 /// `propylon`
 pub fn propylon() -> PathBuf {
     folder().join("propylon")
@@ -20,18 +24,19 @@ pub fn keyserver() -> PathBuf {
 /// `propylon-keyserver` with keys in hardware modules. It lies apart, so that stories of the ordinary one are not told of it.
 pub fn keyserver_with_modules() -> PathBuf {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
+    let make = || {
         let folder = folder();
-        build(folder, &["-p", "propylon-keyserver", "--features", "pkcs11"]);
+        let _lock = lock(folder);
+        build(folder, &["--workspace", "--bin", "propylon-keyserver", "--features", "propylon-keyserver/pkcs11"]);
         let apart = folder.join("propylon-keyserver-with-modules");
         // By renaming: another process may be running what is there.
         let new = folder.join(format!("propylon-keyserver-with-modules.{}", std::process::id()));
         std::fs::copy(folder.join("propylon-keyserver"), &new).expect("a copy of the binary");
         std::fs::rename(&new, &apart).expect("its name");
-        build_ordinary(folder);
+        build(folder, &ORDINARY);
         apart
     };
-    BINARY.get_or_init(build).clone()
+    BINARY.get_or_init(make).clone()
 }
 
 /// `propylon-bench`
@@ -50,24 +55,28 @@ fn folder() -> &'static Path {
     FOLDER.get_or_init(|| {
         let test = std::env::current_exe().expect("a test knows its own path");
         let folder = test.parent().and_then(Path::parent).expect("tests lie in target/PROFILE/deps").to_owned();
-        build_ordinary(&folder);
+        let _lock = lock(&folder);
+        build(&folder, &ORDINARY);
         folder
     })
 }
 
-fn build_ordinary(folder: &Path) {
-    build(folder, &["-p", "propylon-proxy", "-p", "propylon-keyserver", "-p", "propylon-bench"]);
+/// Tests of several processes wait for each other here, quietly, and not in cargo. Holds until the file is closed.
+fn lock(folder: &Path) -> File {
+    let lock = File::create(target(folder).join("e2e-build.lock")).expect("a lock file in the target folder");
+    flock(&lock, FlockOperation::LockExclusive).expect("a lock on the build");
+    lock
+}
+
+fn target(folder: &Path) -> &Path {
+    folder.parent().expect("a profile's folder lies in a target folder")
 }
 
 fn build(folder: &Path, what: &[&str]) {
-    let target = folder.parent().expect("a profile's folder lies in a target folder");
-    // Tests of several processes wait for each other here, quietly, and not in cargo.
-    let lock = File::create(target.join("e2e-build.lock")).expect("a lock file in the target folder");
-    flock(&lock, FlockOperation::LockExclusive).expect("a lock on the build");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet"]).args(what);
-    command.arg("--target-dir").arg(target);
+    command.arg("--target-dir").arg(target(folder));
     if folder.ends_with("release") {
         command.arg("--release");
     }
