@@ -25,6 +25,7 @@
 //! assert!(store.prometheus().contains("propylon_requests_total{listener=\"web\"} 1\n"));
 //! ```
 
+pub mod conditions;
 mod growing;
 mod json;
 mod prometheus;

@@ -23,7 +23,7 @@ use crate::access_log::{FailureCounts, Failures as LogFailures, Writer};
 use crate::acme;
 use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
-use crate::conditions::Conditions;
+use crate::conditions::{self, Conditions};
 use crate::health::Health;
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
@@ -193,7 +193,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         handover: None,
         predecessors: Predecessors::default(),
         started: Instant::now(),
-        conditions: Rc::default(),
+        conditions: Rc::new(RefCell::new(conditions::watch())),
     };
     let config = Arc::clone(&snapshot.config);
     let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };

@@ -1,8 +1,8 @@
 //! Everything that can be wrong with what is running, by the metric that shows it. A metric of a limit, a drop, a refusal or
 //! a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
 
-use super::Grave::{Note, Problem, Warning};
-use super::{Condition, above, below, rises};
+use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
+use propylon_metrics::conditions::{Condition, above, below, rises};
 
 /// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
 pub const TABLE: &[Condition] = &[

@@ -1,0 +1,591 @@
+//! What is wrong with what is running, found out from the metrics once a second: told in the log when it begins and when it is
+//! over, and shown for as long as it lasts.
+//!
+//! There is one mechanism for all of it. What can be wrong is a row of a process's table: a metric, what it has to do to
+//! be a condition, how grave that is, what it is called and what is to be done. Each place (a listener, a server) that the
+//! metric has a series for is a condition by itself.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::Store;
+
+/// What counts is over when it has not happened for so long; of notes for longer, as strangers cause them.
+const QUIET: Duration = Duration::from_secs(10);
+const QUIET_NOTE: Duration = Duration::from_secs(60);
+/// A condition that comes and goes, or lasts, has no more than a line for its begin and one for its end in this time.
+const TOLD_AGAIN: Duration = Duration::from_secs(300);
+/// Lines in a minute, of all conditions together; more are counted and told as one.
+const LINES_PER_MINUTE_MAX: u32 = 60;
+/// Conditions that are kept at once; more are counted.
+const KEPT_MAX: usize = 2_000;
+/// Of these so many are shown, the gravest first.
+const SHOWN_MAX: usize = 100;
+/// Reasons of one condition that are told.
+const REASONS_MAX: usize = 3;
+
+/// How grave a condition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grave {
+    /// Somebody is not served, or something is lost.
+    Problem,
+    /// It may come to that.
+    Warning,
+    /// Worth a line; strangers can cause it, and nothing need be done.
+    Note,
+}
+
+impl Grave {
+    pub fn name(self) -> &'static str {
+        match self {
+            Grave::Problem => "problem",
+            Grave::Warning => "warning",
+            Grave::Note => "note",
+        }
+    }
+
+    fn level(self) -> log::Level {
+        match self {
+            Grave::Problem => log::Level::Error,
+            Grave::Warning => log::Level::Warn,
+            Grave::Note => log::Level::Info,
+        }
+    }
+
+    fn quiet(self) -> Duration {
+        if self == Grave::Note { QUIET_NOTE } else { QUIET }
+    }
+}
+
+/// What a metric has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// A counter that rises; over when it has been quiet.
+    Rises,
+    /// A gauge, for as long as it is above.
+    Above(i64),
+    /// A gauge, for as long as it is below.
+    Below(i64),
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Condition {
+    pub name: &'static str,
+    pub metric: &'static str,
+    /// A label, and the values of it that this row is about; all where there is none.
+    pub only: Option<(&'static str, &'static [&'static str])>,
+    pub holds: Holds,
+    pub grave: Grave,
+    /// In words; `{value}` stands for what a gauge is at.
+    pub what: &'static str,
+    /// What is to be done.
+    pub cure: &'static str,
+    /// Who causes the metric writes to the log by itself, with more to say.
+    pub told_elsewhere: bool,
+}
+
+const fn row(
+    name: &'static str,
+    metric: &'static str,
+    holds: Holds,
+    grave: Grave,
+    [what, cure]: [&'static str; 2],
+) -> Condition {
+    Condition { name, metric, only: None, holds, grave, what, cure, told_elsewhere: false }
+}
+
+/// A row about a counter.
+pub const fn rises(
+    name: &'static str,
+    metric: &'static str,
+    grave: Grave,
+    what: &'static str,
+    cure: &'static str,
+) -> Condition {
+    row(name, metric, Holds::Rises, grave, [what, cure])
+}
+
+/// A row about a gauge.
+pub const fn above(
+    name: &'static str,
+    metric: &'static str,
+    limit: i64,
+    grave: Grave,
+    what: &'static str,
+    cure: &'static str,
+) -> Condition {
+    row(name, metric, Holds::Above(limit), grave, [what, cure])
+}
+
+/// A row about a gauge.
+pub const fn below(
+    name: &'static str,
+    metric: &'static str,
+    limit: i64,
+    grave: Grave,
+    what: &'static str,
+    cure: &'static str,
+) -> Condition {
+    row(name, metric, Holds::Below(limit), grave, [what, cure])
+}
+
+impl Condition {
+    /// The row is about series with one of these values of the label.
+    #[must_use]
+    pub const fn only(mut self, label: &'static str, values: &'static [&'static str]) -> Condition {
+        self.only = Some((label, values));
+        self
+    }
+
+    /// Whoever counts writes to the log by itself.
+    #[must_use]
+    pub const fn told_elsewhere(mut self) -> Condition {
+        self.told_elsewhere = true;
+        self
+    }
+
+    fn fits(&self, labels: &[(String, String)]) -> bool {
+        let Some((label, values)) = self.only else { return true };
+        labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+    }
+}
+
+/// A row and where it holds: `backend "app": server 10.0.0.1:80`, or nothing for the whole process.
+type Key = (usize, String);
+
+/// A condition that holds, or has held a short while ago.
+#[derive(Debug)]
+struct Kept {
+    place: BTreeMap<String, String>,
+    since: SystemTime,
+    /// On the clock of the looks, as are the next two.
+    began: Duration,
+    /// When it held last.
+    last: Duration,
+    /// When its begin was told last.
+    told: Option<Duration>,
+    /// It holds, and that has been told.
+    is_told: bool,
+    holds: bool,
+    /// What a counter has risen by, or what a gauge is at.
+    value: i64,
+    /// By reason, where the metric has one.
+    reasons: BTreeMap<String, i64>,
+}
+
+/// A line for the log.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    level: log::Level,
+    text: String,
+}
+
+/// What one look has found at a place.
+#[derive(Default)]
+struct Seen {
+    place: BTreeMap<String, String>,
+    value: i64,
+    reasons: BTreeMap<String, i64>,
+}
+
+/// Everything that is wrong now.
+pub struct Conditions {
+    table: &'static [Condition],
+    /// Labels that say where something is, in the order in which they are told. The others say why.
+    places: &'static [&'static str],
+    /// What counters were at when they were looked at last, by series.
+    counted: Vec<i64>,
+    kept: BTreeMap<Key, Kept>,
+    /// Conditions that there was no room for.
+    left_out: usize,
+    /// The minute that lines are counted in, how many it has had, and how many were not written.
+    minute: (u64, u32, u32),
+}
+
+impl Conditions {
+    /// Of several rows of `table` for a metric the first that fits a series has it. `places` are labels that say where something
+    /// is, in the order in which they are told.
+    pub fn new(table: &'static [Condition], places: &'static [&'static str]) -> Conditions {
+        let (counted, kept) = (Vec::new(), BTreeMap::new());
+        Conditions { table, places, counted, kept, left_out: 0, minute: (0, 0, 0) }
+    }
+
+    /// Looks at the metrics, and writes to the log what is new. To be called once a second; `now` is the time since the start.
+    pub fn look(&mut self, store: &Store, now: Duration, wall: SystemTime) {
+        for Line { level, text } in self.step(store, now, wall) {
+            log::log!(level, "{text}");
+        }
+    }
+
+    fn step(&mut self, store: &Store, now: Duration, wall: SystemTime) -> Vec<Line> {
+        let seen = self.observe(store);
+        let mut lines = Vec::new();
+        self.left_out = 0;
+        for (key, seen) in seen {
+            if self.kept.len() >= KEPT_MAX && !self.kept.contains_key(&key) {
+                self.left_out += 1;
+                continue;
+            }
+            let row = &self.table[key.0];
+            let place = key.1.clone();
+            let kept = self.kept.entry(key).or_insert_with(|| Kept::new(&seen, now, wall));
+            kept.holds_again(row, seen, now, wall);
+            if let Some(text) = kept.begin(row, &place, now) {
+                lines.push(Line { level: row.grave.level(), text });
+            }
+        }
+        for ((row, place), kept) in &mut self.kept {
+            if let Some(text) = kept.end(&self.table[*row], place, now) {
+                lines.push(Line { level: log::Level::Info, text });
+            }
+        }
+        self.kept.retain(|_, kept| kept.holds || kept.told.is_some_and(|told| now < told + TOLD_AGAIN));
+        self.allowed(lines, now)
+    }
+
+    /// What holds by this look alone.
+    fn observe(&mut self, store: &Store) -> BTreeMap<Key, Seen> {
+        let mut found: BTreeMap<Key, Seen> = BTreeMap::new();
+        let mut looked_at: Vec<&str> = Vec::new();
+        let (table, places) = (self.table, self.places);
+        for condition in table {
+            if looked_at.contains(&condition.metric) {
+                continue;
+            }
+            looked_at.push(condition.metric);
+            let rows: Vec<usize> = (0..table.len()).filter(|row| table[*row].metric == condition.metric).collect();
+            store.each_series(condition.metric, |series, labels, value| {
+                let Some(row) = rows.iter().copied().find(|row| table[*row].fits(labels)) else { return };
+                let value = match table[row].holds {
+                    Holds::Rises => Some(self.risen(series, value)).filter(|risen| *risen > 0),
+                    Holds::Above(limit) => (value > limit).then_some(value),
+                    Holds::Below(limit) => (value < limit && value > 0).then_some(value),
+                };
+                let Some(value) = value else { return };
+                let seen = found
+                    .entry((row, place_of(labels, places)))
+                    .or_insert_with(|| Seen { place: place_labels(labels, places), ..Seen::default() });
+                seen.value = seen.value.saturating_add(value);
+                let why = labels.iter().find(|(name, _)| !places.contains(&name.as_str()));
+                if let Some((_, why)) = why {
+                    *seen.reasons.entry(why.clone()).or_default() += value;
+                }
+            });
+        }
+        found
+    }
+
+    /// By how much a counter has risen since the last look. One that fell is another's series by now.
+    fn risen(&mut self, series: u32, value: i64) -> i64 {
+        let place = series as usize;
+        if self.counted.len() <= place {
+            self.counted.resize(place + 1, 0);
+        }
+        let before = std::mem::replace(&mut self.counted[place], value);
+        if value < before { value } else { value - before }
+    }
+
+    /// Those lines that may be written, and one about the others.
+    fn allowed(&mut self, lines: Vec<Line>, now: Duration) -> Vec<Line> {
+        let (minute, count, withheld) = &mut self.minute;
+        let mut all = Vec::new();
+        if *minute != now.as_secs() / 60 {
+            if *withheld > 0 {
+                let text = format!("{withheld} more lines about what is wrong were not written");
+                all.push(Line { level: log::Level::Warn, text });
+            }
+            (*minute, *count, *withheld) = (now.as_secs() / 60, 0, 0);
+        }
+        for line in lines {
+            if *count < LINES_PER_MINUTE_MAX {
+                *count += 1;
+                all.push(line);
+            } else {
+                *withheld += 1;
+            }
+        }
+        all
+    }
+
+    /// For `/status.json`: what holds now, the gravest first.
+    pub fn to_json(&self) -> Value {
+        let mut holding: Vec<(&Key, &Kept)> = self.kept.iter().filter(|(_, kept)| kept.holds).collect();
+        holding.sort_by_key(|((row, _), _)| (self.table[*row].grave, *row));
+        let list = holding.iter().take(SHOWN_MAX).map(|((row, place), kept)| {
+            let row = &self.table[*row];
+            let since = kept.since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            json!({
+                "name": row.name,
+                "grade": row.grave.name(),
+                "what": row.words(kept.value),
+                "place": place,
+                "labels": kept.place,
+                "why": kept.why(),
+                "count": (row.holds == Holds::Rises).then_some(kept.value),
+                "since": since.as_millis() as f64 / 1e3,
+                "cure": row.cure,
+            })
+        });
+        json!({ "total": holding.len() + self.left_out, "list": list.collect::<Vec<Value>>() })
+    }
+}
+
+impl Condition {
+    fn words(&self, value: i64) -> String {
+        self.what.replace("{value}", &value.to_string())
+    }
+}
+
+impl Kept {
+    fn new(seen: &Seen, now: Duration, wall: SystemTime) -> Kept {
+        Kept {
+            place: seen.place.clone(),
+            since: wall,
+            began: now,
+            last: now,
+            told: None,
+            is_told: false,
+            holds: false,
+            value: 0,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    fn holds_again(&mut self, row: &Condition, seen: Seen, now: Duration, wall: SystemTime) {
+        if !self.holds {
+            (self.since, self.began, self.holds) = (wall, now, true);
+            self.value = 0;
+            self.reasons.clear();
+        }
+        self.last = now;
+        if row.holds == Holds::Rises {
+            self.value = self.value.saturating_add(seen.value);
+        } else {
+            self.value = seen.value;
+        }
+        for (why, count) in seen.reasons {
+            *self.reasons.entry(why).or_default() += count;
+        }
+    }
+
+    /// The line about a begin, if it is due.
+    fn begin(&mut self, row: &Condition, place: &str, now: Duration) -> Option<String> {
+        if row.told_elsewhere || self.told.is_some_and(|told| now < told + TOLD_AGAIN) {
+            return None;
+        }
+        let lasts = if self.is_told { ", still" } else { "" };
+        (self.told, self.is_told) = (Some(now), true);
+        let why = self.why();
+        let why = if why.is_empty() { why } else { format!(" ({why})") };
+        Some(format!("{}{}{why}{lasts} [{}]; {}", prefix(place), row.words(self.value), row.name, row.cure))
+    }
+
+    /// Whether it is over, and the line about it if its begin was told.
+    fn end(&mut self, row: &Condition, place: &str, now: Duration) -> Option<String> {
+        let quiet = if row.holds == Holds::Rises { row.grave.quiet() } else { Duration::ZERO };
+        if !self.holds || now <= self.last + quiet {
+            return None;
+        }
+        self.holds = false;
+        if !std::mem::take(&mut self.is_told) {
+            return None;
+        }
+        let lasted = self.last.saturating_sub(self.began).as_secs().max(1);
+        let count = match row.holds {
+            Holds::Rises => format!(", {} times", self.value),
+            _ => String::new(),
+        };
+        Some(format!("{}over after {lasted} s{count}: {} [{}]", prefix(place), row.words(self.value), row.name))
+    }
+
+    /// The most frequent reasons.
+    fn why(&self) -> String {
+        let mut reasons: Vec<(&String, &i64)> = self.reasons.iter().collect();
+        reasons.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let more = if reasons.len() > REASONS_MAX { ", …" } else { "" };
+        let told: Vec<String> = reasons.iter().take(REASONS_MAX).map(|(why, count)| format!("{why} {count}")).collect();
+        told.join(", ") + more
+    }
+}
+
+fn prefix(place: &str) -> String {
+    if place.is_empty() { String::new() } else { format!("{place}: ") }
+}
+
+/// As the log tells it: `backend "app": server 10.0.0.1:80`.
+fn place_of(labels: &[(String, String)], places: &[&str]) -> String {
+    let of = |place: &str| labels.iter().find(|(name, _)| name == place).map(|(_, value)| value);
+    let told = places.iter().filter_map(|place| {
+        let value = of(place)?;
+        Some(if *place == "server" { format!("server {value}") } else { format!("{place} \"{value}\"") })
+    });
+    told.collect::<Vec<String>>().join(": ")
+}
+
+fn place_labels(labels: &[(String, String)], places: &[&str]) -> BTreeMap<String, String> {
+    labels.iter().filter(|(name, _)| places.contains(&name.as_str())).cloned().collect()
+}
+
+/// What is wrong with a table: a name that is there twice, or a row that is never reached since one for all comes before it.
+pub fn flaw(table: &[Condition]) -> Option<String> {
+    table.iter().enumerate().find_map(|(place, row)| {
+        let before = &table[..place];
+        let is_twice = before.iter().any(|other| other.name == row.name);
+        let is_hidden = before.iter().any(|other| other.metric == row.metric && other.only.is_none());
+        match (is_twice, is_hidden) {
+            (true, _) => Some(format!("{} is there twice", row.name)),
+            (_, true) => Some(format!("{} is never reached", row.name)),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Column, Counter, Gauge, Registry};
+
+    const PLACES: &[&str] = &["listener", "backend", "server"];
+    const TABLE: &[Condition] = &[
+        below("files-few", "propylon_files_limit", 1024, Grave::Warning, "may open few files: {value}", "raise it"),
+        above("max-connections", "propylon_listener_paused", 0, Grave::Problem, "no more clients", "raise it"),
+        rises("queue-client-gone", "propylon_queue_refused_total", Grave::Note, "clients go away", "nothing")
+            .only("reason", &["client-gone"]),
+        rises("queue-refused", "propylon_queue_refused_total", Grave::Problem, "requests are refused", "add servers"),
+        above("server-passed-over", "propylon_server_passed_over", 0, Grave::Problem, "passed over", "look at it"),
+    ];
+
+    fn conditions() -> Conditions {
+        Conditions::new(TABLE, PLACES)
+    }
+
+    struct Bench {
+        store: std::sync::Arc<Store>,
+        column: Column,
+        full: Counter,
+        gone: Counter,
+        paused: Gauge,
+        files: Gauge,
+        conditions: Conditions,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            let mut registry = Registry::new();
+            let mut line = |reason: &str| {
+                let labels = [("backend", "app"), ("reason", reason)];
+                registry.counter("propylon_queue_refused_total", "Refused.", &labels)
+            };
+            let (full, gone) = (line("queue-full"), line("client-gone"));
+            let paused = registry.gauge("propylon_listener_paused", "Paused.", &[("listener", "web")]);
+            let files = registry.gauge("propylon_files_limit", "Files.", &[]);
+            let store = registry.build(1);
+            let column = Store::column(&store, 0);
+            Bench { column, store, full, gone, paused, files, conditions: conditions() }
+        }
+
+        fn at(&mut self, second: u64) -> Vec<String> {
+            let lines = self.conditions.step(&self.store, Duration::from_secs(second), SystemTime::UNIX_EPOCH);
+            lines.into_iter().map(|line| format!("{} {}", line.level, line.text)).collect()
+        }
+
+        fn names(&self) -> Vec<String> {
+            let json = self.conditions.to_json();
+            json["list"].as_array().unwrap().iter().map(|each| each["name"].as_str().unwrap().to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn what_counts_is_told_when_it_begins_and_when_it_has_been_quiet_and_holds_meanwhile() {
+        let mut bench = Bench::new();
+        assert!(bench.at(0).is_empty());
+        bench.column.add(bench.full, 7);
+        let lines = bench.at(1);
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].starts_with("ERROR backend \"app\": requests are refused (queue-full 7)"), "{lines:?}");
+        assert!(lines[0].contains("(queue-full 7) [queue-refused]; add servers"), "{lines:?}");
+        bench.column.add(bench.full, 1);
+        assert!(bench.at(5).is_empty(), "one line is enough");
+        assert_eq!(bench.names(), ["queue-refused"]);
+        assert!(bench.at(15).is_empty());
+        let lines = bench.at(16);
+        assert!(lines[0].starts_with("INFO backend \"app\": over after 4 s, 8 times:"), "{lines:?}");
+        assert!(bench.names().is_empty());
+    }
+
+    #[test]
+    fn a_row_of_its_own_takes_a_reason_from_the_row_for_all() {
+        let mut bench = Bench::new();
+        bench.column.increment(bench.gone);
+        assert!(bench.at(1)[0].starts_with("INFO backend \"app\": clients go away"));
+        assert_eq!(bench.names(), ["queue-client-gone"]);
+    }
+
+    #[test]
+    fn a_level_is_a_condition_for_exactly_as_long_as_it_is_there() {
+        let mut bench = Bench::new();
+        bench.column.set(bench.paused, 2);
+        bench.column.set(bench.files, 200);
+        let lines = bench.at(1);
+        assert!(lines.iter().any(|line| line.starts_with("ERROR listener \"web\": no more clients")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.contains("may open few files: 200;")), "{lines:?}");
+        assert_eq!(bench.names(), ["max-connections", "files-few"], "the gravest first");
+        bench.column.set(bench.paused, 0);
+        let lines = bench.at(2);
+        assert!(lines[0].starts_with("INFO listener \"web\": over after 1 s: no more clients"), "{lines:?}");
+        assert_eq!(bench.names(), ["files-few"]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_or_lasts_is_told_now_and_then_only() {
+        let mut bench = Bench::new();
+        let mut lines = 0;
+        for second in 0..TOLD_AGAIN.as_secs() {
+            bench.column.set(bench.paused, i64::from(second % 4 < 2));
+            lines += bench.at(second).len();
+        }
+        assert_eq!(lines, 2, "one begin and one end");
+        let mut bench = Bench::new();
+        bench.column.set(bench.paused, 1);
+        let lines: Vec<String> = (0..=TOLD_AGAIN.as_secs()).flat_map(|second| bench.at(second)).collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines[1].contains(", still [max-connections]"), "{lines:?}");
+    }
+
+    #[test]
+    fn many_at_once_cannot_fill_the_log_nor_the_memory() {
+        let mut registry = Registry::new();
+        let gauges: Vec<Gauge> = (0..KEPT_MAX + 5)
+            .map(|server| {
+                let server = format!("10.0.0.1:{server}");
+                let labels = [("backend", "app"), ("server", server.as_str())];
+                registry.gauge("propylon_server_passed_over", "Passed over.", &labels)
+            })
+            .collect();
+        let store = registry.build(1);
+        let column = Store::column(&store, 0);
+        gauges.iter().for_each(|gauge| column.set(*gauge, 1));
+        let mut conditions = conditions();
+        let lines = conditions.step(&store, Duration::ZERO, SystemTime::UNIX_EPOCH);
+        assert_eq!(lines.len(), LINES_PER_MINUTE_MAX as usize);
+        let json = conditions.to_json();
+        assert_eq!(
+            (json["total"].as_u64(), json["list"].as_array().map(Vec::len)),
+            (Some(KEPT_MAX as u64 + 5), Some(SHOWN_MAX))
+        );
+        let lines = conditions.step(&store, Duration::from_secs(60), SystemTime::UNIX_EPOCH);
+        assert!(lines[0].text.starts_with(&format!("{} more lines", KEPT_MAX - 60)), "{lines:?}");
+    }
+
+    #[test]
+    fn a_table_that_has_a_name_twice_or_a_row_for_nothing_is_found_out() {
+        assert_eq!(flaw(TABLE), None);
+        let row = |name| rises(name, "propylon_x_total", Grave::Note, "x", "x");
+        assert_eq!(flaw(&[row("a"), row("a")]).as_deref(), Some("a is there twice"));
+        assert_eq!(flaw(&[row("a"), row("b").only("c", &["d"])]).as_deref(), Some("b is never reached"));
+        assert_eq!(flaw(&[row("b").only("c", &["d"]), row("a")]), None);
+    }
+}
