@@ -107,6 +107,27 @@ fn a_client_that_asks_for_all_of_rsa_leaves_another_its_part() {
     });
     let displaced = server.metric("propylon_keyserver_refused_total{line=\"rsa\",reason=\"displaced\"}");
     assert!(displaced > 0, "nothing was put out for the other");
+    holds("it is told where it is wrong", || {
+        server.says("error: line \"rsa\": operations are refused: the line has no place")
+    });
+    assert!(server.says("[keyserver-line-full]; add cores"), "with what to do");
+}
+
+/// What is wrong is told in the log, and by one line of its kind.
+#[test]
+fn what_clients_may_not_do_is_told_in_the_log_and_not_each_time() {
+    let server = KeyServer::start("");
+    let mut link = server.link();
+    for id in 0..200 {
+        let unknown = link.ask(&frame(ECDSA_SHA256, id, &[DIGEST, (0x04, &[9; 20])]));
+        assert_eq!(unknown.opcode, 0xff);
+    }
+    link.ask(&frame(0x03, 1, &[(0x12, &[7; 20]), (0x04, &server.ski("rsa"))]));
+    for name in ["[keyserver-unknown-key]", "[keyserver-denied]"] {
+        holds("it is told", || server.says(name));
+    }
+    let told = server.stderr().iter().filter(|line| line.contains("[keyserver-unknown-key]; compare")).count();
+    assert_eq!(told, 1);
 }
 
 #[test]

@@ -100,31 +100,30 @@ pub struct Seen(BatchCounts);
 
 impl KernelMetrics {
     pub fn register(r: &mut Registry) -> KernelMetrics {
-        let name = |name: &str| format!("propylon_keyserver_{name}");
         // A signature on P-256 shares what it costs with up to four groups of lanes.
         let bounds: Vec<u64> = (1..=LANES as u64).chain([16, 24, P256_MAX as u64]).collect();
         let mut operations = |work| {
             ["lanes", "aws-lc"].map(|by| {
                 let help = "Private-key operations on P-256 and with RSA, by what did them.";
-                r.counter(&name("operations_total"), help, &[("work", work), ("by", by)])
+                r.counter("propylon_keyserver_operations_total", help, &[("work", work), ("by", by)])
             })
         };
         let operations = ["p256", "rsa"].map(&mut operations);
         let checks = ["right", "wrong"].map(|outcome| {
             let help = "Results of the lanes that AWS-LC was asked about, too.";
-            r.counter(&name("checks_total"), help, &[("outcome", outcome)])
+            r.counter("propylon_keyserver_checks_total", help, &[("outcome", outcome)])
         });
         let kernels = USED.map(|(kernel, _)| {
             let help = "1 while a kernel is wanted, tested, trusted and in use.";
-            r.gauge(&name("kernel"), help, &[("kernel", kernel.name())])
+            r.gauge("propylon_keyserver_kernel", help, &[("kernel", kernel.name())])
         });
         let help = "Operations that were done together, by work; those of one are done by AWS-LC.";
-        let sizes = r.histogram(&name("batch_size"), help, &[("work", "rsa")], &bounds, 1.0);
-        let p256_sizes = r.histogram(&name("batch_size"), help, &[("work", "p256")], &bounds, 1.0);
+        let sizes = r.histogram("propylon_keyserver_batch_size", help, &[("work", "rsa")], &bounds, 1.0);
+        let p256_sizes = r.histogram("propylon_keyserver_batch_size", help, &[("work", "p256")], &bounds, 1.0);
         let help = "RSA results of the lanes that did not lead back to their input; AWS-LC did them again.";
-        let bad_lanes = r.counter(&name("bad_lanes_total"), help, &[]);
+        let bad_lanes = r.counter("propylon_keyserver_bad_lanes_total", help, &[]);
         let help = "Threads whose working memory could not be locked into memory.";
-        let swappable = r.gauge(&name("swappable"), help, &[]);
+        let swappable = r.gauge("propylon_keyserver_swappable", help, &[]);
         KernelMetrics { sizes, p256_sizes, operations, bad_lanes, checks, swappable, kernels }
     }
 

@@ -6,6 +6,7 @@
 mod access;
 mod admin;
 pub mod command;
+mod conditions;
 mod connection;
 mod fair;
 #[cfg_attr(not(feature = "pkcs11"), path = "hsm/absent.rs")]

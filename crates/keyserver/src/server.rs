@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, Barrier};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use propylon_config::Workers;
 use propylon_config::keyserver::KeyServer;
@@ -22,6 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use crate::access::Rules;
 use crate::admin;
+use crate::conditions::{self, LOOK_INTERVAL};
 use crate::hsm::Tokens;
 use crate::identity;
 use crate::kernels::Kernels;
@@ -257,6 +258,8 @@ impl Server {
         }
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut looks, mut conditions, started) = (interval(LOOK_INTERVAL), conditions::watch(), Instant::now());
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         log::info!("propylon-keyserver {} runs", env!("CARGO_PKG_VERSION"));
         loop {
             tokio::select! {
@@ -267,6 +270,7 @@ impl Server {
                     self.tokens.look_again();
                     self.look(true);
                 }
+                _ = looks.tick() => conditions.look(&self.view.store, started.elapsed(), SystemTime::now()),
                 _ = ticks.tick() => {
                     self.look_at_tokens();
                     if self.config.keys.watch {

@@ -154,9 +154,7 @@ impl Telemetry {
     }
 
     fn register(registry: &mut Registry, tokens: &[String]) -> Telemetry {
-        let counter = |registry: &mut Registry, name: &str, help: &str| {
-            registry.counter(&format!("propylon_keyserver_{name}"), help, &[])
-        };
+        let counter = |registry: &mut Registry, name: &str, help: &str| registry.counter(name, help, &[]);
         let requests = ["rsa", "ecdsa", "ed25519", "ping", "other"].map(|operation| {
             let help = "Requests decoded, by what they ask for.";
             registry.counter("propylon_keyserver_requests_total", help, &[("operation", operation)])
@@ -178,20 +176,22 @@ impl Telemetry {
             let help = "Connections ended, by reason.";
             registry.counter("propylon_keyserver_connections_ended_total", help, &[("reason", reason)])
         });
-        let gauge = |registry: &mut Registry, name: &str, help: &str| {
-            registry.gauge(&format!("propylon_keyserver_{name}"), help, &[])
-        };
+        let gauge = |registry: &mut Registry, name: &str, help: &str| registry.gauge(name, help, &[]);
         Telemetry {
-            connections: gauge(registry, "connections", "Connections open."),
-            accepted: counter(registry, "connections_total", "Connections accepted."),
-            accept_errors: counter(registry, "accept_errors_total", "Accepts that failed."),
+            connections: gauge(registry, "propylon_keyserver_connections", "Connections open."),
+            accepted: counter(registry, "propylon_keyserver_connections_total", "Connections accepted."),
+            accept_errors: counter(registry, "propylon_keyserver_accept_errors_total", "Accepts that failed."),
             turned_away: counter(
                 registry,
-                "connections_refused_total",
+                "propylon_keyserver_connections_refused_total",
                 "Connections closed because there were too many.",
             ),
-            handshaking: gauge(registry, "handshaking", "Connections that have not shown a certificate yet."),
-            handshakes: counter(registry, "handshakes_total", "TLS handshakes finished."),
+            handshaking: gauge(
+                registry,
+                "propylon_keyserver_handshaking",
+                "Connections that have not shown a certificate yet.",
+            ),
+            handshakes: counter(registry, "propylon_keyserver_handshakes_total", "TLS handshakes finished."),
             ended,
             requests,
             denied,
@@ -201,15 +201,23 @@ impl Telemetry {
             kernels: KernelMetrics::register(registry),
             stopped_reading: counter(
                 registry,
-                "read_stops_total",
+                "propylon_keyserver_read_stops_total",
                 "Times that a connection was not read from because its client did not take its replies, or had as many \
                  requests in work as it may.",
             ),
-            panics: counter(registry, "panics_total", "Connections that a bug of ours has ended."),
-            keys: gauge(registry, "keys", "Private keys served."),
-            reloads: counter(registry, "key_reloads_total", "Times that changed key files were taken over."),
-            reload_faults: counter(registry, "key_faults_total", "Key files, or certificates, that could not be read."),
-            draining: gauge(registry, "draining", "1 while finishing what is in progress."),
+            panics: counter(registry, "propylon_keyserver_panics_total", "Connections that a bug of ours has ended."),
+            keys: gauge(registry, "propylon_keyserver_keys", "Private keys served."),
+            reloads: counter(
+                registry,
+                "propylon_keyserver_key_reloads_total",
+                "Times that changed key files were taken over.",
+            ),
+            reload_faults: counter(
+                registry,
+                "propylon_keyserver_key_faults_total",
+                "Key files, or certificates, that could not be read.",
+            ),
+            draining: gauge(registry, "propylon_keyserver_draining", "1 while finishing what is in progress."),
         }
     }
 }
@@ -242,20 +250,35 @@ impl LineMetrics {
 
 impl TokenMetrics {
     fn register(registry: &mut Registry, token: &str) -> TokenMetrics {
-        let name = |name: &str| format!("propylon_keyserver_token_{name}");
         let labels = [("token", token)];
         let operations = ["signed", "refused", "no-key", "failed", "late"].map(|outcome| {
             let help = "Operations that a hardware module was asked for, by what came of it.";
-            registry.counter(&name("operations_total"), help, &[("token", token), ("outcome", outcome)])
+            registry.counter(
+                "propylon_keyserver_token_operations_total",
+                help,
+                &[("token", token), ("outcome", outcome)],
+            )
         });
-        let gauge = |registry: &mut Registry, what: &str, help: &str| registry.gauge(&name(what), help, &labels);
+        let gauge = |registry: &mut Registry, what: &str, help: &str| registry.gauge(what, help, &labels);
         TokenMetrics {
             line: LineMetrics::register(registry, &format!("pkcs11:{token}")),
-            sessions: gauge(registry, "sessions", "Threads that are logged in to a hardware module."),
-            stuck: gauge(registry, "stuck", "Threads whose hardware module has not come back in time."),
-            failures: registry.counter(&name("failures_total"), "Sessions that were not to be had.", &labels),
+            sessions: gauge(
+                registry,
+                "propylon_keyserver_token_sessions",
+                "Threads that are logged in to a hardware module.",
+            ),
+            stuck: gauge(
+                registry,
+                "propylon_keyserver_token_stuck",
+                "Threads whose hardware module has not come back in time.",
+            ),
+            failures: registry.counter(
+                "propylon_keyserver_token_failures_total",
+                "Sessions that were not to be had.",
+                &labels,
+            ),
             duration: registry.histogram(
-                &name("duration_seconds"),
+                "propylon_keyserver_token_duration_seconds",
                 "How long a hardware module took for an operation, getting a session included.",
                 &labels,
                 WAIT_BOUNDS,

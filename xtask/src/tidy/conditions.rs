@@ -1,21 +1,24 @@
-//! A metric of a limit, a drop, a refusal or a failure has its row in the engine's table of conditions, and each row its line
+//! A metric of a limit, a drop, a refusal or a failure has its row in its process's table of conditions, and each row its line
 //! in the manual: else something is wrong, is counted, and nobody hears of it.
 
 use std::path::Path;
 
 use super::{Finding, line_of};
 
-/// Whose metrics are compared.
-const ENGINE: &str = "crates/proxy/src";
-const TABLE: &str = "crates/proxy/src/conditions/table.rs";
+/// Whose metrics are compared, and with which table.
+const PROCESSES: [(&str, &str); 2] = [
+    ("crates/proxy/src", "crates/proxy/src/conditions/table.rs"),
+    ("crates/keyserver/src", "crates/keyserver/src/conditions.rs"),
+];
 const MANUAL: &str = "docs/manual.md";
 /// Parts of names, between underscores, by which such a metric is known.
-const WORDS: [&str; 30] = [
+const WORDS: [&str; 32] = [
     "abandoned",
     "bad",
     "cancelled",
     "closed",
     "crowded",
+    "denied",
     "dropped",
     "ejected",
     "ejections",
@@ -39,6 +42,7 @@ const WORDS: [&str; 30] = [
     "pauses",
     "refused",
     "rejected",
+    "stuck",
     "timeouts",
     "unavailable",
 ];
@@ -48,39 +52,47 @@ const ROWS: [&str; 3] = ["rises(", "above(", "below("];
 /// The texts that are compared.
 #[derive(Default)]
 pub struct Conditions {
-    /// File, line and name.
-    metrics: Vec<(std::path::PathBuf, usize, String)>,
-    table: Option<String>,
+    /// By process: file, line and name.
+    metrics: [Vec<(std::path::PathBuf, usize, String)>; 2],
+    tables: [Option<String>; 2],
     manual: String,
 }
 
 impl Conditions {
     pub fn read(&mut self, file: &Path, text: &str) {
-        if file == Path::new(TABLE) {
-            self.table = Some(text.to_owned());
-        } else if file == Path::new(MANUAL) {
+        if file == Path::new(MANUAL) {
             text.clone_into(&mut self.manual);
-        } else if file.starts_with(ENGINE) && !file.starts_with(Path::new(ENGINE).join("command")) && !is_test(file) {
-            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
-            let metrics = literals(text).filter(|(_, name)| is_metric(name) && is_about_trouble(name));
-            self.metrics.extend(metrics.map(|(line, name)| (file.to_owned(), line, name.to_owned())));
+        }
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (process, (folder, table)) in PROCESSES.iter().enumerate() {
+            if file == Path::new(table) {
+                self.tables[process] = Some(code.to_owned());
+            } else if file.starts_with(folder) && !file.starts_with(Path::new(folder).join("command")) && !is_test(file)
+            {
+                let metrics = literals(code).filter(|(_, name)| is_metric(name) && is_about_trouble(name));
+                self.metrics[process].extend(metrics.map(|(line, name)| (file.to_owned(), line, name.to_owned())));
+            }
         }
     }
 
     pub fn check(&self) -> Vec<Finding> {
-        let Some(table) = &self.table else {
-            return vec![Finding::error(Path::new(TABLE), 1, "the table of conditions is missing")];
+        (0..PROCESSES.len()).flat_map(|process| self.check_one(process)).collect()
+    }
+
+    fn check_one(&self, process: usize) -> Vec<Finding> {
+        let (_, path) = PROCESSES[process];
+        let Some(table) = &self.tables[process] else {
+            return vec![Finding::error(Path::new(path), 1, "the table of conditions is missing")];
         };
         let known: Vec<&str> = literals(table).map(|(_, text)| text).filter(|text| is_metric(text)).collect();
-        let missing = self.metrics.iter().filter(|(_, _, name)| !known.contains(&name.as_str()));
+        let missing = self.metrics[process].iter().filter(|(_, _, name)| !known.contains(&name.as_str()));
         let missing = missing.map(|(file, line, name)| {
-            let what =
-                format!("{name} has no row in {TABLE}: say when it is a condition, or in NO_CONDITION why never");
+            let what = format!("{name} has no row in {path}: say when it is a condition, or in NO_CONDITION why never");
             Finding::error(file, *line, what)
         });
         let untold = names(table).into_iter().filter(|(_, name)| !self.manual.contains(&format!("`{name}`")));
         let untold = untold.map(|(line, name)| {
-            Finding::error(Path::new(TABLE), line, format!("`{name}` is not in the manual's table of what is wrong"))
+            Finding::error(Path::new(path), line, format!("`{name}` is not in the manual's table of what is wrong"))
         });
         missing.chain(untold).collect()
     }
@@ -126,8 +138,10 @@ mod tests {
 
     fn findings(engine: &str, table: &str, manual: &str) -> Vec<String> {
         let mut conditions = Conditions::default();
-        conditions.read(&Path::new(ENGINE).join("telemetry.rs"), engine);
-        conditions.read(Path::new(TABLE), table);
+        for (folder, path) in PROCESSES {
+            conditions.read(&Path::new(folder).join("telemetry.rs"), engine);
+            conditions.read(Path::new(path), table);
+        }
         conditions.read(Path::new(MANUAL), manual);
         conditions.check().iter().map(|finding| finding.what.clone()).collect()
     }
@@ -138,7 +152,8 @@ mod tests {
             "r.counter(\n\"propylon_queue_refused_total\", \"Refused.\", &[]);\nr.gauge(\"propylon_open\", \"\", &[]);";
         let row = "rises(\n    \"queue\",\n    \"propylon_queue_refused_total\",\n)";
         let found = findings(engine, "", "");
-        assert!(found.len() == 1 && found[0].starts_with("propylon_queue_refused_total has no row"), "{found:?}");
+        let is_told = |what: &String| what.starts_with("propylon_queue_refused_total has no row");
+        assert!(found.len() == 2 && found.iter().all(is_told), "{found:?}");
         assert!(findings(engine, row, "| `queue` | ... |").is_empty());
         assert!(findings(engine, "(\"propylon_queue_refused_total\", \"never\")", "").is_empty());
     }
@@ -146,6 +161,6 @@ mod tests {
     #[test]
     fn a_row_that_the_manual_does_not_have_is_found() {
         let found = findings("", "above(\"paused\", \"propylon_paused\", 0)", "nothing");
-        assert_eq!(found, ["`paused` is not in the manual's table of what is wrong"]);
+        assert_eq!(found, ["`paused` is not in the manual's table of what is wrong"; 2], "of each process");
     }
 }
