@@ -425,6 +425,30 @@ fn a_log_that_cannot_be_opened_anew_is_told_and_loses_no_line_that_has_a_file() 
     assert_eq!(told, 1, "once, however often it was tried");
 }
 
+#[test]
+fn nobody_is_told_to_give_a_folder_of_the_system_away() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can become another account");
+    }
+    let scratch = Scratch::new();
+    let (state, config) = (scratch.join("state"), scratch.join("propylon.toml"));
+    fs::create_dir(&state).expect("a folder");
+    scratch.write("state/state.json", "{}");
+    let rest = "[listener.plain]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n";
+    for (tables, cure) in [
+        ("[log]\naccess = \"/etc/access.log\"".to_owned(), "choose a folder of its own, below /etc"),
+        (format!("[process]\nstate = {state:?}"), "give it and its folder to the account that runs this"),
+    ] {
+        fs::write(&config, format!("{tables}\n{rest}")).expect("a file");
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).expect("a mode");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(binaries::propylon());
+        command.args(["run", "-c"]).arg(&config);
+        let said = run(command, b"", Duration::from_secs(20));
+        assert!(!said.status.success() && said.stderr.contains(cure), "{}", said.stderr);
+    }
+}
+
 /// What somebody reads who starts an engine with this before its other tables.
 fn start_fails(tables: &str) -> String {
     let mut engine = Engine::spawn(&format!("{tables}\n{}", simple(&["127.0.0.1:1".parse().expect("an address")])));

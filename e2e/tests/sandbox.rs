@@ -206,8 +206,8 @@ fn a_file_that_the_sandbox_keeps_away_is_told_so_and_what_to_do() {
     let (named, first, second) = (Scratch::new(), Scratch::new(), Scratch::new());
     let link = named.join("current.pem");
     std::os::unix::fs::symlink(certificate(&first), &link).expect("a link");
-    let config = format!("[tls.public]\ncertificates = [{link:?}]\n{}", simple(&nowhere()));
-    let engine = Engine::start(&config);
+    let config = |watch: &str| format!("[tls.public]\ncertificates = [{link:?}]\n{watch}\n{}", simple(&nowhere()));
+    let engine = Engine::start(&config(""));
     if !engine.stderr().iter().any(|line| line.ends_with("Landlock enforced")) {
         return eprintln!("skipped: Landlock is not enforced");
     }
@@ -217,7 +217,23 @@ fn a_file_that_the_sandbox_keeps_away_is_told_so_and_what_to_do() {
     engine.signal(rustix::process::Signal::HUP);
     let why = format!("the sandbox of this process keeps {}", second.join("own.pem").display());
     let cure = format!("sandbox_paths = [\"{}\"] in [process]", second.path().display());
-    holds("it is told", || engine.stderr().iter().any(|line| line.contains(&why) && line.contains(&cure)));
+    let tells = |engine: &Engine| engine.stderr().iter().any(|line| line.contains(&why) && line.contains(&cure));
+    holds("it is told", || tells(&engine));
+    let request = format!("GET /status.json HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", engine.admin());
+    let status = Client::plain(engine.admin()).ask(request).text();
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    let unusable = status["certificates"]["unusable_files"].to_string();
+    assert!(unusable.contains(&why), "{unusable}");
+    drop(engine);
+    // The same where it is seen without a signal.
+    let point = |target: &Path| {
+        std::os::unix::fs::symlink(target, named.join("next.pem")).expect("a link");
+        fs::rename(named.join("next.pem"), &link).expect("a rename");
+    };
+    point(&first.join("own.pem"));
+    let engine = Engine::start(&config("watch = \"1s\""));
+    point(&second.join("own.pem"));
+    holds("it is told without a signal", || tells(&engine));
 }
 
 #[test]

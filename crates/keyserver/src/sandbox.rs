@@ -25,16 +25,20 @@ const NOT_ENFORCED: &str = "not enforced: this kernel cannot";
 pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     let changeable: Vec<PathBuf> = module_paths(config).cloned().collect();
     let readable = readable(config);
-    for folder in readable.iter().chain(&changeable).filter(|folder| is_broad(folder)) {
+    let read = readable.iter().map(|folder| (folder, "read"));
+    for (folder, done) in
+        read.chain(changeable.iter().map(|folder| (folder, "changed"))).filter(|(each, _)| is_broad(each))
+    {
         log::warn!(
-            "Landlock: everything in {} can be read, since the configuration names a file in it; move that to a folder of \
-             its own",
+            "Landlock: everything in {} can be {done}, since the configuration names a file in it; move that to a folder \
+             of its own",
             folder.display()
         );
     }
     let enforced = restrict(&readable, &changeable, makes_connections(config))
         .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))?;
     if enforced != NOT_ENFORCED {
+        let changeable = changeable.iter().filter_map(|path| std::fs::canonicalize(path).ok());
         note_reach(readable.into_iter().chain(changeable).collect());
     }
     Ok(enforced)

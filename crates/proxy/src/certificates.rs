@@ -15,6 +15,7 @@ use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
 use crate::expiry;
+use crate::sandbox;
 use crate::snapshot::{Snapshot, load_profile_again, load_upstream};
 
 pub struct Certificates {
@@ -124,7 +125,7 @@ impl Certificates {
         troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
         let room = TROUBLES_MAX.saturating_sub(troubles.len());
-        troubles.extend(errors.take(room).map(|finding| (kind, name.to_owned(), finding.clone())));
+        troubles.extend(errors.take(room).map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
     }
 
     /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
@@ -275,7 +276,7 @@ fn stamp_of(backend: &Backend) -> Stamp {
 }
 
 fn tell(kind: &str, name: &str, finding: &Finding) {
-    let Finding { severity, at, path, what, fix } = finding;
+    let Finding { severity, at, path, what, fix } = &sandbox::judged(finding);
     let text = format!("{kind} \"{name}\" (line {}): {}: {what}; {fix}", at.line, path.display());
     match severity {
         Severity::Warning => log::warn!("{text}"),

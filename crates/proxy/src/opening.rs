@@ -89,8 +89,14 @@ impl fmt::Display for StartError {
 /// What to do about a file that could not be made or opened.
 fn file_advice(path: &Path, error: &io::Error) -> String {
     let folder = propylon_sys::folder_of(path);
+    let is_broad = std::fs::canonicalize(&folder).is_ok_and(|folder| propylon_sys::is_broad(&folder));
     let folder = folder.display();
     match error.kind() {
+        io::ErrorKind::PermissionDenied if is_broad => {
+            format!(
+                "choose a folder of its own, below {folder} or elsewhere, that belongs to the account that starts it"
+            )
+        }
         io::ErrorKind::NotFound => format!("make its folder: install -d {folder}"),
         io::ErrorKind::PermissionDenied => format!(
             "give {folder} to the account that starts it (chown), or have systemd make it (RuntimeDirectory=, LogsDirectory=)"

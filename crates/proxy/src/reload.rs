@@ -33,7 +33,7 @@ use crate::health::Health;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
-use crate::sandbox::Sandbox;
+use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
@@ -354,7 +354,11 @@ impl Keeper {
         let mut server = None;
         match change {
             Change::ReadAgain => {
-                file = Source::read(&self.path).map_err(|problem| Refused::Problems(vec![problem]))?;
+                let unread = |problem: Problem| match sandbox::denial(&self.path) {
+                    Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
+                    None => problem,
+                };
+                file = Source::read(&self.path).map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
                 self.seen.0.clone_from(&file.text);
             }
             Change::FileChanged(changed) => file = changed,
@@ -442,7 +446,8 @@ impl Keeper {
         if *state == self.meant.state {
             return Ok(());
         }
-        state.save(&folder.path).map_err(|error| format!("{}: {error}", folder.path.display()))
+        let told = |error| format!("{}: {}", folder.path.display(), sandbox::explained(&folder.path, error));
+        state.save(&folder.path).map_err(told)
     }
 
     /// Gives the snapshot to every core, and waits until each goes by it.

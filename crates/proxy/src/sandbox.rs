@@ -20,6 +20,7 @@ use landlock::{
 };
 use propylon_config::{Config, FileAccess, Problem, Source};
 use propylon_sys::{folder_of, is_out_of_reach, note_reach};
+use propylon_tls::Finding;
 use serde_json::{Value, json};
 
 use folders::{Folders, SingleFile};
@@ -274,6 +275,15 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
         );
         (what, fix)
     })
+}
+
+/// A finding about a file, with the sandbox's part in it: the mode of a file is not what has to be mended where it is this
+/// process that keeps itself from it.
+pub fn judged(finding: &Finding) -> Finding {
+    match denial(&finding.path) {
+        Some((why, fix)) => Finding { what: format!("{}: {why}", finding.what), fix, ..finding.clone() },
+        None => finding.clone(),
+    }
 }
 
 /// What is told of a file that cannot be opened, with the sandbox's part in it.

@@ -71,6 +71,10 @@ impl State {
         let text = match read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let fix = "give it and its folder to the account that runs this (chown -R)";
+                return Err(Problem { fix: fix.into(), ..wrong(format!("the file cannot be read: {error}")) });
+            }
             Err(error) => return Err(wrong(format!("the file cannot be read: {error}"))),
         };
         let value: Value = serde_json::from_str(&text).map_err(|error| wrong(format!("this is not JSON: {error}")))?;

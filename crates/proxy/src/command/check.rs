@@ -95,6 +95,7 @@ pub fn token_file(source: &Source, config: &Config) -> Option<Problem> {
 
 /// A certificate's finding, told as a problem of the line that names the certificate.
 pub fn problem(source: &Source, finding: &Finding) -> Problem {
+    let finding = &sandbox::judged(finding);
     let severity = match finding.severity {
         propylon_tls::Severity::Error => Severity::Error,
         propylon_tls::Severity::Warning => Severity::Warning,
@@ -107,10 +108,5 @@ pub fn problem(source: &Source, finding: &Finding) -> Problem {
         true => finding.what.clone(),
         false => format!("{path}: {}", finding.what),
     };
-    // The mode of a file is not what has to be mended where it is this process that keeps itself from it.
-    let (what, fix) = match sandbox::denial(&finding.path) {
-        Some((why, fix)) => (format!("{what}: {why}"), fix),
-        None => (what, finding.fix.clone()),
-    };
-    Problem { severity, file: source.name.clone(), at: finding.at.known(), what, fix }
+    Problem { severity, file: source.name.clone(), at: finding.at.known(), what, fix: finding.fix.clone() }
 }
