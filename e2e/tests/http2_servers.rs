@@ -537,6 +537,8 @@ fn a_body_where_none_may_be_goes_to_nobody_and_is_told() {
         engine.metric_reaches("propylon_server_faults_total", &[("reason", "excess-data")], 4.0);
         assert_eq!(engine.metric("propylon_server_connections_total", &[]), 1.0);
         engine.logged("a fault", |line| line["fault"] == "excess-data");
+        let failures = engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]);
+        assert_eq!(failures, 0.0, "the clients have had their responses");
     }
 }
 

@@ -367,6 +367,12 @@ fn an_upgrade_is_for_plain_gets_and_never_to_another_http() {
     let several = get(&format!("{asks}Upgrade: a\r\nX: 1\r\nupgrade: ,b/2,\r\n"));
     assert_eq!(request(&several).unwrap().protocols(several.as_bytes()), Some(&b"a, ,b/2,"[..]), "lines are one list");
     assert!(!upgrade(&get(&format!("{asks}Upgrade: websocket\r\nUpgrade: h2c\r\n"))), "h2c by a second line");
+    // A head that is read again has forgotten them.
+    let (mut head, single) = (request(&several).unwrap(), get(&format!("{asks}Upgrade: c\r\n")));
+    assert_eq!(parse_request(single.as_bytes(), &LIMITS, &mut head), Ok(Parsed::Complete));
+    assert_eq!(head.protocols(single.as_bytes()), Some(&b"c"[..]));
+    head.upgrade = None;
+    assert_eq!(head.protocols(single.as_bytes()), None, "as it is forwarded as a plain request");
     assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nContent-Length: 3\r\n"))));
     assert!(!upgrade(&get(&format!("{asks}Upgrade: a\r\nTransfer-Encoding: chunked\r\n"))));
     assert!(!upgrade(&format!("POST / HTTP/1.1\r\nHost: a\r\n{asks}Upgrade: a\r\n\r\n")));

@@ -132,6 +132,9 @@ fn protocols_are_switched_only_when_asked() {
     let both = "HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: websocket\r\nUpgrade: foo/2\r\n\r\n";
     let head_of_both = response_to(either, both).unwrap();
     assert_eq!(head_of_both.protocols(both.as_bytes()), Some(&b"websocket, foo/2"[..]));
+    let (mut again, single) = (head_of_both, "HTTP/1.1 426 X\r\nConnection: upgrade\r\nUpgrade: c\r\n\r\n");
+    assert_eq!(parse_response(single.as_bytes(), GET, &LIMITS, &mut again), Ok(Parsed::Complete));
+    assert_eq!(again.protocols(single.as_bytes()), Some(&b"c"[..]), "nothing of the last response is left");
     let wanted = "HTTP/1.1 426 X\r\nConnection: upgrade\r\nUpgrade: a\r\nUpgrade: b\r\n\r\n";
     assert_eq!(response_to(GET, wanted).unwrap().protocols(wanted.as_bytes()), Some(&b"a, b"[..]));
     assert!(!head.is_informational());

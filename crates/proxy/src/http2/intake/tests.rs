@@ -200,6 +200,44 @@ fn a_stream_that_has_lived_for_a_second_may_be_reset_and_a_younger_one_is_counte
     assert_eq!((0..10_000).take_while(|_| again()).count() as u32, limits.resets + 1);
 }
 
+/// The newest stream of a busy connection is always young; those that have lived for long are known all the same.
+#[test]
+fn old_streams_are_known_among_new_ones() {
+    let limits = Http2Flood::default();
+    let survived = |life: u64| {
+        let (mut intake, _) = begun();
+        let mut at = |now: u64, bytes: &[u8]| {
+            let taken = intake.take(bytes, Moment { now, sent: 0, limits: &limits });
+            intake.consume_ready(intake.ready().len());
+            taken.is_ok()
+        };
+        let batch = |index: u64| (0..60).map(move |stream| (index as u32 * 60 + stream) * 2 + 1);
+        // 600 streams a second, of which each is reset in its time.
+        (0..100_u64).all(|index| {
+            let now = 10_000 + index * 100;
+            batch(index).all(|stream| at(now, &get(stream, WHOLE, &[])))
+                && index.checked_sub(life / 100).is_none_or(|old| batch(old).all(|stream| at(now, &reset(stream))))
+        })
+    };
+    assert!(survived(2_100) && survived(4_000));
+    assert!(!survived(500));
+}
+
+#[test]
+fn of_paths_that_wait_for_their_streams_the_oldest_are_given_up() {
+    let (mut intake, limits) = begun();
+    let path = [b"/<", &b"x"[..].repeat(4_000)[..]].concat();
+    // A string of 4002 bytes: 127 and 3875 (RFC 7541 §5.1).
+    let block = [&[0x82, 0x86, 0x04, 0x7f, 0xa3, 0x1e][..], &path].concat();
+    for stream in (0..20).map(|index| index * 2 + 1) {
+        given(&mut intake, &limits, &frame(HEADERS, WHOLE, stream, &block), 1000).unwrap();
+    }
+    let kept: Vec<bool> = (0..20).map(|index| intake.path(index * 2 + 1).is_some()).collect();
+    let first = kept.iter().position(|kept| *kept).expect("some are kept");
+    assert_eq!(first, 20 - UNFIT_PATHS_BYTES_MAX / path.len());
+    assert!(kept[first..].iter().all(|kept| *kept), "{kept:?}");
+}
+
 /// RFC 3986 has no such bytes, the library no type for them, and clients send them.
 #[test]
 fn a_path_that_the_library_takes_for_none_is_kept_for_its_stream() {
