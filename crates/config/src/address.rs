@@ -186,7 +186,7 @@ fn without_port(text: &str, example: &str) -> Option<Complaint> {
     let bare = in_brackets(text).unwrap_or(text);
     let what = format!("\"{}\" has no port", shown(text));
     if bare.parse::<Ipv6Addr>().is_ok() {
-        let hint = if bare == text && text.contains(':') { "; IPv6 addresses need brackets before a port" } else { "" };
+        let hint = if bare == text { "; IPv6 addresses need brackets before a port" } else { "" };
         return Some((what, format!("write \"[{bare}]:{example}\" or another port{hint}")));
     }
     bare.parse::<Ipv4Addr>().is_ok().then(|| (what, format!("write \"{bare}:{example}\" or another port")))
@@ -316,6 +316,10 @@ mod tests {
         ] {
             let (_, fix) = bind(text).expect_err(text);
             assert!(fix.contains(part), "{text}: {fix}");
+        }
+        for (text, hint) in [("::1", true), ("[::1]", false), ("127.0.0.1", false)] {
+            let (_, fix) = bind(text).expect_err(text);
+            assert_eq!(fix.contains("need brackets"), hint, "{text}: {fix}");
         }
     }
 

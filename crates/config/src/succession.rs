@@ -258,7 +258,12 @@ mod tests {
                 text += &format!("[[route]]\nlistener = \"{name}\"\nhost = \"{backend}\"\nbackend = \"{backend}\"\n");
             }
         }
-        parse(&Source { name: "a.toml".into(), base: "".into(), text }).expect("a good configuration").0
+        parsed(&text)
+    }
+
+    fn parsed(text: &str) -> Config {
+        let source = Source { name: "a.toml".into(), base: "".into(), text: text.into() };
+        parse(&source).unwrap_or_else(|problems| panic!("{problems:?}\n{text}")).0
     }
 
     /// Names and ports, with a `-` before what is retired.
@@ -329,6 +334,126 @@ mod tests {
         assert_eq!(places(&second), "web app(1,-2) -more(-5)");
         let third = config(&["web"], &[("more", &[6, 5]), ("app", &[1])]).succeeding(&second, 3, &free(&second));
         assert_eq!(places(&third), "web app(1,-2) more(5,6)");
+    }
+
+    #[test]
+    fn a_backend_in_the_place_of_another_has_only_the_free_ones_of_its_servers_places() {
+        let first = config(&["web"], &[("app", &[1]), ("old", &[8, 9])]);
+        let second = config(&["web"], &[("app", &[1])]).succeeding(&first, 2, &FreePlaces::default());
+        let third = || config(&["web"], &[("app", &[1]), ("new", &[7, 9])]);
+        let in_use = FreePlaces { servers: Vec::new(), ..free(&second) };
+        assert_eq!(places(&third().succeeding(&second, 3, &in_use)), "web app(1) new(-8,9,7)");
+        let third = third().succeeding(&second, 3, &free(&second));
+        assert_eq!(places(&third), "web app(1) new(7,9)");
+        let Action::Backend(id) = third.routes[1].action else { panic!("a route to a backend") };
+        assert_eq!(third.backends[id.0].name, "new");
+    }
+
+    #[test]
+    fn a_server_that_is_listed_twice_has_two_places() {
+        let of = |ports: &[u16]| config(&["web"], &[("app", ports)]);
+        let twice = of(&[1, 2, 1]).succeeding(&of(&[2, 1]), 2, &FreePlaces::default());
+        assert_eq!(places(&twice), "web app(2,1,1)");
+        let still = of(&[1, 1, 2]).succeeding(&twice, 3, &FreePlaces::default());
+        assert_eq!(places(&still), "web app(2,1,1)");
+        let once = of(&[1, 2]).succeeding(&still, 4, &FreePlaces::default());
+        assert_eq!(places(&once), "web app(2,1,-1)");
+    }
+
+    #[test]
+    fn servers_are_told_in_the_order_in_which_they_are_written() {
+        let written = |backend: &Backend| -> Vec<String> {
+            let shown = |(place, server): (usize, &Server)| format!("{place}:{:?}", server.address);
+            backend.servers_as_written().map(shown).collect()
+        };
+        let of = |places: &[(usize, u16)]| -> Vec<String> {
+            let address = |port: u16| crate::ServerAddress::Ip(([10, 0, 0, 1], port).into());
+            places.iter().map(|(place, port)| format!("{place}:{:?}", address(*port))).collect()
+        };
+        let first = config(&["web"], &[("app", &[1, 2, 3]), ("old", &[9])]);
+        assert_eq!(written(&first.backends[0]), of(&[(0, 1), (1, 2), (2, 3)]));
+        let second = config(&["web"], &[("app", &[4, 3, 1])]).succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(written(&second.backends[0]), of(&[(3, 4), (2, 3), (0, 1)]));
+        assert!(written(&second.backends[1]).is_empty(), "a backend that is gone has no servers to tell of");
+    }
+
+    #[test]
+    fn a_retired_listener_refers_to_no_profile() {
+        let with = |listeners: &[&str]| {
+            let listener = |name: &&str| format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\ntls = \"{name}\"\n");
+            let profile = |name: &&str| format!("[tls.{name}]\ncertificates = [\"a.pem\"]\n");
+            let text = listeners.iter().map(listener).chain(listeners.iter().map(profile)).collect::<String>();
+            parsed(&format!("{text}[[route]]\nrespond = {{}}\n"))
+        };
+        let later = with(&["b"]).succeeding(&with(&["a", "b"]), 2, &FreePlaces::default());
+        let tls: Vec<_> = later.listeners.iter().map(|each| (each.name.as_str(), each.tls)).collect();
+        assert_eq!(tls, [("a", None), ("b", Some(crate::TlsId(0)))]);
+    }
+
+    /// A profile `NAME` for each signer that uses it.
+    fn with_signers(process: &str, signers: &[(&str, &str)]) -> Config {
+        let mut text = format!("[process]\n{process}\n[[route]]\nrespond = {{}}\n");
+        for (name, lines) in signers {
+            text += &format!("[listener.{name}]\nbind = \"127.0.0.1:0\"\ntls = \"{name}\"\n");
+            text += &format!("[tls.{name}]\ncertificates = [\"{name}.pem\"]\nsigner = \"{name}\"\n");
+            text += &format!("[signer.{name}]\n{lines}\n");
+        }
+        parsed(&text)
+    }
+
+    /// Names of signers, with a `-` before those that are retired, and which of them each profile has.
+    fn signers(config: &Config) -> String {
+        let mark = |signer: &Signer| if signer.retired.is_some() { "-" } else { "" };
+        let signers = config.signers.iter().map(|each| format!("{}{}", mark(each), each.name));
+        let of = |id: SignerId| format!("{}@{}", config.signers[id.0].name, id.0);
+        let profiles =
+            config.tls.iter().map(|each| format!("{}:{}", each.name, each.signer.map_or_else(String::new, of)));
+        signers.chain(profiles).collect::<Vec<_>>().join(" ")
+    }
+
+    const SIGNER: &str = "servers = [\"a:1\"]\nidentity = \"i\"\nca = \"c\"";
+
+    #[test]
+    fn a_signer_that_stays_as_it_is_keeps_its_place_and_profiles_follow_theirs() {
+        let first = with_signers("", &[("one", SIGNER), ("two", SIGNER)]);
+        let second = with_signers("", &[("two", SIGNER), ("one", SIGNER)]);
+        let second = second.succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(signers(&second), "one two two:two@1 one:one@0");
+    }
+
+    #[test]
+    fn a_signers_place_is_never_given_to_another_nor_back_to_itself() {
+        let first = with_signers("", &[("one", SIGNER)]);
+        let second = with_signers("", &[("two", SIGNER)]).succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(signers(&second), "-one two two:two@1");
+        let third = with_signers("", &[("one", SIGNER)]).succeeding(&second, 3, &FreePlaces::default());
+        assert_eq!(signers(&third), "-one -two one one:one@2");
+    }
+
+    #[test]
+    fn a_signer_that_is_different_in_anything_is_another() {
+        let changed = |from: &str, to: &str| SIGNER.replace(from, to);
+        let with = |line: &str| format!("{SIGNER}\n{line}");
+        let first = with_signers("", &[("one", SIGNER)]);
+        for later in [
+            changed("a:1", "a:2"),
+            changed("[\"a:1\"]", "[\"a:1\", \"b:1\"]"),
+            changed("\"a:1\"", "{ address = \"a:1\", server_name = \"b\" }"),
+            changed("identity = \"i\"", "identity = \"j\""),
+            changed("ca = \"c\"", "ca = \"d\""),
+            with("timeout = \"2s\"\nhedge = \"500ms\""),
+            with("connections = 3"),
+            with("hedge = \"100ms\""),
+            with("verify = \"off\""),
+            with("resolve_interval = \"31s\""),
+            with("watch = \"10s\""),
+        ] {
+            let second = with_signers("", &[("one", &later)]).succeeding(&first, 2, &FreePlaces::default());
+            assert_eq!(signers(&second), "-one one one:one@1", "{later}");
+        }
+        let second = with_signers("allow_world_readable_keys = true", &[("one", SIGNER)]);
+        let second = second.succeeding(&first, 2, &FreePlaces::default());
+        assert_eq!(signers(&second), "-one one one:one@1");
     }
 
     #[test]

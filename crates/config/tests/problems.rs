@@ -32,6 +32,13 @@ fn expect_below_good(table: &[(&str, u32, u32, &str)]) {
     }
 }
 
+/// Each snippet, put below the good configuration, has no problem.
+fn expect_nothing_below_good(snippets: &[&str]) {
+    for snippet in snippets {
+        assert_eq!(all(&format!("{GOOD}{snippet}")), [""; 0], "{snippet}");
+    }
+}
+
 /// Each whole text has one problem.
 fn expect(table: &[(&str, u32, u32, &str)]) {
     for (text, line, column, part) in table {
@@ -63,6 +70,7 @@ fn limits_of_http2_are_checked() {
 #[test]
 #[rustfmt::skip] // one line per case
 fn where_traces_go_is_checked() {
+    let pairs = |count: usize| (0..count).map(|index| format!("k{index}='v'")).collect::<Vec<_>>().join(",");
     let with = |line: &str| format!("[tracing]\nendpoint='http://[::1]:4318'\n{line}");
     expect_below_good(&[
         ("[tracing]\nsample=1", 1, 2, "[tracing] has no `endpoint`; write the URL of a collector"),
@@ -83,12 +91,19 @@ fn where_traces_go_is_checked() {
         (&with("trust='always'"), 3, 7, "use \"parent\" or \"never\""),
         (&with("spans_per_second=0"), 3, 18, "`spans_per_second` is too small"),
         (&with("service_name=''"), 3, 14, "`service_name` cannot be \"\""),
+        (&with("service_name=\"a\\u0000b\""), 3, 14, "`service_name` cannot be \"a\\u{0}b\"; write 1 to 256 bytes without control characters"),
+        (&with(&format!("service_name='{}'", "a".repeat(257))), 3, 14, "`service_name` cannot be"),
+        (&with(&format!("attributes={{{}}}", pairs(33))), 3, 1, "`attributes` has too many entries"),
         (&with("attributes=['a']"), 3, 12, "`attributes`: expected a table such as"),
         (&with("attributes={a=1}"), 3, 15, "`attributes`: expected a string"),
         (&with("attributes={'service.name'='a'}"), 3, 13, "`service.name` has a key of its own"),
         (&with("timeout='5m'"), 3, 9, "`timeout` is too large"),
         (&with("sampel=1"), 3, 1, "did you mean `sample`?"),
         ("[listener.b]\nbind='[::]:1'\nrequest_headers={Traceparent='x'}", 3, 18, "has a meaning of its own"),
+    ]);
+    expect_nothing_below_good(&[
+        &with(&format!("service_name='{}'", "a".repeat(256))),
+        &with(&format!("attributes={{{}}}", pairs(32))),
     ]);
 }
 
@@ -347,7 +362,21 @@ fn probes_ejections_and_name_servers_are_checked() {
         ("[process]\nresolver={ttl_min='1m',ttl_max='1s'}", 2, 32, "`ttl_max` is shorter than `ttl_min`"),
         ("[process]\nresolver={server='10.0.0.2'}", 2, 11, "did you mean `servers`?"),
         ("[process]\nresolver=1", 2, 10, "expected a string"),
+        ("[process]\nresolver='10.0.0.2:0'", 2, 10, "\"10.0.0.2:0\" is not the address of a name server"),
+        ("[process]\nresolver='0.0.0.0'", 2, 10, "\"0.0.0.0\" is not the address of a name server"),
+        (&format!("[process]\nresolver=[{}]", "'10.0.0.2',".repeat(9)), 2, 10, "these are too many name servers; write at most 8"),
+        (&health(&format!("path='/',body='{}'", "b".repeat(1025))), 6, 23, "`body` is too long; use at most 1024 bytes"),
         ("[[route]]\npath='/b'\nbackend='b'\n[backend.b]\nservers=['srv+app']", 5, 10, "\"app\" is not the name of a service; write \"srv+_SERVICE._PROTO.NAME\""),
+    ]);
+    // What is just within a bound, and one of two things that would each have an effect.
+    expect_nothing_below_good(&[
+        &format!("[process]\nresolver=[{}]", "'10.0.0.2',".repeat(8)),
+        &health(&format!("path='/',body='{}'", "b".repeat(1024))),
+        &health("interval='1s',timeout='1s'"),
+        &outlier("consecutive_failures=0"),
+        &outlier("success_rate_servers=0"),
+        &outlier("ejection='1m',ejection_max='1m'"),
+        "[process]\nresolver={ttl_min='1m',ttl_max='1m'}",
     ]);
     let good = backend("health={path='/up?deep=1',status=[204,'300-302'],body='ok',host='a.example:8080',port=9,start='down'}\noutlier={}\ncircuit={requests=5}\n[process]\nresolver={servers=['10.0.0.2','[::1]:5353'],ttl_min='1s'}");
     let (config, warnings) = parse(&source("f", &format!("{GOOD}{good}"))).expect("nothing is wrong");
@@ -502,6 +531,10 @@ fn tls_profiles_are_checked() {
         ),
         (&tls("certificates=['a']\npolicy={groups=['x25591']}"), 6, 17, "did you mean \"x25519\"?"),
         (&tls("certificates=['a']\npolicy={groups=['secp521r1']}"), 6, 17, "not in the TLS library"),
+        (&tls("certificates=['a']\npolicy={groups=['brainpoolP256r1']}"), 6, 17, "brainpoolP256r1 is not one of the groups of TLS 1.3"),
+        (&tls("certificates=['a']\npolicy={groups=['secp256k1']}"), 6, 17, "secp256k1 is not one of the groups of TLS 1.3"),
+        (&tls("certificates=['a']\npolicy={groups=['sect233k1']}"), 6, 17, "sect233k1 is not one of the groups of TLS 1.3"),
+        (&tls("certificates=['a']\npolicy={groups=['ffdhe2048']}"), 6, 17, "ffdhe2048 is Diffie-Hellman over a finite field"),
         (&tls("certificates=['a']\npolicy={groups=['X25519MLKEM768']}"), 6, 1, "none for TLS 1.2"),
         (&tls("certificates=['a']\npolicy={groups=['x25519','X25519']}"), 6, 26, "names this one twice"),
         (&tls("certificates=['a']\ntickets=9"), 6, 9, "`tickets` is too large"),
@@ -689,6 +722,14 @@ fn after_a_syntax_error_the_rest_is_still_checked_as_far_as_it_can_be_relied_on(
 }
 
 #[test]
+fn after_a_syntax_error_the_next_section_counts_from_its_first_line_on() {
+    assert_eq!(
+        all("[backend.app]\nservers = a:1\nbogus = 1\n[proces]\n"),
+        ["f:2:11: `a:1` is not in quotes; write \"a:1\"", "f:4:2: unknown section `proces`; did you mean `process`?",]
+    );
+}
+
+#[test]
 fn an_array_that_does_not_end_is_one_problem_and_not_many() {
     let text = "[tls.a]\ncertificates = ['a',\n# next\n[backend.x]\nservers = ['a:1']\n[[route]]\nbackend = 'x'\n";
     assert_eq!(all(text), ["f:5:9: there is a `=` inside an array; close the array with `]` before it"]);
@@ -819,12 +860,14 @@ fn fields_for_servers_are_made_of_facts_that_can_be_known() {
         (&header("X=1"), 4, 20, "expected a string"),
         (&header("X=\"a\\nb\""), 4, 20, "cannot be the value of a field"),
         (&header("X_Y='a'"), 4, 18, "\"X_Y\" cannot be the name of a field here; use up to 64 letters, digits and `-`"),
+        (&header(&format!("{}='a'", "X".repeat(65))), 4, 18, "cannot be the name of a field here"),
         (&header("Host='a'"), 4, 18, "the field \"Host\" has a meaning of its own"),
         (&header("Client-cert='a'"), 4, 18, "has a meaning of its own"),
         (&header("X-Forwarded-Tls='a'"), 4, 18, "has a meaning of its own"),
         (&header("X='{client.subject}'"), 1, 11, "{client.subject} is never known on [listener.web]: no client is asked for a certificate"),
         (&with_identity("", "request_headers={X='{tls.ja4}'}", ""), 1, 11, "add ja4 = true to [tls.t]"),
     ]);
+    assert_eq!(all(&header(&format!("{}='a'", "X".repeat(64)))), [""; 0]);
     let plain = "[listener.a]\nbind='0.0.0.0:80'\nrequest_headers={X='{tls.version}'}\n[[route]]\nrespond={}\n";
     expect(&[(plain, 1, 11, "{tls.version} is never known on [listener.a]: it speaks plaintext; add `tls`, or remove the field")]);
 }

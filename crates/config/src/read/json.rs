@@ -211,5 +211,9 @@ mod tests {
         assert_eq!(faults("{\"a\":1,\n\"\\u0061\":2}"), [(2, 1, "`a` is given twice, first in line 1".into())]);
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert_eq!(faults(&deep)[0].2, "objects and arrays are nested more than 24 deep");
+        // The bracket that is one too many is what is shown, and no more.
+        let shown = |text: &str| read(&Lines::new(text)).faults[0].span;
+        assert_eq!(shown(&deep), Some(Span::new(29, 30)));
+        assert_eq!(shown("[1]"), Some(Span::new(0, 1)));
     }
 }

@@ -442,6 +442,38 @@ mod tests {
     }
 
     #[test]
+    fn tokens_and_their_names_have_bounds() {
+        const MODULE: &str = "[[pkcs11]]\nmodule = \"/usr/lib/hsm.so\"\n";
+        let slots = |count: usize| (0..count).map(|slot| format!("{MODULE}slot = {slot}\n")).collect::<String>();
+        let label = |length: usize| format!("{MODULE}token = \"{}\"\n", "a".repeat(length));
+        let key = |length: usize| format!("{MODULE}slot = 1\nkeys = [\"{}\"]\n", "a".repeat(length));
+        for (good, bad, part) in [
+            (slots(16), slots(17), "k.toml:5:3: there are 17 tokens; write 16 at most"),
+            (label(32), label(33), "k.toml:7:9: `token` cannot be"),
+            (key(256), key(257), "k.toml:8:9: `keys`: "),
+        ] {
+            assert!(toml(&format!("{SERVER}{good}")).is_ok(), "{good}");
+            let problems = toml(&format!("{SERVER}{bad}")).expect_err("a problem");
+            assert!(problems.len() == 1 && problems[0].starts_with(part), "{problems:#?}");
+        }
+        // Tokens of two makers may be called the same.
+        let other = MODULE.replace("hsm", "tpm");
+        assert!(toml(&format!("{SERVER}{MODULE}slot = 1\n{other}slot = 1\n")).is_ok());
+    }
+
+    #[test]
+    fn operations_are_those_that_are_named() {
+        let of = |list: &str| {
+            let text = format!("{SERVER}{KEYS}[[client]]\nsan = \"a\"\noperations = {list}\n");
+            toml(&text).map(|config| config.clients[0].operations)
+        };
+        assert_eq!(of("[\"ed25519\"]"), Ok(Operations::NONE.and(Operation::Ed25519)));
+        let more = of("[\"default\", \"rsa-pkcs1-sha1\"]").expect("good operations");
+        assert_eq!(more, Operations::DEFAULT.and(Operation::RsaPkcs1Sha1));
+        assert!(of("[\"ed25518\"]").expect_err("no such operation")[0].contains("no operation is called \"ed25518\""));
+    }
+
+    #[test]
     fn sections_that_must_be_there_are_asked_for() {
         assert!(toml("").expect_err("empty")[0].contains("the file is empty; add a section [server]"));
         assert!(

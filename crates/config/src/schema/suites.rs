@@ -349,6 +349,11 @@ mod tests {
             ("PSK-AES128-GCM-SHA256", "secret that both sides share"),
             ("TLS_ECDHE_RSA_WITH_CAMELLIA_128_GCM_SHA256", "lacks"),
             ("TLS_AES_128_CCM_8_SHA256", "CCM"),
+            ("TLS_RSA_EXPORT_WITH_RC4_40_MD5", "weakened for export"),
+            ("EXP-RC4-MD5", "weakened for export"),
+            ("TLS_DHE_RSA_WITH_DES_40_EXPORT_SHA", "weakened for export"),
+            ("NULL-SHA256", "encrypts nothing"),
+            ("TLS_NULL_WITH_AES_128_CBC_SHA", "encrypts nothing"),
         ] {
             let said = refusal(name).unwrap_or_default();
             assert!(said.contains(why), "{name}: {said}");
@@ -369,6 +374,8 @@ mod tests {
             "-",
             "HIGH",
             "TLS_RSA_WITH_",
+            "TLS_ECDHE_RSA_WITH_EAS_128_CBC_SHA",
+            "TLS_RSB_WITH_AES_128_CBC_SHA",
         ] {
             assert_eq!(refusal(name), None, "{name}");
         }
