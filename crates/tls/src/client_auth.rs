@@ -360,6 +360,51 @@ mod tests {
         careful.unwrap(&careful.wrap(state).unwrap(), now).as_deref() == Some(state)
     }
 
+    /// A certificate with an extension of `padding` bytes, for a place whose name has `name` bytes. Of the same length each time.
+    fn padded(padding: usize, name: usize) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.serial_number = Some(vec![1].into());
+        params.distinguished_name.push(rcgen::DnType::LocalityName, "x".repeat(name));
+        params.custom_extensions.push(rcgen::CustomExtension::from_oid_content(&[1, 2, 3], vec![0; padding]));
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+        params.self_signed(&key).unwrap().der().clone()
+    }
+
+    #[test]
+    fn what_a_client_may_send_has_bounds_each_of_which_may_be_reached() {
+        let within = WebPkiClientVerifier::no_client_auth();
+        let bounded = Bounded { within, depth: 2 };
+        let refused = |leaf: &CertificateDer<'_>, others: &[usize]| {
+            let others: Vec<CertificateDer<'_>> = others.iter().map(|length| vec![0; *length].into()).collect();
+            bounded.check(leaf, &others).err().map(|error| error.to_string())
+        };
+        let said = |error: Option<String>, part: &str| {
+            assert!(error.as_ref().is_some_and(|error| error.contains(part)), "{error:?} {part}");
+        };
+        let of_length = |length: usize| {
+            let leaf = padded(4000 + length - padded(4000, 10).len(), 10);
+            assert_eq!(leaf.len(), length);
+            leaf
+        };
+        let longest = of_length(LEAF_BYTES_MAX);
+        assert_eq!(refused(&longest, &[1, 1]), None);
+        said(refused(&longest, &[1, 1, 1]), "3 certificates beside its own, 2 allowed");
+        said(refused(&of_length(LEAF_BYTES_MAX + 1), &[]), "a certificate of 8193 bytes");
+        let rest = CHAIN_BYTES_MAX - LEAF_BYTES_MAX;
+        assert_eq!(refused(&longest, &[rest - 1, 1]), None);
+        said(refused(&longest, &[rest, 1]), "32769 with its chain");
+
+        let name_length =
+            |leaf: &CertificateDer<'_>| X509Certificate::from_der(leaf).unwrap().1.subject().as_raw().len();
+        let named = |length: usize| {
+            let leaf = padded(0, 900 + length - name_length(&padded(0, 900)));
+            assert_eq!(name_length(&leaf), length);
+            leaf
+        };
+        assert_eq!(refused(&named(NAME_BYTES_MAX), &[]), None);
+        said(refused(&named(NAME_BYTES_MAX + 1), &[]), "names of 1025 and 1025 bytes");
+    }
+
     #[test]
     fn a_session_comes_back_while_every_certificate_in_it_is_in_date() {
         let (good, old, early) = (certificate(2020, 2030), certificate(2020, 2021), certificate(2025, 2030));
@@ -371,6 +416,14 @@ mod tests {
         assert!(!comes_back(&store, &state(&[&early])));
         assert!(!comes_back(&store, &state(&[&good, &old])));
         assert!(!comes_back(&store, &state(&[b"no certificate"])));
+        // The first and the last second belong to it (RFC 5280 §4.1.2.5).
+        let comes_back_at = |der: &[u8], now: i64| {
+            let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now as u64));
+            store.is_current(&state(&[der]), now)
+        };
+        let (from, to) = (date_time_ymd(2020, 1, 1).unix_timestamp(), date_time_ymd(2030, 1, 1).unix_timestamp());
+        let seconds = [from - 1, from, to, to + 1].map(|now| comes_back_at(&good, now));
+        assert_eq!(seconds, [false, true, true, false]);
     }
 
     #[test]

@@ -264,6 +264,76 @@ pub(crate) mod tests {
         bytes.to_vec().into()
     }
 
+    /// One that differs in what is changed.
+    fn changed(from: &Credential, change: impl FnOnce(&mut Credential)) -> Credential {
+        let mut other = Credential {
+            material: Arc::clone(&from.material),
+            hidden: from.hidden.clone(),
+            default: from.default,
+            staple: from.staple.clone(),
+            at: from.at,
+            compressed: OnceLock::new(),
+        };
+        change(&mut other);
+        other
+    }
+
+    /// As if from files that were written anew.
+    fn material(chain_of: &Material, key_of: &Material) -> Arc<Material> {
+        let CredentialKey::Local(key) = &key_of.key else { panic!("a key of ours") };
+        Arc::new(Material {
+            chain: chain_of.chain.clone(),
+            key: CredentialKey::Local(Zeroizing::new(key.clone_key())),
+            names: chain_of.names.clone(),
+            addresses: Box::default(),
+            path: PathBuf::new(),
+            key_path: None,
+            ..*chain_of
+        })
+    }
+
+    /// A certificate that was renewed with the same key is another one.
+    #[test]
+    fn clients_see_a_difference_in_chain_key_names_and_staple() {
+        let (one, other) = (credential(), credential());
+        let (ours, theirs) = (&one.material, &other.material);
+        let same = |change: &dyn Fn(&mut Credential)| one.same_as(&changed(&one, change));
+        assert!(same(&|_| {}));
+        assert!(same(&|it| it.material = material(ours, ours)), "files that hold what they held");
+        assert!(!same(&|it| it.material = material(theirs, ours)));
+        assert!(!same(&|it| it.material = material(ours, theirs)));
+        assert!(!same(&|it| it.default = true));
+        assert!(!same(&|it| it.hidden = vec!["shop.example".into()]));
+        assert!(!same(&|it| it.staple = Some(Staple { response: vec![1], until: None })));
+    }
+
+    #[test]
+    fn a_certificate_is_in_date_from_its_first_second_to_its_last() {
+        let validity = Validity { not_before: 10, not_after: 20 };
+        let holds: Vec<i64> = (0..30).filter(|now| validity.holds(*now)).collect();
+        assert_eq!(holds, (10..=20).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_wildcard_stands_for_one_label() {
+        let mut it = Arc::into_inner(credential()).unwrap();
+        let names: Box<[Box<str>]> = ["*.one.example".into(), "two.example".into()].into();
+        it.material = Arc::new(Material { names, ..Arc::into_inner(it.material).unwrap() });
+        for (name, expected) in [
+            (Some("a.one.example"), NameMatch::Wildcard),
+            (Some("a.one.example."), NameMatch::Wildcard),
+            (Some("two.example"), NameMatch::Exact),
+            (Some("two.example."), NameMatch::Exact),
+            (Some("one.example"), NameMatch::Default),
+            (Some("a.b.one.example"), NameMatch::Default),
+            (Some("a.bone.example"), NameMatch::Default),
+            (Some("a.two.example"), NameMatch::Default),
+            (None, NameMatch::Default),
+        ] {
+            assert_eq!(it.matches(name), expected, "{name:?}");
+        }
+    }
+
     #[test]
     fn chains_share_what_is_behind_their_leaves_and_keep_a_leaf_of_their_own() {
         let interner = Interner::default();

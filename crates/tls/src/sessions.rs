@@ -318,6 +318,44 @@ mod tests {
         assert!(!Sessions::new(0).keep(id(1), NOW, b"state".to_vec()));
     }
 
+    /// Sessions, and places in their order, of the shard that `id` gives.
+    fn held(sessions: &Sessions) -> (usize, usize) {
+        let shard = sessions.shards[0].lock().unwrap();
+        (shard.sessions.len(), shard.order.len())
+    }
+
+    #[test]
+    fn whatever_is_forgotten_or_out_of_date_takes_no_room() {
+        let sessions = Sessions::new(640);
+        assert!(sessions.keep(id(1), NOW, vec![0; STATE_BYTES_MAX]));
+        assert_eq!(sessions.find(&id(1), NOW + KEPT_SECONDS), None);
+        assert_eq!(held(&sessions), (0, 0), "found to be too old");
+        sessions.keep(id(1), NOW, b"one".to_vec());
+        sessions.keep(id(2), NOW + KEPT_SECONDS, b"two".to_vec());
+        assert_eq!(held(&sessions), (1, 1), "too old when another came");
+        sessions.keep(id(2), NOW + KEPT_SECONDS, b"again".to_vec());
+        assert_eq!(held(&sessions), (1, 1), "one ID has one place");
+        sessions.keep(id(3), NOW + KEPT_SECONDS, b"three".to_vec());
+        // Not the one that came last: the other one's place is not its to give up.
+        sessions.forget(&id(2));
+        assert!(sessions.find(&id(3), NOW + KEPT_SECONDS).is_some());
+        sessions.purge(std::time::UNIX_EPOCH + std::time::Duration::from_secs(NOW + 2 * KEPT_SECONDS));
+        assert_eq!(held(&sessions), (0, 0));
+    }
+
+    #[test]
+    fn a_message_to_another_process_is_filled_to_its_last_byte() {
+        let sessions = Sessions::new(640);
+        let of_one = 32 + 8 + 2 + 5;
+        (0..4).for_each(|number| assert!(sessions.keep(id(number), NOW, vec![number; 5])));
+        let now = std::time::UNIX_EPOCH + std::time::Duration::from_secs(NOW);
+        let lengths = |message_bytes: usize| -> Vec<usize> {
+            sessions.hand_over(message_bytes, now).iter().map(|message| message.len()).collect()
+        };
+        assert_eq!(lengths(2 * of_one), [2 * of_one, 2 * of_one]);
+        assert_eq!(lengths(2 * of_one - 1), [of_one; 4]);
+    }
+
     #[test]
     fn a_shard_that_another_core_is_in_is_not_waited_for() {
         let sessions = Sessions::new(640);

@@ -357,6 +357,68 @@ mod tests {
 
     #[test]
     fn no_ticket_is_made_of_more_state_than_one_may_hold() {
-        assert_eq!(tickets().seal(b"", NOW, &[0; TICKET_BYTES_MAX]), None);
+        const OVERHEAD: usize = 16 + 12 + 8 + 16;
+        let tickets = tickets();
+        let state = vec![7; TICKET_BYTES_MAX - OVERHEAD];
+        let ticket = tickets.seal(b"", NOW, &state).unwrap();
+        assert_eq!(ticket.len(), TICKET_BYTES_MAX);
+        assert_eq!(tickets.open(b"", &ticket, NOW), Ok((NOW, state.clone())));
+        assert_eq!(tickets.seal(b"", NOW, &[&state[..], b"1"].concat()), None);
+    }
+
+    #[test]
+    fn where_tickets_are_off_none_is_looked_at() {
+        let tickets = Arc::new(Tickets::new());
+        let ticket = tickets.seal(b"", seconds(SystemTime::now()), b"state").unwrap();
+        let opens = |enabled: bool| {
+            let ticketer = Ticketer { enabled, ..Ticketer::alone(&tickets) };
+            let (opened, heard) = overheard::listen(Default::default(), || ticketer.decrypt(&ticket).is_some());
+            (opened, heard.resumption.tried)
+        };
+        assert_eq!((opens(true), opens(false)), ((true, 1), (false, 0)));
+    }
+
+    #[test]
+    fn a_session_that_is_kept_is_forgotten_once_its_client_has_a_ticket() {
+        use rustls::server::StoresServerSessions;
+        let tickets = Arc::new(Tickets::new());
+        let sessions = Arc::new(Sessions::new(640));
+        let store = crate::sessions::Store::new(&sessions);
+        let ticketer = Ticketer { sessions, ..Ticketer::alone(&tickets) };
+        let (found, heard) = overheard::listen(Default::default(), || {
+            assert!(store.put(vec![1; 32], b"state".to_vec()) && store.put(vec![2; 32], b"other".to_vec()));
+            assert!(ticketer.encrypt(b"state").is_some());
+            let kept = overheard::resumption().session_id;
+            (store.get(&[1; 32]), store.get(&[2; 32]), kept)
+        });
+        assert_eq!(found, (Some(b"state".to_vec()), None, None), "the one that was kept last");
+        assert_eq!(heard.resumption.issued, 1);
+    }
+
+    #[test]
+    fn clients_are_told_of_two_rotations_and_of_a_day_at_most() {
+        let path = std::env::temp_dir().join(format!("propylon-lifetime-{}", std::process::id()));
+        for (hours, told) in [(1, 2), (12, 24), (13, 24), (72, 24)] {
+            let rotate = Some(Duration::from_secs(hours * 3600));
+            let tickets = Tickets::from_file(&path, rotate, SystemTime::now()).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(Ticketer::alone(&Arc::new(tickets)).lifetime(), told * 3600, "{hours}");
+        }
+        std::fs::remove_file(path.with_extension("lock")).unwrap();
+    }
+
+    #[test]
+    fn the_key_whose_time_has_come_seals_whatever_has_become_of_its_file() {
+        let path = std::env::temp_dir().join(format!("propylon-rubbish-{}", std::process::id()));
+        let tickets = Tickets::from_file(&path, Some(Duration::from_secs(100)), at(NOW)).unwrap();
+        let name = || tickets.seal(b"", NOW, b"state").unwrap()[..16].to_vec();
+        let first = name();
+        std::fs::write(&path, "rubbish").unwrap();
+        assert!(tickets.tend(at(NOW + 99)).is_err());
+        assert_eq!(name(), first);
+        assert!(tickets.tend(at(NOW + 100)).is_err());
+        assert_ne!(name(), first);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(path.with_extension("lock")).unwrap();
     }
 }

@@ -183,11 +183,13 @@ fn a_client_that_can_take_it_gets_the_certificate_compressed() {
 fn a_connection_is_for_the_names_and_addresses_of_its_certificate() {
     let directory = Directory::new();
     let one = directory.write("one.pem", ec(&["one.example", "*.one.example", "10.0.0.1", "2001:db8::1"]));
-    let two = directory.write("two.pem", ec(&["two.example", "10.0.0.2"]));
+    let two = directory.write("two.pem", ec(&["two.example", "*.two.example", "10.0.0.2"]));
     let profile = load(&tls_profile(&[&one, &two]));
     for (server_name, host, is_covered) in [
         (Some("one.example"), "one.example", true),
         (Some("one.example"), "www.one.example", true),
+        (Some("one.example."), "www.one.example", true),
+        (Some("two.example."), "one.example", false),
         (Some("one.example"), "a.b.one.example", false),
         (Some("one.example"), "two.example", false),
         (Some("one.example"), "10.0.0.1", true),
@@ -197,6 +199,9 @@ fn a_connection_is_for_the_names_and_addresses_of_its_certificate() {
         (Some("one.example"), "2001:db8::1", false),
         (Some("one.example"), "10.0.0.2", false),
         (Some("two.example"), "10.0.0.1", false),
+        (Some("www.two.example"), "two.example", true),
+        // The first certificate is for those whom no other is for.
+        (Some("www.two.example"), "one.example", false),
         // No certificate stands for it; the client asked for it all the same.
         (Some("other.example"), "other.example", true),
         (Some("other.example"), "10.0.0.1", true),
@@ -209,4 +214,42 @@ fn a_connection_is_for_the_names_and_addresses_of_its_certificate() {
     ] {
         assert_eq!(profile.covers(server_name, host), is_covered, "{server_name:?} {host}");
     }
+}
+
+#[test]
+fn a_certificate_more_is_a_difference() {
+    let directory = Directory::new();
+    let one = directory.write("one.pem", ec(&["one.example"]));
+    let two = directory.write("two.pem", ec(&["two.example"]));
+    let (few, more) = (load(&tls_profile(&[&one])), load(&tls_profile(&[&one, &two])));
+    assert!(few.same_as(&load(&tls_profile(&[&one]))));
+    assert!(!few.same_as(&more) && !more.same_as(&few));
+}
+
+#[test]
+fn the_same_files_are_served_by_other_rules_where_these_have_changed() {
+    use KeyType::{Ecdsa, Rsa};
+    let directory = Directory::new();
+    let files = [directory.write("ec.pem", ec(&["shop.example"])), directory.write("rsa.pem", rsa(&["shop.example"]))];
+    let before = tls_profile(&[&files[0], &files[1]]);
+    let (profile, _) = Profile::load(&before, ALPN).unwrap();
+    let shown = |profile: &Profile, name: &str| -> Vec<KeyType> {
+        profile.shown_for(Some(name), None).into_iter().map(|(served, _)| served.key_type).collect()
+    };
+    assert_eq!(shown(&profile, "shop.example"), [Ecdsa, Rsa]);
+    let other_order = propylon_config::TlsProfile { prefer: vec![Rsa, Ecdsa], ..before.clone() };
+    let (later, _) = profile.load_again(&other_order, ALPN).unwrap();
+    assert_eq!(shown(&later, "shop.example"), [Rsa, Ecdsa]);
+    assert!(!shown(&profile, "other.example").is_empty());
+    let strict = propylon_config::TlsProfile { strict_sni: true, ..before.clone() };
+    let (later, _) = profile.load_again(&strict, ALPN).unwrap();
+    assert!(shown(&later, "other.example").is_empty());
+}
+
+#[test]
+fn a_certificate_has_expired_behind_its_last_second() {
+    let directory = Directory::new();
+    let profile = load(&tls_profile(&[&directory.write("one.pem", ec(&["one.example"]))]));
+    let end = profile.soonest_expiry();
+    assert_eq!([end - 1, end, end + 1].map(|moment| profile.expiring_before(moment)), [0, 0, 1]);
 }

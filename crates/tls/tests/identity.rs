@@ -387,7 +387,9 @@ fn what_a_missing_or_overdue_list_means_is_the_configurations_to_say() {
     let (failure, alert) = refused(&stage.acceptor(&tickets()), &config);
     assert_eq!((failure.reason, alert), ("client-certificate-crl-expired", AlertDescription::UnknownCA));
     stage.auth().crl_expired = Leniency::Allow;
-    assert!(visit(&stage.acceptor(&tickets()), &config).1.is_some());
+    let acceptor = stage.acceptor(&tickets());
+    assert!(visit(&acceptor, &config).1.is_some());
+    assert!(visit(&acceptor, &config).0, "and a session that began so goes on");
 
     let mut stage = Stage::new(ClientAuthMode::Required);
     let other = Authority::new("Others").crl(&[], now + Duration::hours(1));
@@ -441,6 +443,20 @@ fn a_ticket_does_not_outlive_the_rules_it_was_given_under() {
         let list = stage.authority.crl(&[SERIAL], OffsetDateTime::now_utc() + Duration::days(1));
         stage.crl("crl.pem", list);
         assert_eq!(refused(&stage.acceptor(&tickets), &somebody).0.reason, "client-certificate-revoked");
+    }
+}
+
+#[test]
+fn a_ticket_does_not_outlive_an_authority_whose_successor_has_its_name() {
+    for client in CLIENTS {
+        let (tickets, stage) = (tickets(), Stage::new(ClientAuthMode::Required));
+        let credentials = stage.authority.client(|_| {});
+        let config = showing(client(), Some(&credentials));
+        let comes_back = [0; 2].map(|_| visit(&stage.acceptor(&tickets), &config).0);
+        assert_eq!(comes_back, [false, true]);
+        stage.directory.write("ca.pem", &Authority::new("Clients").pem);
+        let (failure, _) = refused(&stage.acceptor(&tickets), &config);
+        assert!(failure.reason.starts_with("client-certificate-"), "{}", failure.reason);
     }
 }
 

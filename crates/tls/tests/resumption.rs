@@ -70,6 +70,26 @@ fn a_client_comes_back_at_a_listener_with_another_order_of_key_types() {
             assert!(visit(acceptor, &config));
         }
     }
+    // By the session's ID where no tickets are given, of a client that would take one.
+    config.resumption.tickets = 0;
+    let without = load(&config);
+    let first = without.acceptor(&tickets);
+    let second = without.acceptor_parts(Some(&[Rsa, Ecdsa]), &[], &tickets).assemble();
+    for (first, second) in [(&first, &second), (&second, &first)] {
+        let config = Client::tls12().config();
+        assert!(!visit(first, &config));
+        for acceptor in [second, first, second] {
+            assert!(visit(acceptor, &config));
+        }
+    }
+    // In TLS 1.3 suites are for every type of key: a ticket of TLS 1.2 beside it says nothing of what is shown.
+    let older = Client::tls12().config();
+    visit(&other, &older);
+    let mut both = Arc::into_inner(Client::new().config()).unwrap();
+    both.resumption = older.resumption.clone();
+    let dialogue = Dialogue::established(&own, &Arc::new(both));
+    assert_eq!(dialogue.session.facts().version, propylon_tls::Version::Tls13);
+    assert_eq!(dialogue.session.facts().certificate, Some(Ecdsa));
     // A stranger gets what each listener would rather show.
     for (acceptor, expected) in [(&own, Ecdsa), (&other, Rsa)] {
         let dialogue = Dialogue::established(acceptor, &Client::tls12().config());
@@ -286,7 +306,9 @@ fn no_session_is_kept_where_none_shall_be() {
 fn without_tickets_tls_1_2_falls_back_to_session_ids() {
     let acceptor = acceptor_with(Resumption { tickets: 0, ..Resumption::default() });
     let config = Client::tls12().config();
-    assert_eq!([visit(&acceptor, &config), visit(&acceptor, &config)], [false, true]);
+    let given = Dialogue::established(&acceptor, &config).session.facts().resumption;
+    assert_eq!((given.issued, given.session_id), (0, Some(IdUse::Kept)));
+    assert!(visit(&acceptor, &config));
     let config = Client::tls13().config();
     assert_eq!([visit(&acceptor, &config), visit(&acceptor, &config)], [false, false]);
 }

@@ -189,13 +189,13 @@ fn messages_that_cannot_come_are_refused() {
 
 #[test]
 fn a_message_in_part_lets_no_data_through() {
-    for content in [APPLICATION_DATA, ALERT] {
+    for (content, message) in [(APPLICATION_DATA, &[1, 0][..]), (APPLICATION_DATA, &[]), (ALERT, &[1, 0])] {
         let mut pair = Pair::new(TLS13);
         assert_eq!(pair.send(HANDSHAKE, &[KEY_UPDATE, 0]), (Ok(vec![]), vec![]));
-        refused(pair.send(content, &[1, 0]), "unexpected-message", Alert::UnexpectedMessage);
+        refused(pair.send(content, message), "unexpected-message", Alert::UnexpectedMessage);
         let mut pair = Pair::new(TLS12);
         assert!(pair.send(HANDSHAKE, &[1, 0, 0, 9, 0]).0.is_ok());
-        refused(pair.send(content, &[1, 0]), "unexpected-message", Alert::UnexpectedMessage);
+        refused(pair.send(content, message), "unexpected-message", Alert::UnexpectedMessage);
     }
 }
 
@@ -262,6 +262,55 @@ fn a_clients_alert_ends_the_session_without_an_answer() {
     assert_eq!(Pair::new(TLS12).send(ALERT, &[1, HANDSHAKE_FAILURE]).0, Ok(vec![]));
 }
 
+/// RFC 8446 §6.1.
+#[test]
+fn what_follows_a_clients_close_notify_is_thrown_away_unread() {
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        let closing = [pair.record(ALERT, &[1, 0]), b"anything but a record".to_vec()].concat();
+        let (mut bytes, mut out) = (closing.clone(), Vec::new());
+        let opened = pair.server.open(&mut bytes, 0..closing.len(), &mut out).unwrap();
+        assert_eq!((opened.plain, opened.consumed, opened.end), (0, closing.len(), true));
+        let opened = pair.server.open(&mut [0; 9], 0..9, &mut out).unwrap();
+        assert_eq!((opened.plain, opened.consumed, opened.end), (0, 9, true));
+        assert!(out.is_empty());
+    }
+}
+
+#[test]
+fn nothing_is_said_behind_our_own_close_notify() {
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        let (mut out, mut sealed) = (Vec::new(), [0; 100]);
+        pair.server.close(&mut out);
+        assert_eq!(pair.read(out), [(ALERT, vec![1, 0])]);
+        let mut out = Vec::new();
+        pair.server.close(&mut out);
+        assert!(out.is_empty(), "once");
+        assert_eq!(pair.server.seal(b"late", &mut sealed), 0);
+        // What the client still sends is taken in, and what would be an answer is not given.
+        assert_eq!(pair.send(APPLICATION_DATA, b"ping"), (Ok(b"ping".to_vec()), vec![]));
+        let asking: &[u8] = if kind.0 == Version::Tls13 { &[KEY_UPDATE, 0, 0, 1, 1] } else { &[1, 0, 0, 0] };
+        assert_eq!(pair.send(HANDSHAKE, asking), (Ok(vec![]), vec![]));
+        if kind.0 == Version::Tls13 {
+            pair.sealing.update();
+        }
+        assert_eq!(pair.send(APPLICATION_DATA, b"ping"), (Ok(b"ping".to_vec()), vec![]));
+        assert_eq!(pair.send(ALERT, &[1]), (Err("bad-record"), vec![]));
+    }
+}
+
+#[test]
+fn a_session_that_was_refused_says_nothing_more() {
+    for kind in ALL {
+        let mut pair = Pair::new(kind);
+        refused(pair.send(ALERT, &[1]), "bad-record", Alert::DecodeError);
+        let (mut out, mut sealed) = (Vec::new(), [0; 100]);
+        pair.server.close(&mut out);
+        assert_eq!((out.len(), pair.server.seal(b"late", &mut sealed)), (0, 0));
+    }
+}
+
 /// A TLS 1.3 record with any inner plaintext: what it holds, its type and its padding.
 fn padded(pair: &mut Pair, inner: &[u8]) -> Vec<u8> {
     // The last byte of the inner plaintext stands where the type does.
@@ -277,6 +326,24 @@ fn padding_is_taken_off() {
     let nothing = padded(&mut pair, &[0; 9]);
     let (plain, out) = pair.open(&nothing);
     refused((plain, pair.read(out)), "unexpected-message", Alert::UnexpectedMessage);
+}
+
+#[test]
+fn padding_counts_and_any_other_byte_behind_the_data_is_a_type() {
+    let full = |len: usize| {
+        let mut inner = b"data".to_vec();
+        inner.push(APPLICATION_DATA);
+        inner.resize(len, 0);
+        inner
+    };
+    let mut pair = Pair::new(TLS13);
+    let longest = padded(&mut pair, &full(PLAIN_MAX + 1));
+    assert_eq!(pair.open(&longest).0, Ok(b"data".to_vec()));
+    let longer = padded(&mut pair, &full(PLAIN_MAX + 2));
+    refused(pair.open_unread(&longer), "record-overflow", Alert::RecordOverflow);
+    let mut pair = Pair::new(TLS13);
+    let odd = padded(&mut pair, &[b"data", &[APPLICATION_DATA, 1, 0][..]].concat());
+    refused(pair.open_unread(&odd), "unexpected-message", Alert::UnexpectedMessage);
 }
 
 #[test]
@@ -303,6 +370,21 @@ fn records_that_are_too_long_or_too_short_or_in_the_clear_are_refused() {
             Version::Tls12 => ("decrypt-error", Alert::BadRecordMac),
         };
         refused(raw([21, 3, 3, 0, 2], 2), reason, alert);
+    }
+}
+
+/// RFC 8446 §5.2: 2^14 + 256; RFC 5246 §6.2.3: 2^14 + 2048.
+#[test]
+fn a_record_is_refused_by_its_header_if_it_is_longer_than_may_be() {
+    for kind in ALL {
+        let longest: u16 = if kind.0 == Version::Tls13 { 16_640 } else { 18_432 };
+        let open = |len: u16| {
+            let [high, low] = len.to_be_bytes();
+            let opened = Pair::new(kind).server.open(&mut [23, 3, 3, high, low], 0..5, &mut Vec::new());
+            opened.map(|opened| opened.consumed).map_err(|failure| failure.reason)
+        };
+        assert_eq!(open(longest), Ok(0), "{kind:?}: the rest may come");
+        assert_eq!(open(longest + 1), Err("record-overflow"), "{kind:?}");
     }
 }
 
@@ -400,6 +482,36 @@ fn a_tls_1_2_session_says_that_its_key_wears_when_half_of_it_is_left() {
         assert_eq!(pair.server.is_wearing(), kind.0 == Version::Tls12, "{kind:?}");
         assert!(!pair.server.is_worn_out());
     }
+}
+
+/// What follows data that was refused would be read in its place.
+#[test]
+fn a_worn_out_session_seals_nothing_more_however_little_it_is() {
+    let mut pair = Pair::new(TLS12);
+    pair.server.sealed_max = 5;
+    pair.works();
+    let mut out = vec![0; 5 * PLAIN_MAX];
+    assert_eq!(pair.server.seal(&vec![7; 4 * PLAIN_MAX], &mut out), 0);
+    assert_eq!(pair.server.seal(b"x", &mut out), 0);
+}
+
+#[test]
+fn the_limit_of_a_key_can_be_lowered_and_not_raised() {
+    let limit = |lowered: u64| {
+        lowered_limit::towards_clients(lowered);
+        let records = lowered_limit::lower(Pair::new(TLS13).server, false);
+        lowered_limit::towards_clients(u64::MAX);
+        records.sealed_max
+    };
+    assert_eq!((limit(7), limit(u64::MAX)), (7, SEALED_MAX_GCM));
+}
+
+#[test]
+fn keys_that_do_not_follow_from_their_secret_are_found_out() {
+    assert!(ALL.iter().all(|kind| protection(*kind, 1).is_consistent()));
+    let secret = Some(Secret::new([1; 48]));
+    let stray = Protection::new(TLS13.0, TLS13.1, secret, RecordKey::new(&[1; 32], &[1; 12])).unwrap();
+    assert!(!stray.is_consistent());
 }
 
 #[test]

@@ -278,6 +278,34 @@ mod tests {
     }
 
     #[test]
+    fn a_rotation_that_is_a_whole_period_late_leaves_a_key_that_is_yet_to_seal() {
+        let ring = Ring::new(1000, PERIOD).rotated(1200, PERIOD);
+        assert_eq!(times(&ring), [1000, 1100, 1200, 1300]);
+        assert!(ring.keys[ring.sealing].from == 1200 && !ring.is_due(1200));
+    }
+
+    #[test]
+    fn a_secret_has_one_of_two_lengths() {
+        for length in [0, 16, 31, 32, 33, 63, 64, 65, 255] {
+            let bytes = [&[1; NAME_LEN][..], &[0; 8], &[length], &vec![2; length.into()]].concat();
+            assert_eq!(Ring::from_bytes(&bytes, 0).is_some(), SECRET_LENS.contains(&length.into()), "{length}");
+        }
+    }
+
+    #[test]
+    fn rings_are_the_same_where_names_and_times_are() {
+        let of = |keys: &[(u8, u64)]| {
+            let key = |(name, from): &(u8, u64)| Key::new([*name; NAME_LEN], *from, Zeroizing::new(vec![0; 32]));
+            Ring::of(keys.iter().map(key).collect(), Order::Time, 0)
+        };
+        let ring = of(&[(1, 10), (2, 20)]);
+        assert!(ring.same_keys(&of(&[(1, 10), (2, 20)])));
+        for other in [&[(1, 10), (3, 20)][..], &[(1, 10), (2, 21)], &[(1, 10)], &[(1, 10), (2, 20), (3, 30)]] {
+            assert!(!ring.same_keys(&of(other)), "{other:?}");
+        }
+    }
+
+    #[test]
     fn of_keys_without_times_the_last_but_one_seals() {
         let keys = (0..3).map(|_| Key::random(0)).collect();
         let ring = Ring::of(keys, Order::Position, 1000);

@@ -217,6 +217,64 @@ fn an_owner_puts_a_file_back_that_is_gone() {
 }
 
 #[test]
+fn an_owner_puts_a_file_back_with_the_key_that_is_due() {
+    let folder = Folder::new();
+    let mut owner = folder.owner();
+    let ring = owner.open(NOW).unwrap();
+    fs::remove_file(folder.keys()).unwrap();
+    let next = owner.tend(&ring, NOW + PERIOD).unwrap().unwrap();
+    assert!(!next.is_due(NOW + PERIOD) && next.open(b"", &ticket(&ring)).is_ok());
+    assert!(folder.reader().open(NOW + PERIOD).unwrap().same_keys(&next));
+}
+
+#[test]
+fn an_owner_that_finds_the_keys_rotated_does_not_rotate_them_again() {
+    let folder = Folder::new();
+    let mut owner = folder.owner();
+    let ring = owner.open(NOW).unwrap();
+    let rotated = owner.tend(&ring, NOW + PERIOD).unwrap().unwrap();
+    let text = folder.text();
+    // As one that has looked at the file just before another one wrote it.
+    assert!(owner.tend(&ring, NOW + PERIOD).unwrap().unwrap().same_keys(&rotated));
+    assert_eq!(folder.text(), text);
+}
+
+#[test]
+fn an_owner_rotates_keys_that_came_too_late() {
+    let folder = Folder::new();
+    let mut owner = folder.owner();
+    let ring = owner.open(NOW).unwrap();
+    folder.write(&format!("1 {}\n2 {}\n", key(1, 48), key(2, 48)));
+    let next = owner.tend(&ring, NOW + 1).unwrap().unwrap();
+    assert!(!next.is_due(NOW + 1) && next.keys()[0].name == [2; NAME_LEN]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_looked_into_is_told_of_once_a_minute() {
+    let folder = Folder::new();
+    let within = folder.0.join("within");
+    fs::create_dir(&within).unwrap();
+    let mut owner = KeyFile::new(&within.join("keys"), Some(PERIOD));
+    let ring = owner.open(NOW).unwrap();
+    fs::remove_dir_all(&within).unwrap();
+    fs::write(&within, "").unwrap();
+    let told: Vec<u64> = (1..=130).filter(|second| owner.tend(&ring, NOW + second).is_err()).collect();
+    assert_eq!(told, [1, 1 + RETRY_SECONDS, 1 + 2 * RETRY_SECONDS]);
+}
+
+#[test]
+fn a_file_may_have_so_many_bytes_and_no_more() {
+    let folder = Folder::new();
+    let ring = folder.owner().open(NOW).unwrap();
+    let text = folder.text() + "#";
+    let filled = |bytes: u64| text.clone() + &"#".repeat(bytes as usize - text.len());
+    folder.write(&filled(FILE_BYTES_MAX));
+    assert!(folder.reader().open(NOW).unwrap().same_keys(&ring));
+    folder.write(&filled(FILE_BYTES_MAX + 1));
+    assert!(folder.reader().open(NOW).unwrap_err().what.contains("more than 16384 bytes"));
+}
+
+#[test]
 fn a_reader_goes_on_without_a_file_that_is_gone() {
     let folder = Folder::new();
     let ring = folder.owner().open(NOW).unwrap();
