@@ -524,15 +524,13 @@ impl Fields {
         if !options.others {
             return;
         }
+        // There are no more of them than `Options::read` lets through, and what is no field's name is met by none.
         let mut named: [&[u8]; CONNECTION_OPTIONS_MAX] = [b""; _];
         let mut count = 0;
-        for field in self.of_kind(Name::Connection) {
-            for option in super::grammar::list(field.value.bytes(buf)) {
-                if count < named.len() && Name::of(option) == Name::Other && !option.is_empty() {
-                    named[count] = option;
-                    count += 1;
-                }
-            }
+        let options = self.of_kind(Name::Connection).flat_map(|field| super::grammar::list(field.value.bytes(buf)));
+        for (place, option) in named.iter_mut().zip(options) {
+            *place = option;
+            count += 1;
         }
         for field in self.iter_mut().filter(|f| f.kind == Name::Other) {
             let name = field.name.bytes(buf);

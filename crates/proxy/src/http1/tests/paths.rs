@@ -276,3 +276,25 @@ fn no_server_opens_behind_a_guard_what_the_guard_has_not_seen() {
     }
     assert!(guarded > 1_000 && refused > 1_000, "{guarded} {refused}");
 }
+
+/// Nearly all paths are so: they are to cost one look at each byte, and no memory.
+#[test]
+fn a_path_that_is_as_it_should_be_is_seen_to_be_so() {
+    for (path, plain) in [
+        ("/", true),
+        ("/a/b.c/d_e~f-g", true),
+        ("/a..b/.../c.", false),
+        ("/.a", false),
+        ("//a", false),
+        ("/a/", true),
+        ("/a;b", false),
+        ("/%41", false),
+        ("/a\\b", false),
+    ] {
+        assert_eq!(is_plain(path.as_bytes()), plain, "{path}");
+    }
+    let own = rewrite(b"/.a/b;c", STRICT).unwrap();
+    assert_eq!((own.canonical, own.key), (Vec::new(), b"/.a/b".to_vec()), "only what is another form takes memory");
+    let dotted = rewrite(b"/.a/b", STRICT).unwrap();
+    assert_eq!((dotted.canonical, dotted.key), (Vec::new(), Vec::new()));
+}

@@ -199,6 +199,7 @@ fn a_request_line_has_three_words_and_two_spaces() {
         ("get / HTTP/1.1", Method::Other, Version::Http11),
         ("PURGE / HTTP/1.0", Method::Other, Version::Http10),
         ("PATCH / HTTP/1.9", Method::Patch, Version::Http11),
+        ("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA / HTTP/1.1", Method::Other, Version::Http11),
     ] {
         let head = request(format!("{line}\r\nHost: a\r\n\r\n")).unwrap();
         assert_eq!((head.method, head.version), (method, version));
@@ -266,8 +267,9 @@ fn a_host_is_one_name_with_perhaps_a_port() {
     for host in NO_HOSTS {
         refused(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), 400, "bad-host");
     }
-    let long = "a".repeat(255);
-    refused(format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n"), 400, "bad-host");
+    let long = "a".repeat(254);
+    assert!(request(format!("GET / HTTP/1.1\r\nHost: {long}\r\n\r\n")).is_ok());
+    refused(format!("GET / HTTP/1.1\r\nHost: {long}a\r\n\r\n"), 400, "bad-host");
     refused("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400, "several-hosts");
     refused("GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", 400, "several-hosts");
     refused("GET / HTTP/1.1\r\n\r\n", 400, "no-host");
@@ -317,8 +319,10 @@ fn a_connection_is_kept_as_its_version_and_its_wish_say() {
         let head = request(format!("GET / HTTP/{version}\r\nHost: a\r\n{lines}\r\n")).unwrap();
         assert_eq!(head.keep_alive, keep_alive, "{version} {lines}");
     }
-    let many = "a,".repeat(40);
-    refused(get(&format!("Connection: {many}\r\n")), 400, "too-many-connection-options");
+    let options = |count: usize| format!("Connection: {}close\r\n", "a,".repeat(count - 1));
+    assert!(!request(get(&options(32))).unwrap().keep_alive);
+    refused(get(&options(33)), 400, "too-many-connection-options");
+    refused(get(&format!("{}{}", options(16), options(17))), 400, "too-many-connection-options");
 }
 
 #[test]
@@ -414,6 +418,7 @@ fn what_can_never_become_a_request_is_refused_at_once() {
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: \0", 400),
         (b"GET / HTTP/1.1\r\n ", 0),
         (b"PRI * HTTP/2.0\r\n", 505),
+        (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 0),
         (b"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", 501),
         (b"GET / HTTP/1.1\r\nContent-Length: x\r\n", 400),
     ] {

@@ -122,6 +122,15 @@ fn a_server_connection_is_kept_as_its_version_and_its_wish_say() {
 }
 
 #[test]
+fn of_several_dates_the_first_goes_on() {
+    let text = "HTTP/1.1 200 OK\r\nDate: one\r\nX: y\r\nDate: two\r\nContent-Length: 0\r\n\r\n";
+    let head = response_to(GET, text).unwrap();
+    let kept: Vec<&[u8]> = head.fields.iter().filter(|f| f.forward).map(|f| f.value.bytes(text.as_bytes())).collect();
+    assert!(head.has_date);
+    assert_eq!(kept, [&b"one"[..], b"y"]);
+}
+
+#[test]
 fn protocols_are_switched_only_when_asked() {
     let switch = "HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     refused(switch, "switched-without-being-asked");

@@ -12,10 +12,18 @@ struct With {
     forwarded: Forwarded,
     host: Option<&'static str>,
     keep_alive: bool,
+    expect_continue: bool,
     via: bool,
 }
 
-const PLAIN: With = With { client: "192.0.2.7", forwarded: Forwarded::Remove, host: None, keep_alive: true, via: true };
+const PLAIN: With = With {
+    client: "192.0.2.7",
+    forwarded: Forwarded::Remove,
+    host: None,
+    keep_alive: true,
+    expect_continue: true,
+    via: true,
+};
 
 fn forwarded(text: &str, with: With) -> String {
     let head = request(text).unwrap();
@@ -26,7 +34,7 @@ fn forwarded(text: &str, with: With) -> String {
         forwarded: with.forwarded,
         host: with.host.map(str::as_bytes),
         body: head.body,
-        expect_continue: true,
+        expect_continue: with.expect_continue,
         keep_alive: with.keep_alive,
         via: with.via,
     };
@@ -48,6 +56,8 @@ fn fields_keep_their_order_and_spelling() {
         "User-AGENT: x\r\nX-A:1\r\nX-B:  2 \t\r\naccept: */*\r\nX-Empty:\r\nX-A: 3\r\n",
         "User-AGENT: x\r\nX-A: 1\r\nX-B: 2\r\naccept: */*\r\nX-Empty: \r\nX-A: 3\r\n",
     );
+    // What is before or behind a value does not go on, nor does what follows it get lost.
+    becomes("X-A: 1 \t\r\nX-B:\t2\r\nX-C:  3\r\nX-D: 4\r\n", "X-A: 1\r\nX-B: 2\r\nX-C: 3\r\nX-D: 4\r\n");
 }
 
 #[test]
@@ -80,6 +90,13 @@ fn framing_is_written_by_us_and_once() {
     becomes("Content-Length: 0\r\n", "Content-Length: 0\r\n");
     becomes("TRANSFER-ENCODING: Chunked\r\nX: 1\r\n", "X: 1\r\nTransfer-Encoding: chunked\r\n");
     becomes("Expect: 100-CONTINUE\r\nContent-Length: 1\r\n", "Content-Length: 1\r\nExpect: 100-continue\r\n");
+}
+
+#[test]
+fn an_expectation_that_we_have_met_does_not_go_on() {
+    let text = get("Expect: 100-continue\r\nContent-Length: 1\r\n");
+    let with = With { expect_continue: false, via: false, ..PLAIN };
+    assert_eq!(forwarded(&text, with), "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n");
 }
 
 #[test]
@@ -195,6 +212,12 @@ fn a_last_request_says_so() {
         forwarded(&get("TE: trailers\r\n"), with),
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close, TE\r\nTE: trailers\r\nVia: 1.1 propylon\r\n\r\n"
     );
+    // One that is to be upgraded does not: its connection is for what comes after.
+    let with = With { keep_alive: false, via: false, ..PLAIN };
+    assert_eq!(
+        forwarded(&get("Connection: Upgrade\r\nUpgrade: websocket\r\n"), with),
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
 }
 
 const TOLD: &str = "X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: http\r\nX: 1\r\nX-Forwarded-Host: b\r\n\
@@ -217,6 +240,15 @@ fn a_stranger_is_not_believed() {
         "X: 1\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: a\r\n",
     );
     tells(Forwarded::Remove, "192.0.2.7", TOLD, "X: 1\r\n");
+}
+
+#[test]
+fn of_a_request_without_a_host_none_is_told() {
+    let with = With { forwarded: Forwarded::Replace, host: Some("inner"), via: false, ..PLAIN };
+    assert_eq!(
+        forwarded("GET / HTTP/1.0\r\n\r\n", with),
+        "GET / HTTP/1.1\r\nHost: inner\r\nX-Forwarded-For: 192.0.2.7\r\nX-Forwarded-Proto: https\r\n\r\n"
+    );
 }
 
 #[test]
@@ -251,6 +283,14 @@ fn an_open_quote_does_not_swallow_the_next_hop() {
     let out = forwarded(&get("Forwarded: for=1\r\nForwarded: for=\"2\\\"\r\n"), with);
     let expected = "\r\nForwarded: for=1, for=192.0.2.7;host=a;proto=https\r\n";
     assert!(out.contains(expected), "{out}");
+    // A backslash escapes within quotes alone.
+    let with = With { forwarded: Forwarded::Append, ..PLAIN };
+    let out = forwarded(&get("Forwarded: for=1\\\"\r\n"), with);
+    assert!(out.contains("\r\nForwarded: for=192.0.2.7;host=a;proto=https\r\n"), "{out}");
+    // In X-Forwarded-For nothing is quoted.
+    let with = With { forwarded: Forwarded::Append, ..PLAIN };
+    let out = forwarded(&get("X-Forwarded-For: \"10.0.0.1\r\n"), with);
+    assert!(out.contains("\r\nX-Forwarded-For: \"10.0.0.1, 192.0.2.7\r\n"), "{out}");
 }
 
 #[test]
