@@ -249,9 +249,7 @@ pub fn response(
         };
         fields.append(name, value);
     }
-    if let Framing::Length(length) = head.framing_for(Version::Http2)
-        && !head.is_informational()
-    {
+    if let Framing::Length(length) = head.framing_for(Version::Http2) {
         fields.insert(CONTENT_LENGTH, content_length(length));
     }
     if let Some(date) = date.filter(|_| !head.has_date) {

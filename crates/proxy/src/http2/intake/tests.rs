@@ -130,6 +130,13 @@ fn resets_are_a_flood_where_they_are_most_of_what_was_begun() {
     assert_eq!(survived(10), limits.resets as usize);
     assert!(survived(6) < 1_000);
     assert_eq!(survived(4), 5_000, "deadlines that pass");
+    // Half of them is not yet most of them.
+    let (mut intake, limits) = begun();
+    for stream in (1..4_000).step_by(2) {
+        let bytes =
+            if stream % 4 == 3 { [get(stream, WHOLE, &[]), reset(stream)].concat() } else { get(stream, WHOLE, &[]) };
+        assert!(given(&mut intake, &limits, &bytes, 1000).is_ok(), "{stream}");
+    }
 }
 
 #[test]
@@ -351,7 +358,14 @@ fn a_block_in_pieces_is_one_for_the_library() {
 
 #[test]
 fn nothing_comes_between_the_frames_of_a_block() {
-    for other in [frame(0x6, 0, 0, &[0; 8]), frame(CONTINUATION, END_HEADERS, 3, &[0x82]), get(3, WHOLE, &[])] {
+    for other in [
+        frame(0x6, 0, 0, &[0; 8]),
+        frame(CONTINUATION, END_HEADERS, 3, &[0x82]),
+        get(3, WHOLE, &[]),
+        get(1, WHOLE, &[]),
+        frame(DATA, 0, 1, b"x"),
+        reset(1),
+    ] {
         let (mut intake, limits) = begun();
         let bytes = [get(1, END_STREAM, &[]), other].concat();
         assert_eq!(given(&mut intake, &limits, &bytes, 1000), Err(Fault::Error(Reason::PROTOCOL_ERROR)));
@@ -390,6 +404,55 @@ fn a_stream_is_reset_for_what_its_peer_sends_after_the_end() {
     assert_eq!(given(&mut intake, &limits, &bytes, 3).unwrap(), [request, frame(RST_STREAM, 0, 1, closed)].concat());
     let said = [frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 4]), frame(RST_STREAM, 0, 1, closed)].concat();
     assert_eq!(intake.say(), said);
+    // Or after it has reset the stream itself.
+    let (mut intake, limits) = begun();
+    let begun = [open_post(1), reset(1)].concat();
+    let bytes = [begun.clone(), frame(DATA, 0, 1, b"more")].concat();
+    assert_eq!(given(&mut intake, &limits, &bytes, 1000).unwrap(), [begun, frame(RST_STREAM, 0, 1, closed)].concat());
+    assert_eq!(intake.say(), said);
+}
+
+#[test]
+fn uploads_that_end_with_an_empty_frame_are_no_flood() {
+    let (mut intake, limits) = begun();
+    for stream in (1..2_000).step_by(2) {
+        let bytes = [open_post(stream), frame(DATA, END_STREAM, stream, &[])].concat();
+        assert_eq!(given(&mut intake, &limits, &bytes, 1000).unwrap(), bytes, "{stream}");
+    }
+}
+
+/// RFC 9113 §4.1: the bit in front of the stream's number is not looked at.
+#[test]
+fn a_streams_number_has_31_bits() {
+    assert_eq!(FrameHeader::read(&frame(DATA, 0, 0x8000_0005, &[])).stream, 5);
+    assert_eq!(FrameHeader::read(&frame(DATA, 0, 0xffff_ffff, &[])).stream, 0x7fff_ffff);
+}
+
+#[test]
+fn a_block_has_so_many_bytes_and_no_more() {
+    let (mut intake, limits) = begun();
+    let most = 16 * 1024 * BLOCK_PER_LIST;
+    let full = vec![0; FRAME_BYTES_MAX];
+    let mut bytes = frame(HEADERS, END_STREAM, 1, &full);
+    (1..most / FRAME_BYTES_MAX).for_each(|_| bytes.extend(frame(CONTINUATION, 0, 1, &full)));
+    assert!(given(&mut intake, &limits, &bytes, 1 << 20).is_ok());
+    assert!(given(&mut intake, &limits, &frame(CONTINUATION, 0, 1, &[]), 1000).is_ok());
+    let more = given(&mut intake, &limits, &frame(CONTINUATION, 0, 1, &[0]), 1000);
+    assert_eq!(more, Err(Fault::Flood("continuation")));
+}
+
+/// RFC 7540 §5.3.1.
+#[test]
+fn a_stream_that_depends_on_itself_is_malformed() {
+    let request = get(5, WHOLE | PRIORITY, &[]);
+    for (depends, is_well) in [(3_u32, true), (5, false), (0x8000_0005, false)] {
+        let (mut intake, limits) = begun();
+        let block = [&depends.to_be_bytes()[..], &[16], &request[FRAME_HEADER_BYTES..]].concat();
+        let bytes = frame(HEADERS, WHOLE | PRIORITY, 5, &block);
+        let got = given(&mut intake, &limits, &bytes, 1000).unwrap();
+        assert_eq!(got == bytes, is_well, "{depends}");
+        assert_eq!(got.ends_with(b"connection\x01x"), !is_well, "{depends}");
+    }
 }
 
 #[test]
@@ -622,6 +685,7 @@ fn a_server_says_status_and_nothing_else_of_that_kind_and_once() {
     {
         assert!(flawed(&[], WHOLE, &[&[0x88][..], &literal(0, name, value)].concat()));
         assert!(flawed(&ok(1, END_HEADERS), WHOLE, &literal(0, name, value)));
+        assert!(flawed(&[], END_HEADERS, &[&b"\x48\x03103"[..], &literal(0, name, value)].concat()), "interim");
     }
     assert!(!flawed(&[], WHOLE, &[0x88]) && !flawed(&[], END_HEADERS, b"\x48\x03103"));
     assert!(flawed(&[], WHOLE, b"\x48\x03103"), "an interim response does not end the stream");

@@ -35,6 +35,9 @@ fn a_request_reads_as_if_it_had_come_by_http1() {
     assert!(text(&post, &[], false).unwrap().ends_with("\r\nTransfer-Encoding: chunked\r\n\r\n"));
     assert!(text(&post, &[], true).unwrap().ends_with("\r\nContent-Length: 0\r\n\r\n"));
     assert!(text(&post, &[("content-length", b"5")], false).unwrap().ends_with("\r\ncontent-length: 5\r\n\r\n"));
+    assert!(text(&post, &[("content-length", b"0")], true).unwrap().ends_with("\r\ncontent-length: 0\r\n\r\n"));
+    // Only a WebSocket's key is made here, and only where there is one.
+    assert!(text(&GET, &[("sec-websocket-key", b"x")], true).unwrap().ends_with("\r\nsec-websocket-key: x\r\n\r\n"));
     let options = Pseudo { method: b"OPTIONS", path: Some(b"*"), ..GET };
     assert!(text(&options, &[], true).unwrap().starts_with("OPTIONS * HTTP/1.1\r\n"));
 }
@@ -110,6 +113,14 @@ fn host_and_authority_must_mean_the_same() {
     assert!(text(&GET, &[("host", b"SHOP.example:443")], true).is_ok());
     assert_eq!(text(&GET, &[("host", b"other.example")], true), Err("host-differs-from-target"));
     assert_eq!(text(&GET, &[("host", b"shop.example"), ("host", b"shop.example")], true), Err("several-hosts"));
+    // What is no authority does not become part of a path.
+    for authority in [&b"shop.example/x"[..], b"shop.example?x", b"shop.example/"] {
+        let pseudo = Pseudo { authority: Some(authority), ..GET };
+        assert_eq!(text(&pseudo, &[("host", b"shop.example")], true), Err("bad-host"), "{}", authority.escape_ascii());
+    }
+    let options = Pseudo { method: b"OPTIONS", path: Some(b"*"), ..GET };
+    let whole = text(&options, &[("host", b"SHOP.example")], true).unwrap();
+    assert!(whole.starts_with("OPTIONS https://shop.example HTTP/1.1\r\n"), "{whole}");
     let hostless = Pseudo { authority: None, ..GET };
     assert!(text(&hostless, &[("host", b"shop.example")], true).is_ok());
 }
@@ -142,6 +153,8 @@ fn a_request_for_a_server_of_http2_has_what_http2_has() {
     assert_eq!((request.method().as_str(), request.uri().to_string()), ("POST", "https://shop.example:81/a?b".into()));
     let names: Vec<&str> = request.headers().keys().map(HeaderName::as_str).collect();
     assert_eq!(names, ["x-a", "te", "via"]);
+    let keyed = server_request(b"GET / HTTP/1.1\r\nHost: a\r\nSec-WebSocket-Key: x\r\n\r\n", false, true).unwrap();
+    assert_eq!(keyed.headers().len(), 1, "nothing to do with a tunnel");
     let upgrade =
         b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n";
     let request = server_request(upgrade, true, false).unwrap();
@@ -188,6 +201,10 @@ fn a_response_of_http2_reads_as_if_a_server_of_http1_had_sent_it() {
     // Any 2xx opens the tunnel, and a length of it is not heeded (RFC 9110 §9.3.6).
     let opened = "HTTP/1.1 101 \r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     assert_eq!(answer(201, &[("content-length", b"5")], upgrade, false).unwrap(), opened);
+    // Nothing else does.
+    for status in [304, 403, 500] {
+        assert!(answer(status, &[], upgrade, true).unwrap().starts_with(&format!("HTTP/1.1 {status} ")));
+    }
     assert_eq!(answer(200, &[("connection", b"close")], get, true), Err("connection-specific-field"));
     assert_eq!(answer(200, &[("x", b" y")], get, true), Err("space-around-value"));
 }
@@ -217,6 +234,23 @@ fn a_response_keeps_what_goes_on_and_loses_what_is_between_neighbours() {
         ("via", "1.1 propylon"),
     ];
     assert_eq!(fields, expected);
+}
+
+#[test]
+fn a_date_of_the_servers_own_stays_the_only_one_and_an_interim_response_has_no_length() {
+    let fields = |text: &str| -> Vec<(String, String)> {
+        let mut head = ResponseHead::default();
+        let asked = Asked { method: Method::Get, upgrade: None };
+        parse_response(text.as_bytes(), asked, &Limits { head_bytes: 4096, headers: 60 }, &mut head).unwrap();
+        let date = Some(HeaderValue::from_static("ours"));
+        let response = response(&head, text.as_bytes(), date, &mut Familiar::default()).unwrap();
+        let field = |(name, value): (&HeaderName, &HeaderValue)| (name.to_string(), value.to_str().unwrap().to_owned());
+        response.headers().iter().filter(|(name, _)| *name != VIA).map(field).collect()
+    };
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let dated = fields("HTTP/1.1 200 X\r\nDate: theirs\r\nContent-Length: 5\r\n\r\n");
+    assert_eq!(dated, [pair("date", "theirs"), pair("content-length", "5")]);
+    assert_eq!(fields("HTTP/1.1 103 X\r\nContent-Length: 5\r\n\r\n"), [pair("date", "ours")]);
 }
 
 #[test]
