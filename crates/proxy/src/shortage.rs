@@ -432,4 +432,57 @@ mod tests {
         assert_eq!((client_files(6), server_files(6)), (0, 2));
         assert_eq!(server_files(u64::MAX), u64::MAX - 16);
     }
+
+    struct Numbered(i32);
+
+    impl AsRawFd for Numbered {
+        fn as_raw_fd(&self) -> i32 {
+            self.0
+        }
+    }
+
+    #[test]
+    fn the_first_file_that_is_kept_for_others_is_given_up() {
+        let shared = Arc::new(Shared::new(None));
+        shared.files.store(200, Ordering::Relaxed);
+        let shortage = Shortage::new(shared);
+        let clients = [0, 171, 172, 199].map(|number| shortage.is_kept_from_clients(&Numbered(number)));
+        assert_eq!(clients, [false, false, true, true]);
+        let servers = [0, 183, 184, 199].map(|number| shortage.is_kept_from_servers(&Numbered(number)));
+        assert_eq!(servers, [false, false, true, true]);
+    }
+
+    #[test]
+    fn of_all_chances_the_share_that_is_refused_is_refused() {
+        let shared = Arc::new(Shared::new(None));
+        let shortage = Shortage::new(Arc::clone(&shared));
+        for (number, refuse) in (1..).zip([0, 1, 7, SHARE_ALL - 1, SHARE_ALL]) {
+            let relief = Relief { refuse, ..Relief::default() };
+            shared.notice.store(Notice { number, relief }.pack(), Ordering::Relaxed);
+            shortage.duty(0);
+            let refused = (0..SHARE_ALL).filter(|chance| shortage.refuses(|| *chance)).count();
+            assert_eq!(refused, usize::from(refuse));
+        }
+    }
+
+    #[test]
+    fn newcomers_are_counted_from_the_last_notice_on() {
+        let shared = Arc::new(Shared::new(None));
+        let shortage = Shortage::new(Arc::clone(&shared));
+        shared.limit.store(1 << 10, Ordering::Relaxed);
+        let refused = |count: u32| (0..count).filter(|_| shortage.refuses(|| 0)).count();
+        assert_eq!(refused(NEWCOMERS_PER_LOOK - 1), 0);
+        shared.notice.store(Notice { number: 1, ..Notice::default() }.pack(), Ordering::Relaxed);
+        shortage.duty(0);
+        assert_eq!((refused(NEWCOMERS_PER_LOOK - 1), refused(1)), (0, 1));
+    }
+
+    #[test]
+    fn a_crowd_begins_at_so_many_connections() {
+        for (crowd, given_back) in [(CROWD_MIN, true), (CROWD_MIN - 1, false)] {
+            let shortage = Shortage::new(Arc::new(Shared::new(None)));
+            shortage.duty(crowd);
+            assert_eq!(shortage.duty(crowd / 2).give_back, given_back, "{crowd}");
+        }
+    }
 }
