@@ -64,10 +64,24 @@ impl Engine {
         engine
     }
 
+    /// As [`Engine::start`], with these files, by name and content, beside its configuration.
+    #[track_caller]
+    pub fn start_beside(files: &[(&str, &str)], config: &str) -> Engine {
+        let scratch = Scratch::new();
+        files.iter().for_each(|(name, content)| drop(scratch.write(name, content)));
+        let mut engine = Engine::spawn_in(scratch, config);
+        engine.await_start();
+        engine
+    }
+
     /// Starts an engine that may not come up.
     #[track_caller]
     pub fn spawn(config: &str) -> Engine {
-        let scratch = Scratch::new();
+        Engine::spawn_in(Scratch::new(), config)
+    }
+
+    #[track_caller]
+    fn spawn_in(scratch: Scratch, config: &str) -> Engine {
         let path = scratch.write("propylon.toml", complete(config));
         let mut command = Command::new(binaries::propylon());
         command.arg("run").arg("-c").arg(path);

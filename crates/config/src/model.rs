@@ -4,6 +4,7 @@ mod acme;
 mod backend;
 mod files;
 mod health;
+mod keys;
 mod listener;
 mod process;
 mod tls;
@@ -13,6 +14,7 @@ pub use acme::*;
 pub use backend::*;
 pub use files::*;
 pub use health::*;
+pub use keys::*;
 pub use listener::*;
 pub use process::*;
 pub use tls::*;
@@ -59,6 +61,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// `[log]`
     pub log: Log,
+    /// `[keys]`
+    pub keys: Keys,
     /// `[tracing]`; absent: nothing is traced.
     pub tracing: Option<Tracing>,
     /// `[listener.NAME]`, in file order.

@@ -28,6 +28,12 @@ impl Source {
         let path = path.as_ref();
         let name = path.display().to_string();
         let bytes = read_bytes(path).map_err(|(what, fix)| Problem::error(&name, None, what, fix))?;
+        Source::of(path, bytes)
+    }
+
+    /// What somebody else has read from a file. The problem says whether it is not UTF-8.
+    pub fn of(path: &Path, bytes: Vec<u8>) -> Result<Source, Problem> {
+        let name = path.display().to_string();
         let text = String::from_utf8(bytes).map_err(|error| {
             let valid = error.utf8_error().valid_up_to();
             not_utf8(&name, error.as_bytes(), valid)

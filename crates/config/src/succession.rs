@@ -26,7 +26,8 @@ impl Config {
     /// What only `earlier` has is kept, retired in `generation`.
     #[must_use]
     pub fn succeeding(self, earlier: &Config, generation: u64, free: &FreePlaces) -> Config {
-        let Config { process, admin, log, tracing, listeners, mut tls, signers, acmes, backends, mut routes } = self;
+        let Config { process, admin, log, keys, tracing, listeners, mut tls, signers, acmes, backends, mut routes } =
+            self;
         let is_free = |places: &[bool], place: usize| places.get(place).is_some_and(|free| *free);
         let (listeners, listener_places) =
             arrange(listeners, &earlier.listeners, generation, |place| is_free(&free.listeners, place));
@@ -51,7 +52,7 @@ impl Config {
                 *id = BackendId(backend_places[id.0]);
             }
         }
-        Config { process, admin, log, tracing, listeners, tls, signers, acmes, backends, routes }
+        Config { process, admin, log, keys, tracing, listeners, tls, signers, acmes, backends, routes }
     }
 
     /// The listeners that are not retired, with their places.

@@ -64,7 +64,7 @@ static KEYS: AtomicU64 = AtomicU64::new(0);
 /// A private key that somebody else holds. Clones are the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteKey {
-    /// Position of the signer in the configuration.
+    /// Position of the signer in the configuration, or [`RemoteKey::BESIDE`].
     pub signer: u16,
     pub ski: Ski,
     pub kind: KeyKind,
@@ -133,6 +133,9 @@ impl Key {
 }
 
 impl RemoteKey {
+    /// In place of a signer's position: the process that holds this process's keys beside it ([`crate::key_process`]).
+    pub const BESIDE: u16 = u16::MAX;
+
     /// The key of a certificate with this SubjectPublicKeyInfo (RFC 5280 §4.1), in DER.
     pub fn new(signer: u16, public: &[u8]) -> Result<RemoteKey, KeyError> {
         let kind = public_kind(public).ok_or(KeyError::Malformed)??;

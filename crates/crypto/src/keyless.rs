@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use crate::key::Ski;
 use crate::scheme::{Hash, Scheme};
 
-pub use decode::{Decoder, Malformed};
+pub use decode::{Decoder, Malformed, whole_frames};
 pub use encode::TooLong;
 
 /// Version, length and ID.

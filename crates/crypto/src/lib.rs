@@ -13,6 +13,7 @@ mod encoding;
 mod exposure;
 mod job;
 mod key;
+pub mod key_process;
 pub mod keyless;
 #[allow(unsafe_code, reason = "pages of memory of its own")]
 mod locked;

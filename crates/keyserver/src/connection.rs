@@ -1,32 +1,35 @@
-//! The life of a connection: handshake, then turns of read, answer and write, until an end.
+//! The life of a connection: handshake, then turns of read, answer and write, until an end. One to the engine that this is the
+//! key process of has no handshake: nobody else has the other end.
 //!
 //! A turn takes all that has come, does the cheap work on the spot, hands the rest on, and sends every reply that is
 //! ready in as few records and system calls as possible. Nothing in it waits for other connections' work.
 
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Write};
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use propylon_config::keyserver::Operations;
 use propylon_crypto::JobKind;
 use propylon_crypto::keyless::{Decoder, ErrorCode, Message, opcode};
-use rustls::{ServerConfig, ServerConnection};
-use tokio::io::{AsyncRead, ReadBuf};
+use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::access::{Access, ClientId};
+use crate::access::{Access, ClientId, Grant};
 use crate::kernels;
 use crate::line::Task;
 use crate::rate::Rate;
 use crate::request::{self, Answer};
 use crate::signing::{self, Crew, Note, Place, Turned};
 use crate::telemetry::{Denied, End, LineMetrics};
+use crate::transport::{Received, Transport};
 use crate::worker::Desk;
 
 /// From accept to the end of the handshake.
@@ -38,20 +41,19 @@ const REQUESTS_IN_WORK_MAX: usize = 1024;
 /// With so many bytes of replies unsent, no more requests are taken. Those in work may still add 1 KiB each, and the last
 /// request one of 64.
 const UNSENT_BYTES_MAX: usize = 256 * 1024;
-/// Replies sealed at once: three records, and what the kernel usually takes in one call.
-const SEALED_BYTES_MAX: usize = 48 * 1024;
 /// Operations done on the spot between two writes, so that the first reply does not wait for the last signature.
 const OPERATIONS_PER_TURN_MAX: usize = 32;
 /// Turns before other connections have theirs.
 const TURNS_MAX: usize = 4;
+/// Longer than any wait.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
 /// Room for results, and for being told to drain or to make room.
 const NOTES_MAX: usize = REQUESTS_IN_WORK_MAX + 2;
 
 pub struct Connection {
     desk: Rc<Desk>,
     serial: u64,
-    stream: TcpStream,
-    tls: ServerConnection,
+    transport: Transport,
     /// Absent until the handshake is done.
     access: Option<Access>,
     client: ClientId,
@@ -81,16 +83,22 @@ impl Connection {
         stream: TcpStream,
         config: Arc<ServerConfig>,
     ) -> Result<Connection, rustls::Error> {
-        let mut tls = ServerConnection::new(config)?;
-        // What is in there is limited by what is sealed at once.
-        tls.set_buffer_limit(None);
+        Ok(Connection::of(desk, serial, Transport::tls(stream, config)?, None))
+    }
+
+    /// To the engine that this is the key process of: it may use all keys that are here.
+    pub fn beside(desk: Rc<Desk>, serial: u64, socket: OwnedFd) -> io::Result<Connection> {
+        let all = Access::new([Grant { keys: None, operations: Operations::DEFAULT }]);
+        Ok(Connection::of(desk, serial, Transport::pair(socket)?, Some(all)))
+    }
+
+    fn of(desk: Rc<Desk>, serial: u64, transport: Transport, access: Option<Access>) -> Connection {
         let (reply_to, notes) = mpsc::channel(NOTES_MAX);
-        Ok(Connection {
+        Connection {
             desk,
             serial,
-            stream,
-            tls,
-            access: None,
+            transport,
+            access,
             client: ClientId(0),
             rate: None,
             decoder: Decoder::new(),
@@ -104,7 +112,7 @@ impl Connection {
             is_draining: false,
             is_displaced: false,
             is_read_stopped: false,
-        })
+        }
     }
 
     /// Where this connection can be told things.
@@ -113,7 +121,7 @@ impl Connection {
     }
 
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.stream.peer_addr().ok()
+        self.transport.peer()
     }
 
     pub async fn run(mut self) -> End {
@@ -190,47 +198,28 @@ impl Connection {
     fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let desk = Rc::clone(&self.desk);
         let mut scratch = desk.scratch.borrow_mut();
-        let mut buffer = ReadBuf::new(&mut scratch.bytes);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+        let count = match self.transport.poll_read(cx, &mut scratch.bytes) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Err(_)) => return Err(self.broken()),
-            Poll::Ready(Ok(())) => {}
-        }
-        let bytes = buffer.filled();
-        if bytes.is_empty() {
+            Poll::Ready(Ok(count)) => count,
+        };
+        if count == 0 {
             self.is_at_end = true;
             return if self.access.is_none() { Err(End::Handshake) } else { Ok(true) };
         }
-        self.open(bytes)?;
+        match self.transport.open(&scratch.bytes[..count], &mut self.decoder) {
+            Ok(Received::More) => {}
+            Ok(Received::End) => self.is_at_end = true,
+            Err(error) => return Err(error.map_or_else(|| self.broken(), |error| self.refused(&error))),
+        }
+        if self.access.is_none() && !self.transport.is_handshaking() {
+            self.welcome();
+        }
         Ok(true)
     }
 
     fn broken(&self) -> End {
         if self.access.is_none() { End::Handshake } else { End::Broken }
-    }
-
-    /// Records to plaintext.
-    fn open(&mut self, mut bytes: &[u8]) -> Result<(), End> {
-        use std::io::BufRead;
-        while !bytes.is_empty() {
-            let taken = self.tls.read_tls(&mut bytes).map_err(|_| self.broken())?;
-            let state = self.tls.process_new_packets().map_err(|error| self.refused(&error))?;
-            let mut reader = self.tls.reader();
-            while let Ok(plaintext @ [_, ..]) = reader.fill_buf() {
-                self.decoder.extend(plaintext);
-                let length = plaintext.len();
-                reader.consume(length);
-            }
-            // What follows a closure alert is not looked at (RFC 8446 §6.1).
-            if state.peer_has_closed() || taken == 0 {
-                self.is_at_end = true;
-                break;
-            }
-        }
-        if self.access.is_none() && !self.tls.is_handshaking() {
-            self.welcome();
-        }
-        Ok(())
     }
 
     fn refused(&self, error: &rustls::Error) -> End {
@@ -243,7 +232,7 @@ impl Connection {
     }
 
     fn welcome(&mut self) {
-        let certificate = self.tls.peer_certificates().and_then(<[_]>::first);
+        let certificate = self.transport.peer_certificate();
         // Without a certificate there is no handshake; should there ever be one, it opens nothing.
         let nothing = (Access::default(), None);
         let shared = &self.desk.shared;
@@ -384,36 +373,24 @@ impl Connection {
     fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let mut has_written = false;
         loop {
-            if !self.tls.wants_write() {
+            if !self.transport.has_unsent() {
                 self.sealed_at = None;
                 if self.replies.is_empty() {
                     return Ok(has_written);
                 }
-                self.seal();
+                self.transport.seal(&mut self.replies);
+                if self.replies.is_empty() && self.replies.capacity() > UNSENT_BYTES_MAX {
+                    self.replies = Vec::new();
+                }
             }
-            match self.stream.poll_write_ready(cx) {
-                Poll::Ready(Ok(())) => {}
+            match self.transport.poll_send(cx) {
+                Poll::Ready(Ok(())) => has_written = true,
                 Poll::Ready(Err(_)) => return Err(self.broken()),
                 Poll::Pending => {
                     self.sealed_at.get_or_insert_with(Instant::now);
                     return Ok(has_written);
                 }
             }
-            match self.tls.write_tls(&mut Socket(&self.stream)) {
-                Ok(1..) => has_written = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => return Err(self.broken()),
-            }
-        }
-    }
-
-    fn seal(&mut self) {
-        let length = self.replies.len().min(SEALED_BYTES_MAX);
-        // Without a limit on the buffer, all is taken.
-        let _ = self.tls.writer().write_all(&self.replies[..length]);
-        self.replies.drain(..length);
-        if self.replies.is_empty() && self.replies.capacity() > UNSENT_BYTES_MAX {
-            self.replies = Vec::new();
         }
     }
 
@@ -421,7 +398,7 @@ impl Connection {
         let is_ending = self.is_at_end || self.is_draining;
         let is_open = self.access.is_some();
         let has_work = self.in_work > 0 || (is_open && self.decoder.has_message());
-        if !is_ending || has_work || !self.replies.is_empty() || self.tls.wants_write() {
+        if !is_ending || has_work || !self.replies.is_empty() || self.transport.has_unsent() {
             return None;
         }
         Some(if self.is_draining { End::Drained } else { End::Client })
@@ -450,6 +427,10 @@ impl Connection {
 
     fn deadline(&self, now: Instant) -> (Instant, End) {
         let idle = self.desk.idle_timeout;
+        if self.transport.is_pair() {
+            // It is there for as long as the engine is, and the engine may take its time.
+            return (now + FOREVER, End::Idle);
+        }
         if self.access.is_none() {
             (self.heard_at + HANDSHAKE_TIMEOUT, End::HandshakeTimeout)
         } else if let Some(sealed_at) = self.sealed_at {
@@ -463,28 +444,6 @@ impl Connection {
 
     /// Says so, if the client can hear it at once.
     fn close(&mut self) {
-        self.tls.send_close_notify();
-        while self.tls.wants_write() {
-            if !matches!(self.tls.write_tls(&mut Socket(&self.stream)), Ok(1..)) {
-                return;
-            }
-        }
-    }
-}
-
-/// The socket as rustls writes to it: several records in one call, and never waiting.
-struct Socket<'a>(&'a TcpStream);
-
-impl Write for Socket<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
-    }
-
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.0.try_write_vectored(parts)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.transport.close();
     }
 }

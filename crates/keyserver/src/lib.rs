@@ -12,6 +12,7 @@ mod fair;
 #[cfg_attr(not(feature = "pkcs11"), path = "hsm/absent.rs")]
 mod hsm;
 mod identity;
+pub mod isolated;
 mod kernels;
 mod keys;
 mod line;
@@ -24,4 +25,5 @@ mod server;
 mod shelf;
 mod signing;
 mod telemetry;
+mod transport;
 mod worker;

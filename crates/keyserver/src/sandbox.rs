@@ -44,6 +44,11 @@ pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     Ok(enforced)
 }
 
+/// The same of the key process of an engine: nothing but these, for reading.
+pub fn confine_to(folders: &BTreeSet<PathBuf>) -> Result<&'static str, String> {
+    restrict(folders, &[], false).map_err(|error| format!("Landlock: {error}"))
+}
+
 fn module_paths(config: &KeyServer) -> impl Iterator<Item = &PathBuf> {
     config.tokens.iter().flat_map(|token| &token.module_paths).map(|named| &named.path)
 }
@@ -102,10 +107,19 @@ fn readable(config: &KeyServer) -> BTreeSet<PathBuf> {
 ///
 /// Call it when all threads run and have what they need. False if this processor is not known.
 pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
-    match filter(config).apply(Confined::AllThreads) {
+    apply(&filter(config)).map_err(|error| format!("seccomp: {error}; to do without, say seccomp = false"))
+}
+
+/// The same of the key process of an engine.
+pub fn confine_calls_beside() -> Result<bool, String> {
+    apply(&allowed().kill(&deadly(false))).map_err(|error| format!("seccomp: {error}"))
+}
+
+fn apply(filter: &CallFilter) -> Result<bool, CallFilterError> {
+    match filter.apply(Confined::AllThreads) {
         Ok(()) => Ok(true),
         Err(CallFilterError::UnknownProcessor) => Ok(false),
-        Err(error) => Err(format!("seccomp: {error}; to do without, say seccomp = false")),
+        Err(error) => Err(error),
     }
 }
 

@@ -38,7 +38,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the end of the workers is looked for while draining.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// Links, curves, RSA; each has a column of the metrics.
-const THREADS_PER_CORE: usize = 3;
+pub const THREADS_PER_CORE: usize = 3;
 
 /// Why the server could not start; what to do about it is said as well.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let (telemetry, store) = Telemetry::new(main + 1 + tokens.threads(), &token_names(&config));
     let column = Store::column(&store, main);
     column.set(telemetry.keys, keys.len() as i64);
-    let shared = Arc::new(Shared::new(keys, tls, rules, config.server.connections_max, count));
+    let shared = Arc::new(Shared::new(keys, Some(tls), rules, config.server.connections_max, count));
     let kernels = Kernels::start(config.ecdsa_batch, config.rsa_batch);
     kernels.tell();
     let crew = start(&config, &kernels, &tokens, &shared, sockets, telemetry, &store).map_err(Failure::threads)?;
@@ -151,6 +151,7 @@ fn start(
             index,
             shared: Arc::clone(shared),
             listeners,
+            pair: None,
             orders,
             doors: doors.clone(),
             lines: lines.clone(),
@@ -301,7 +302,7 @@ impl Server {
             match identity::load(&self.config.server) {
                 Ok(tls) => {
                     log::info!("the identity was read again, for new connections");
-                    self.shared.tls.store(tls);
+                    self.shared.tls.store(Some(tls));
                 }
                 Err(fault) => {
                     self.column.increment(self.telemetry.reload_faults);

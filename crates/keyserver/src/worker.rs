@@ -3,14 +3,16 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use propylon_crypto::key_process::HERE;
 use propylon_crypto::{Job, Outcome};
 use propylon_metrics::Column;
 use rustls::ServerConfig;
@@ -33,13 +35,16 @@ use crate::telemetry::{End, Telemetry};
 const READ_BYTES: usize = 64 * 1024;
 /// How long accepting rests after it failed.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+/// How long an engine that takes nothing is left alone.
+const HERE_REST: Duration = Duration::from_millis(10);
 /// Connections on their way from the core that accepted them to the one that serves them.
 const HANDED_OVER_MAX: usize = 128;
 
 /// What all cores see.
 pub struct Shared {
     pub keys: ArcSwap<Keys>,
-    pub tls: ArcSwap<ServerConfig>,
+    /// Absent where nobody comes by TCP.
+    pub tls: ArcSwapOption<ServerConfig>,
     pub rules: Rules,
     pub rates: Rates,
     pub connections_max: usize,
@@ -58,6 +63,8 @@ pub struct Worker {
     pub index: usize,
     pub shared: Arc<Shared>,
     pub listeners: Vec<TcpListener>,
+    /// Of the engine that this is the key process of: the other end is one of its cores'.
+    pub pair: Option<OwnedFd>,
     pub orders: mpsc::Receiver<Order>,
     /// Of all workers, this one included.
     pub doors: Vec<mpsc::Sender<Order>>,
@@ -98,9 +105,15 @@ pub struct Scratch {
 }
 
 impl Shared {
-    pub fn new(keys: Keys, tls: Arc<ServerConfig>, rules: Rules, connections_max: usize, workers: usize) -> Shared {
+    pub fn new(
+        keys: Keys,
+        tls: Option<Arc<ServerConfig>>,
+        rules: Rules,
+        connections_max: usize,
+        workers: usize,
+    ) -> Shared {
         let counts = (0..workers).map(|_| AtomicUsize::new(0)).collect();
-        let (keys, tls) = (ArcSwap::from_pointee(keys), ArcSwap::new(tls));
+        let (keys, tls) = (ArcSwap::from_pointee(keys), ArcSwapOption::new(tls));
         Shared { keys, tls, rules, rates: Rates::default(), connections_max, counts }
     }
 
@@ -162,6 +175,7 @@ impl Worker {
         // Blocks this thread, which has nothing else to do before all others are as far.
         ready.wait();
         let accepting = accepting?;
+        self.pair.map(|pair| desk.serve_engine(pair)).transpose()?;
         let mut serial = 0;
         while let Some(order) = self.orders.recv().await {
             match order {
@@ -246,9 +260,8 @@ impl Desk {
         let Ok(stream) = TcpStream::from_std(stream) else { return };
         // Gone already.
         let Ok(peer) = stream.peer_addr() else { return };
-        let Ok(connection) = Connection::new(Rc::clone(self), serial, stream, self.shared.tls.load_full()) else {
-            return;
-        };
+        let Some(tls) = self.shared.tls.load_full() else { return };
+        let Ok(connection) = Connection::new(Rc::clone(self), serial, stream, tls) else { return };
         self.open.borrow_mut().insert(serial, connection.ear());
         let goes = self.lobby.borrow_mut().enter(serial, Source::of(peer.ip()));
         goes.into_iter().for_each(|serial| self.displace(serial));
@@ -261,6 +274,25 @@ impl Desk {
                 log::debug!("{peer}: ended: {:?}", place.end);
             }
         });
+    }
+
+    /// For as long as the process lives, which ends otherwise: whoever starts it starts another.
+    fn serve_engine(self: &Rc<Self>, pair: OwnedFd) -> io::Result<()> {
+        propylon_sys::set_nonblocking(&pair, true)?;
+        let connection = Connection::beside(Rc::clone(self), 0, pair.try_clone()?)?;
+        spawn_local(async move {
+            // After what the process before has left unanswered, which is asked again.
+            while propylon_sys::try_send_message(&pair, HERE).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            {
+                sleep(HERE_REST).await;
+            }
+            let end = connection.run().await;
+            if end != End::Client {
+                log::error!("key process: an engine's socket cannot be served any more: {end:?}");
+            }
+            std::process::exit(i32::from(end != End::Client));
+        });
+        Ok(())
     }
 
     async fn drain(&self) {

@@ -19,6 +19,9 @@ use clap::{Parser, Subcommand};
 
 pub use check::problem;
 
+use propylon_keyserver::isolated;
+
+use crate::isolation;
 use crate::upgrade::launcher;
 
 /// A TLS-offload load balancer.
@@ -115,6 +118,12 @@ enum Command {
         #[arg(last = true, required = true)]
         successor: Vec<OsString>,
     },
+    /// Start a key process for the engine at the other end of standard input, again and again
+    #[command(hide = true)]
+    KeySupervisor,
+    /// Hold the keys of an engine, for the supervisor at the other end of standard input
+    #[command(hide = true)]
+    KeyProcess,
     /// Try something that the sandbox of a process that serves forbids
     #[command(hide = true)]
     Attempt(attempt::Arguments),
@@ -158,6 +167,8 @@ pub fn main() -> ExitCode {
         Command::Servers(arguments) => control::servers(&arguments),
         Command::Certificates(arguments) => control::certificates(&arguments),
         Command::Launcher { successor } => launcher::main(&successor),
+        Command::KeySupervisor => isolated::supervise(isolation::start_log),
+        Command::KeyProcess => isolated::serve(isolation::start_log),
         Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }

@@ -1,9 +1,10 @@
 //! One core's world: everything its connections use, none of it shared with another core.
 
-use std::cell::{Cell, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, RefCell, RefMut};
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use http::HeaderValue;
 use propylon_config::{HandshakeLimits, Listener};
 use propylon_crypto::batch::BatchCounts;
-use propylon_crypto::{Desk, Job, JobError, Pending};
+use propylon_crypto::{Desk, Job, JobError, Pending, RemoteKey};
 use propylon_metrics::Column;
 use propylon_policy::admission::{Admission, Limits, PerSource, Refusal};
 use propylon_policy::balance::Tier;
@@ -65,6 +66,8 @@ pub struct Core {
     admission: RefCell<Admission>,
     /// By place; none where one has ended.
     signers: RefCell<Vec<Option<Rc<Signer>>>>,
+    /// Of the process that holds this one's keys, where that is another.
+    beside: OnceCell<Rc<Signer>>,
     seed: u64,
     pub shortage: Shortage,
     parking: Rc<Parking>,
@@ -159,6 +162,7 @@ impl Core {
             gate: Gate::new(budget),
             admission: RefCell::new(admission),
             signers: RefCell::default(),
+            beside: OnceCell::new(),
             seed,
             shortage: Shortage::new(shared),
             parking,
@@ -261,6 +265,15 @@ impl Core {
         self.tend_lines(None);
     }
 
+    /// Signatures by keys of the process beside this one are asked for by this socket. To be called once.
+    pub fn take_key_process(&self, socket: OwnedFd) {
+        let Some(metrics) = &self.telemetry.key_process else { return };
+        let jobs_max = self.snapshot().shared.config.process.handshakes.in_progress;
+        let signer = Signer::beside(socket, self.metrics.clone(), metrics, jobs_max, self.seed);
+        signer.start();
+        let _ = self.beside.set(signer);
+    }
+
     /// What is recorded from here on goes this way.
     pub fn take_outbox(&self, outbox: Outbox) {
         *self.spans.borrow_mut() = Some(outbox);
@@ -344,7 +357,10 @@ impl Core {
     pub fn submit(&self, job: Job) -> Work {
         match &job {
             Job::Remote { key, .. } => {
-                let signer = self.signers.borrow().get(usize::from(key.signer)).cloned().flatten();
+                let signer = match key.signer {
+                    RemoteKey::BESIDE => self.beside.get().cloned(),
+                    place => self.signers.borrow().get(usize::from(place)).cloned().flatten(),
+                };
                 match signer {
                     Some(signer) => signer.submit(job),
                     None => Work::Here(Pending::answered(Err(JobError::Unavailable))),

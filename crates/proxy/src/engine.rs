@@ -25,6 +25,7 @@ use crate::admin::{self, AdminDoor, AdminSocket};
 use crate::batches;
 use crate::conditions::{self, Conditions};
 use crate::health::Health;
+use crate::isolation::{Forgetting, KeyProcess};
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
@@ -66,6 +67,8 @@ pub struct Start {
     pub meant: Meant,
     pub snapshot: Snapshot,
     pub own: Own,
+    /// Where that is another than this: the process that holds this one's keys.
+    pub key_process: Option<KeyProcess>,
     /// The process that serves until this one is ready.
     pub takeover: Option<Takeover>,
 }
@@ -76,6 +79,7 @@ pub struct Prepared {
     meant: Meant,
     snapshot: Arc<Snapshot>,
     launcher: Option<Launcher>,
+    key_process: Option<KeyProcess>,
     sandbox: Arc<Sandbox>,
     admin: Option<AdminSocket>,
     upgrade: Option<OwnedFd>,
@@ -89,7 +93,7 @@ pub struct Prepared {
 /// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
 /// this one cannot.
 pub fn prepare(start: Start) -> Result<Prepared, StartError> {
-    let Start { path, meant, snapshot, own, mut takeover } = start;
+    let Start { path, meant, snapshot, own, key_process, mut takeover } = start;
     let config = Arc::clone(&snapshot.config);
     let opened = open(&config, takeover.as_mut()).inspect_err(|error| {
         let failure = Failure { reason: "start", what: error.to_string() };
@@ -104,7 +108,20 @@ pub fn prepare(start: Start) -> Result<Prepared, StartError> {
     }
     service::connect();
     let sandbox = Arc::new(Sandbox::enter(&config, &path));
-    Ok(Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max })
+    Ok(Prepared {
+        path,
+        meant,
+        snapshot,
+        launcher,
+        key_process,
+        sandbox,
+        admin,
+        upgrade,
+        takeover,
+        adopted,
+        log,
+        connections_max,
+    })
 }
 
 /// Who will start a successor: this process will not be able to.
@@ -135,8 +152,8 @@ pub enum Outcome {
 
 /// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
-    let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, connections_max } =
-        prepared;
+    let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
+    let (connections_max, mut key_process) = (prepared.connections_max, prepared.key_process);
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -169,6 +186,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
             shared: Arc::clone(&shared),
             connections_max,
             batching: Arc::clone(&batching),
+            key_process: key_process.as_mut().and_then(KeyProcess::take_link),
             phase: watched.clone(),
         };
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
@@ -194,6 +212,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         predecessors: Predecessors::default(),
         started: Instant::now(),
         conditions: Rc::new(RefCell::new(conditions::watch())),
+        forgetting: Forgetting::default(),
     };
     let config = Arc::clone(&snapshot.config);
     let beginning = Beginning { path, meant, snapshot, sandbox, orders, publish };
@@ -250,6 +269,7 @@ struct Main {
     started: Instant,
     /// What is wrong now; the admin address shows it.
     conditions: Rc<RefCell<Conditions>>,
+    forgetting: Forgetting,
 }
 
 /// What has been begun beside the workers.
@@ -319,6 +339,7 @@ impl Main {
                     self.exporter.start_if_needed(&snapshot);
                     exports_seen = self.report_exports(exports_seen);
                     self.tend_tickets(&snapshot);
+                    self.forgetting.tend(&snapshot, Instant::now());
                     self.conditions.borrow_mut().look(&self.store, self.started.elapsed(), SystemTime::now());
                     self.report_kernels();
                     self.report_lookups(&snapshot);

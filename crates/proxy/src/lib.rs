@@ -29,6 +29,7 @@ mod gate;
 pub mod health;
 pub mod http1;
 pub mod http2;
+mod isolation;
 pub mod logger;
 pub mod names;
 pub mod notice;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use propylon_config::{Config, Problem, Severity, Source};
 
+use crate::isolation;
 use crate::state::{FILE, ServerName, State};
 
 /// A configuration, and what it was made of.
@@ -61,7 +62,7 @@ impl Wrong {
 
 /// Reads the file, and the state if the file names a folder for it.
 pub fn read(path: &Path) -> Result<Meant, Wrong> {
-    let file = Source::read(path).map_err(|problem| Wrong::alone(path, problem))?;
+    let file = isolation::read_source(path).map_err(|problem| Wrong::alone(path, problem))?;
     with_state(&file)
 }
 
@@ -148,6 +149,7 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("process.sandbox_paths", |pushed, file| swap(&mut pushed.process.sandbox.paths, &mut file.process.sandbox.paths)),
     ("process.sandbox_ports", |pushed, file| swap(&mut pushed.process.sandbox.ports, &mut file.process.sandbox.ports)),
     ("admin", |pushed, file| swap(&mut pushed.admin, &mut file.admin)),
+    ("keys.isolate", |pushed, file| swap(&mut pushed.keys, &mut file.keys)),
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
 ];
 

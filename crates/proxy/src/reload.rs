@@ -30,6 +30,7 @@ use crate::certificates::{Certificates, Reloaded, Troubles, Which};
 use crate::command::problem;
 use crate::diff::diff;
 use crate::health::Health;
+use crate::isolation;
 use crate::logger;
 use crate::names::Names;
 use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
@@ -358,7 +359,8 @@ impl Keeper {
                     Some((why, fix)) => Problem { what: format!("{}: {why}", problem.what), fix, ..problem },
                     None => problem,
                 };
-                file = Source::read(&self.path).map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
+                file =
+                    isolation::read_source(&self.path).map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
                 self.seen.0.clone_from(&file.text);
             }
             Change::FileChanged(changed) => file = changed,
@@ -560,7 +562,7 @@ impl Keeper {
         }
         self.seen.1 = look;
         // A file that is away for a moment is being replaced.
-        let Ok(file) = Source::read(&self.path) else { return };
+        let Ok(file) = isolation::read_source(&self.path) else { return };
         if file.text == self.seen.0 {
             return;
         }
@@ -674,6 +676,10 @@ impl Upload {
         let Change::PutCertificate { profile, name, pem } = change else { return Ok(None) };
         if !meant.config.tls.iter().any(|known| known.name == *profile) {
             return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
+        }
+        if meant.config.keys.isolate.is_some() {
+            let what = "with keys.isolate this process takes no private key".to_owned();
+            return Err(Refused::Forbidden(what, "write the file where [tls.NAME] names one, and reload"));
         }
         let Some(state) = &meant.config.process.state else {
             let what = "there is nowhere to keep certificates".to_owned();

@@ -18,7 +18,7 @@ use landlock::{
     ABI, Access, AccessFs, AccessNet, NetPort, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
     Scope, path_beneath_rules,
 };
-use propylon_config::{Config, FileAccess, Problem, Source};
+use propylon_config::{Config, FileAccess, Problem, Severity, Source};
 use propylon_sys::{folder_of, is_out_of_reach, note_reach};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use folders::{Folders, SingleFile};
 pub use folders::{make_folders, warnings};
 
-use crate::names;
+use crate::{isolation, names};
 
 /// What the kernel is asked for; of an older one, what it has.
 const LANDLOCK: ABI = ABI::V6;
@@ -196,11 +196,29 @@ impl Sandbox {
 
     /// What a configuration names that this process may not come by, as errors of that configuration.
     pub fn refused(&self, config: &Config, source: &Source) -> Vec<Problem> {
-        let mut problems = Vec::new();
+        let mut problems = isolation::problems(config, source);
+        problems.retain(|problem| problem.severity == Severity::Error);
         if !self.is_in_folders() {
             return problems;
         }
-        for file in config.named_files() {
+        for (path, at) in config.key_files().into_iter().filter(|_| config.keys.isolate.is_some()) {
+            if !self.folders.has_keys(path) && !self.named.contains(&(path.to_owned(), FileAccess::Read)) {
+                let path = path.display();
+                let what = format!("{path} is outside of the folders that the key process was started with");
+                problems.push(Problem::error(&source.name, Some(at), what, self.remedy.clone()));
+            }
+        }
+        for file in config.other_files() {
+            if self.folders.was_replaced(file.path) {
+                let path = file.path.display();
+                let what = format!(
+                    "{path} has been replaced, and lies in one folder with private keys, where this process may read nothing \
+                     new (keys.isolate)"
+                );
+                let fix = format!("put keys in a folder of their own; {}", self.remedy);
+                problems.push(Problem::error(&source.name, Some(file.at), what, fix));
+                continue;
+            }
             if let Err(what) = self.folders.allow(&file)
                 && !self.named.contains(&(file.path.to_owned(), file.access))
             {
@@ -249,7 +267,7 @@ pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Ve
         let at = folders::place(config, source, file).map(|at| format!(":{}:{}", at.line, at.column));
         Some(format!("{}{}: {} cannot be {what}", source.name, at.unwrap_or_default(), file.path.display()))
     };
-    Some(config.named_files().iter().filter_map(out).collect())
+    Some(config.other_files().iter().filter_map(out).collect())
 }
 
 /// What begins a new process.
@@ -310,6 +328,7 @@ fn restrict(folders: &Folders, ports: Option<&[u16]>) -> Result<Enforced, Rulese
     let status = ruleset
         .create()?
         .add_rules(path_beneath_rules(folders.readable(), read))?
+        .add_rules(path_beneath_rules(folders.listed(), AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(folders::ALSO_WRITTEN, AccessFs::ReadFile | AccessFs::WriteFile))?
         .add_rules(path_beneath_rules(folders.devices(), AccessFs::ReadFile | AccessFs::WriteFile))?
         .add_rules(path_beneath_rules(folders.writable(), written))?

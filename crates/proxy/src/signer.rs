@@ -1,9 +1,13 @@
 //! Keys that are elsewhere: one core's connections to the key servers of one `[signer.NAME]`, and the handshakes that
 //! wait for their signatures.
 //!
+//! Keys in the process beside this one ([`crate::isolation`]) are signed with in the same way: one server, one connection to
+//! it for each core, without TLS.
+//!
 //! `dispatch.rs` decides (who is asked, how long, who next) without clock and sockets, `channel.rs` speaks the protocol of
-//! one connection, `link.rs` moves its bytes, `report.rs` tells of it. Nothing is shared with another core.
+//! one connection, `link.rs` moves its bytes (`beside.rs` those of the key process), `report.rs` tells of it. Nothing is shared with another core.
 
+mod beside;
 mod channel;
 mod dispatch;
 mod link;
@@ -12,12 +16,14 @@ mod report;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use propylon_config::Verify;
 use propylon_crypto::{Job, JobError, Outcome, Pending};
 use propylon_metrics::Column;
 use propylon_tls::{Link, LinkError};
@@ -40,7 +46,7 @@ pub struct Signer {
     sooner: Notify,
     /// How soon anything can fall due that begins now, in microseconds.
     shortest_wait: u64,
-    profile: Arc<SignerProfile>,
+    place: Place,
     /// It is out of the configuration, and nobody waits for it any more.
     is_ended: Cell<bool>,
     end: Notify,
@@ -49,6 +55,19 @@ pub struct Signer {
     /// By server: which of its addresses have been looked at.
     generations: RefCell<Vec<u64>>,
 }
+
+/// Where the keys are.
+enum Place {
+    Servers(Arc<SignerProfile>),
+    /// In the process beside this one. Its socket, until somebody moves its bytes.
+    Beside(Cell<Option<OwnedFd>>),
+}
+
+/// How long a handshake waits for a signature of the process beside this one, should that have to be started again in between.
+const BESIDE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What it is called where signers have names.
+pub const BESIDE_NAME: &str = "keys.isolate";
+pub const BESIDE_SERVER: &str = "key process";
 
 /// Private-key work that was handed in: a future of what comes of it. Dropped, it takes its job back.
 pub enum Work {
@@ -80,22 +99,52 @@ impl Signer {
             verify: config.verify,
         };
         let report = Report::new(column, Arc::clone(metrics), &config.name, labels.to_vec());
+        Signer::of(Place::Servers(Arc::clone(profile)), settings, report, seed)
+    }
+
+    /// Of the process beside this one, by this core's socket to it.
+    pub fn beside(
+        socket: OwnedFd,
+        column: Column,
+        metrics: &Arc<SignerMetrics>,
+        jobs_max: usize,
+        seed: u64,
+    ) -> Rc<Signer> {
+        let settings = Settings {
+            servers: 1,
+            connections: 1,
+            jobs_max,
+            timeout: BESIDE_TIMEOUT.as_micros() as u64,
+            hedge: None,
+            // It is this program, and looks at what it makes as this process would.
+            verify: Verify::Nothing,
+        };
+        let report = Report::new(column, Arc::clone(metrics), BESIDE_NAME, vec![BESIDE_SERVER.to_owned()]);
+        Signer::of(Place::Beside(Cell::new(Some(socket))), settings, report, seed)
+    }
+
+    fn of(place: Place, settings: Settings, report: Report, seed: u64) -> Rc<Signer> {
+        let servers = settings.servers;
         Rc::new(Signer {
             shortest_wait: settings.hedge.unwrap_or(settings.timeout),
             dispatch: RefCell::new(Dispatch::new(settings, report, seed)),
             started: Instant::now(),
             next_look: Cell::new(0),
             sooner: Notify::new(),
-            profile: Arc::clone(profile),
+            place,
             is_ended: Cell::new(false),
             end: Notify::new(),
             first_turn: seed as usize % 1024,
-            generations: RefCell::new(vec![0; labels.len()]),
+            generations: RefCell::new(vec![0; servers]),
         })
     }
 
-    fn profile(&self) -> &SignerProfile {
-        &self.profile
+    /// Absent of the process beside this one.
+    fn profile(&self) -> Option<&SignerProfile> {
+        match &self.place {
+            Place::Servers(profile) => Some(profile),
+            Place::Beside(_) => None,
+        }
     }
 
     /// Ends its tasks, and with them its connections.
@@ -112,9 +161,17 @@ impl Signer {
 
     /// Starts its tasks, on the core's own thread.
     pub fn start(self: &Rc<Signer>) {
-        let SignerProfile { config, labels, .. } = self.profile();
-        for at in 0..usize::from(config.connections) * labels.len() {
-            spawn_local(link::keep(Rc::clone(self), at));
+        match &self.place {
+            Place::Servers(profile) => {
+                for at in 0..usize::from(profile.config.connections) * profile.labels.len() {
+                    spawn_local(link::keep(Rc::clone(self), at));
+                }
+            }
+            Place::Beside(socket) => {
+                if let Some(socket) = socket.take() {
+                    spawn_local(beside::keep(Rc::clone(self), socket));
+                }
+            }
         }
         spawn_local(Rc::clone(self).keep_time());
     }
@@ -151,7 +208,7 @@ impl Signer {
 
     /// Connections to where a server's name does not lead any more are to end.
     fn leave_old_addresses(&self) {
-        let places = &self.profile().places;
+        let Some(SignerProfile { places, .. }) = self.profile() else { return };
         for (server, seen) in self.generations.borrow_mut().iter_mut().enumerate() {
             let generation = places.generation(server);
             if *seen != generation {
@@ -180,21 +237,25 @@ impl Signer {
 
     /// The server that a connection leads to.
     fn server_of(&self, at: usize) -> usize {
-        at / usize::from(self.profile().config.connections)
+        self.profile().map_or(0, |profile| at / usize::from(profile.config.connections))
     }
 
     /// For a connection that has failed so often: each starts at another of the server's addresses, and goes on to the next.
     fn address(&self, at: usize, failures: usize) -> Option<SocketAddr> {
-        self.profile().places.address(self.server_of(at), self.first_turn.wrapping_add(at).wrapping_add(failures))
+        let turn = self.first_turn.wrapping_add(at).wrapping_add(failures);
+        self.profile()?.places.address(self.server_of(at), turn)
     }
 
     /// The server may be elsewhere by now.
     fn doubt(&self, at: usize) {
-        self.profile().places.doubt(self.server_of(at));
+        if let Some(profile) = self.profile() {
+            profile.places.doubt(self.server_of(at));
+        }
     }
 
-    fn link(&self, server: usize) -> Result<Link, LinkError> {
-        self.profile().link.load().link(server)
+    /// None of the process beside this one.
+    fn link(&self, server: usize) -> Option<Result<Link, LinkError>> {
+        Some(self.profile()?.link.load().link(server))
     }
 
     /// Uniform in 0..1.

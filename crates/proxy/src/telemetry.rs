@@ -99,6 +99,8 @@ pub struct Telemetry {
     pub relay: PipeMetrics,
     pub batches: BatchMetrics,
     pub signers: Growing<Arc<SignerMetrics>>,
+    /// Where there is one.
+    pub key_process: Option<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
     pub shortage: ShortageMetrics,
     pub traces: TraceMetrics,
@@ -562,6 +564,7 @@ impl Telemetry {
             Arc::new(metrics)
         });
         let signers = signers.collect();
+        let key_process = config.keys.isolate.map(|_| Arc::new(SignerMetrics::of_key_process(r)));
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);
         let traces = TraceMetrics::new(r);
@@ -578,6 +581,7 @@ impl Telemetry {
             relay,
             batches,
             signers,
+            key_process,
             gate,
             shortage,
             traces,

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -74,6 +75,8 @@ pub struct Assignment {
     /// Client connections at once.
     pub connections_max: usize,
     pub batching: Arc<Batching>,
+    /// To the process that holds this one's keys.
+    pub key_process: Option<OwnedFd>,
     pub phase: watch::Receiver<Phase>,
 }
 
@@ -110,6 +113,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
         shared,
         connections_max,
         batching,
+        key_process,
         mut phase,
         ..
     } = assignment;
@@ -131,6 +135,7 @@ async fn work(assignment: Assignment) -> io::Result<()> {
     spawn_local(tick(Rc::clone(&core)));
     spawn_local(Rc::clone(&core).leave_desk());
     core.start();
+    key_process.into_iter().for_each(|socket| core.take_key_process(socket));
     spawn_local(Rc::clone(&core.gate).keep());
     // The sender lives as long as the process.
     let _ = phase.wait_for(|phase| phase.is_over()).await;

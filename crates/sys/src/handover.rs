@@ -18,7 +18,7 @@ use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, recvmsg, sendmsg, sockopt,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, accept_with, recv, recvmsg, send, sendmsg, sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use rustix::time::Timespec;
@@ -129,6 +129,24 @@ pub fn receive_message(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usiz
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok((received.bytes, files))
+}
+
+/// Two sockets that lead to each other and to nobody else, whose calls wait, close-on-exec.
+pub fn message_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET.cloexec(), None)?;
+    Ok((one.into(), other.into()))
+}
+
+/// Sends a message without files, whole, or says `WouldBlock` where there is no room for it; never waits.
+pub fn try_send_message(socket: impl AsFd, message: &[u8]) -> io::Result<()> {
+    send(socket, message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// The next message, without the files that it may carry; 0: the other end has closed. Never waits: `WouldBlock` where there
+/// is none. Of one that is longer than the buffer the rest is lost.
+pub fn try_receive_message(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    Ok(recv(socket, buffer, RecvFlags::DONTWAIT)?.0)
 }
 
 /// The same socket as the event loop wants it, or for calls that wait.

@@ -21,8 +21,8 @@ pub use cores::{allowed_cores, pin_to_core};
 pub use folders::{folder_of, folders_of, is_beneath, is_broad, is_out_of_reach, is_same_file, note_reach};
 pub use handover::{
     FILES_PER_MESSAGE_MAX, MESSAGE_BYTES_MAX, ProcessWatch, accept_messages, connect_messages, is_peer_trusted,
-    listen_messages, message_listener, peer_process, receive_message, send_message, set_nonblocking, shares_port,
-    tcp_listener, unix_listener,
+    listen_messages, message_listener, message_pair, peer_process, receive_message, send_message, set_nonblocking,
+    shares_port, tcp_listener, try_receive_message, try_send_message, unix_listener,
 };
 pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;

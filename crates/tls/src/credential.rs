@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use propylon_config::{At, KeyType};
-use propylon_crypto::{Key, PrivateKey, RemoteKey};
+use propylon_crypto::{Key, PrivateKey, RemoteKey, Ski};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
@@ -97,6 +97,8 @@ pub(crate) enum CredentialKey {
     Local(Zeroizing<PrivateKeyDer<'static>>),
     /// At the profile's signer.
     Remote(RemoteKey),
+    /// In the process that holds this process's keys.
+    Beside(RemoteKey),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,12 +170,26 @@ impl Material {
             CredentialKey::Local(key) => {
                 Key::Local(PrivateKey::from_der(key.secret_der()).expect("parsed once when it was loaded"))
             }
-            CredentialKey::Remote(key) => Key::Remote(key.clone()),
+            CredentialKey::Remote(key) | CredentialKey::Beside(key) => Key::Remote(key.clone()),
         }
     }
 
+    /// At the profile's signer.
     pub fn is_remote(&self) -> bool {
         matches!(self.key, CredentialKey::Remote(_))
+    }
+
+    /// Its signatures are somebody else's to make, and are waited for.
+    pub fn is_elsewhere(&self) -> bool {
+        !matches!(self.key, CredentialKey::Local(_))
+    }
+
+    /// Of a key in the process beside this one: its name there.
+    pub fn ski_beside(&self) -> Option<Ski> {
+        match &self.key {
+            CredentialKey::Beside(key) => Some(key.ski),
+            CredentialKey::Local(_) | CredentialKey::Remote(_) => None,
+        }
     }
 }
 

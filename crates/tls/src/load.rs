@@ -1,5 +1,6 @@
 //! Certificates and keys from files, with everything that is wrong with them.
 
+mod beside;
 mod chain;
 pub(crate) mod folder;
 #[cfg(any(test, fuzzing))]
@@ -17,14 +18,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use propylon_config::{At, Certificate, SignerId, TlsProfile};
-use propylon_crypto::{OPEN_TO_ALL, PrivateKey, RemoteKey};
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use zeroize::Zeroizing;
+use propylon_crypto::{OPEN_TO_ALL, RemoteKey};
+use rustls_pki_types::CertificateDer;
 
 use crate::credential::{Chain, Credential, CredentialKey, Interner, Material, Seen};
 use crate::finding::{Finding, Severity};
+pub use beside::{hold_keys_beside, key_files};
 use chain::{Leaf, Parsed};
 pub(crate) use link::link_identity;
+use pem::FoundKey;
 use profile::{Entry, Item, Loading};
 pub(crate) use trust::client_trust;
 pub(crate) use upstream::{Upstream, upstream};
@@ -74,6 +76,7 @@ pub(crate) fn credentials(profile: &TlsProfile, earlier: &[Arc<Credential>]) -> 
         let fix = "list at least one file under `certificates`";
         findings.push(Trouble::error(Path::new(""), what, fix).at(profile.at));
     }
+    findings.extend(beside::publish().map(|trouble| trouble.at(profile.at)));
     let credentials = loading.admit(&candidates, &mut findings);
     findings.extend(idle_signer(profile, &credentials));
     let new = credentials.iter().filter(|credential| !loading.knows(credential));
@@ -148,17 +151,17 @@ struct Bundle {
     chain_path: PathBuf,
     key_path: PathBuf,
     chain: Vec<CertificateDer<'static>>,
-    keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    keys: Vec<FoundKey>,
     /// Absent where reading the two files again could give another bundle, however they look.
     seen: Option<Seen>,
 }
 
 fn bundle(chain_path: &Path, key_path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
     let together = chain_path == key_path;
-    let chain_file = pem::read(chain_path).map_err(|trouble| troubles.push(trouble));
+    let chain_file = pem::read_with_keys(chain_path).map_err(|trouble| troubles.push(trouble));
     let key_file = match together {
         true => None,
-        false => Some(pem::read(key_path).map_err(|trouble| troubles.push(trouble))),
+        false => Some(pem::read_with_keys(key_path).map_err(|trouble| troubles.push(trouble))),
     };
     let chain_file = chain_file.ok();
     let chain_look = chain_file.as_ref().and_then(|file| file.look);
@@ -213,13 +216,13 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
     }
     let key = only_key(keys, &key_path)?;
     let certificates = Parsed::new(&chain, &chain_path)?;
-    let Ok(parsed) = PrivateKey::from_der(key.secret_der()) else {
+    let Some(public) = key.public_info() else {
         // The usual reason shows in the certificate that is meant for it.
         certificates.leaf(&None).kind.map_err(|why| unsupported(&chain_path, &why))?;
         let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
         return Err(Trouble::error(&key_path, what, SUPPORTED_KEYS));
     };
-    let order = certificates.order(&parsed.public_info().into(), &chain_path, &key_path)?;
+    let order = certificates.order(&public.into(), &chain_path, &key_path)?;
     let leaf = certificates.leaf(&order);
     let (chain, repaired) = chain::put_in_order(chain, order, &chain_path);
     troubles.extend(repaired);
@@ -227,10 +230,19 @@ fn check(bundle: Bundle, interner: &Interner, troubles: &mut Vec<Trouble>) -> Re
     material(
         leaf,
         Chain::new(chain, interner),
-        CredentialKey::Local(key),
+        credential_key(key)
+            .ok_or_else(|| Trouble::error(&chain_path, "the private key cannot be used", SUPPORTED_KEYS))?,
         Origin { chain_path, key_path, seen },
         troubles,
     )
+}
+
+fn credential_key(key: FoundKey) -> Option<CredentialKey> {
+    match key {
+        FoundKey::Here(key) => Some(CredentialKey::Local(key)),
+        FoundKey::Beside(key) => Some(CredentialKey::Beside(key)),
+        FoundKey::Unusable => None,
+    }
 }
 
 /// A chain whose key is at a signer: the first certificate is taken for the server's own.
@@ -287,10 +299,7 @@ fn unsupported(path: &Path, why: &str) -> Trouble {
     Trouble::error(path, format!("the certificate's key is not supported: {why}"), SUPPORTED_KEYS)
 }
 
-fn only_key(
-    mut keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    path: &Path,
-) -> Result<Zeroizing<PrivateKeyDer<'static>>, Trouble> {
+fn only_key(mut keys: Vec<FoundKey>, path: &Path) -> Result<FoundKey, Trouble> {
     match (keys.pop(), keys.len()) {
         (Some(key), 0) => Ok(key),
         (Some(_), others) => {

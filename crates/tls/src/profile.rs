@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use propylon_config::{KeyType, TlsPolicy, TlsProfile};
+use propylon_crypto::Ski;
 use zeroize::Zeroizing;
 
 use crate::acceptor::{Acceptor, AcceptorParts};
@@ -124,7 +125,7 @@ impl Profile {
             strict_sni: profile.strict_sni,
             compresses: profile.certificate_compression,
             alpn: alpn.iter().map(|protocol| protocol.to_vec()).collect(),
-            remote: credentials.iter().any(|credential| credential.material.is_remote()),
+            remote: credentials.iter().any(|credential| credential.material.is_elsewhere()),
             soonest: soonest(&credentials),
             ends: ends(&credentials),
             credentials,
@@ -295,6 +296,11 @@ impl Profile {
     /// Certificates whose keys are elsewhere.
     pub fn remote_keys(&self) -> usize {
         self.credentials.iter().filter(|credential| credential.material.is_remote()).count()
+    }
+
+    /// Those in the process that holds this process's keys.
+    pub fn keys_beside(&self) -> impl Iterator<Item = Ski> {
+        self.credentials.iter().filter_map(|credential| credential.material.ski_beside())
     }
 
     /// Forgets the sessions that are too old. For the main thread, now and then.

@@ -96,9 +96,15 @@ impl Look {
         Look::is_settled(metadata, now).then(|| Look::of(metadata))
     }
 
+    /// As [`Look::settled`], of a file that another process has read: device, inode, size, when it was modified and changed.
+    pub fn of_numbers([device, inode, size, modified, changed]: [u64; 5], now: SystemTime) -> Option<Look> {
+        let since = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(modified))?;
+        let (modified_ns, changed_ns) = (modified as i64, changed as i64);
+        is_old(since, now).then_some(Look { device, inode, size, modified_ns, changed_ns })
+    }
+
     fn is_settled(metadata: &fs::Metadata, now: SystemTime) -> bool {
-        // One from the future is what somebody's clock says, and no reason to read it for ever.
-        metadata.modified().is_ok_and(|modified| now.duration_since(modified).map_or(true, |age| age >= TIME_STEP))
+        metadata.modified().is_ok_and(|modified| is_old(modified, now))
     }
 
     fn bytes(&self) -> [u8; 40] {
@@ -109,6 +115,11 @@ impl Look {
         }
         bytes
     }
+}
+
+/// One from the future is what somebody's clock says, and no reason to read it for ever.
+fn is_old(modified: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(modified).map_or(true, |age| age >= TIME_STEP)
 }
 
 /// Every file that loading the profile reads. Whoever makes it read more adds them here.

@@ -58,7 +58,7 @@ const ROOMS: &[Room] = &[
     },
     Room::new(
         "proxy",
-        &["policy", "tls", "acme", "crypto", "sys", "metrics", "config"],
+        &["policy", "tls", "acme", "keyserver", "crypto", "sys", "metrics", "config"],
         &["toml", "instant-acme", "aws-lc-rs", "rustls", "rustls-pki-types"],
     ),
     // It talks to authorities as any client does, and knows of listeners nothing.

@@ -8,6 +8,7 @@ mod client_auth;
 mod headers;
 mod health;
 mod http2;
+mod keys;
 pub(crate) mod keyserver;
 mod listener;
 mod pkcs11;
@@ -62,6 +63,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let process = process::process(top.section("process"), base);
     let admin = process::admin(top.section("admin"), base);
     let log = process::log(top.section("log"), base);
+    let keys = keys::keys(top.section("keys"));
     let tracing = tracing::tracing(top.section("tracing"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");
@@ -94,7 +96,8 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     }
 
     let (drafts, routes) = (&routes, routes.iter().map(|draft| draft.route.clone()).collect());
-    let config = Config { process, admin, log, tracing, listeners, tls, signers, acmes, backends, routes };
+    let config = Config { process, admin, log, keys, tracing, listeners, tls, signers, acmes, backends, routes };
+    keys::check(report, &config);
     resolve::check(&context, &config, drafts);
     config
 }

@@ -61,6 +61,19 @@ impl Decoder {
     }
 }
 
+/// How many of these bytes the first frames have that fit whole into so many, and one of them if none does.
+#[must_use]
+pub fn whole_frames(bytes: &[u8], max: usize) -> usize {
+    let mut end = 0;
+    while let Some((frame, _)) = frame(&bytes[end..]) {
+        if end > 0 && end + frame.len() > max {
+            break;
+        }
+        end += frame.len();
+    }
+    end
+}
+
 /// A whole frame, and how many bytes follow it.
 fn frame(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let length = bytes.get(2..4)?;
@@ -213,6 +226,15 @@ mod tests {
             }
             assert_eq!(ids, [0, 1, 2, 3, 4], "in steps of {step}");
         }
+    }
+
+    #[test]
+    fn frames_are_put_together_whole_as_long_as_they_fit() {
+        let wire = frame_of(&[0; 92]).repeat(3);
+        for (max, taken) in [(0, 100), (99, 100), (199, 100), (200, 200), (1000, 300)] {
+            assert_eq!(whole_frames(&wire, max), taken, "{max}");
+        }
+        assert_eq!((whole_frames(&wire[..150], 1000), whole_frames(&wire[..99], 1000)), (100, 0));
     }
 
     #[test]

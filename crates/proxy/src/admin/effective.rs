@@ -34,6 +34,7 @@ pub fn config(config: &Config) -> Value {
             root["admin"]["token_file"] = path(&file.path);
         }
     }
+    root["keys"] = json!({ "isolate": config.keys.isolate.is_some() });
     if let Some(each) = &config.tracing {
         root["tracing"] = tracing(each);
     }

@@ -9,7 +9,7 @@ use propylon_tls::Finding;
 use crate::acme;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
-use crate::{admin, origin, sandbox, sticky, ticket_keys};
+use crate::{admin, isolation, origin, sandbox, sticky, ticket_keys};
 
 pub fn main(path: &Path, json: bool) -> ExitCode {
     let (problems, text) = match Source::read(path) {
@@ -71,6 +71,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
     match origin::with_state(source) {
         Ok(meant) => token_file(source, &meant.config)
             .into_iter()
+            .chain(isolation::problems(&meant.config, source))
             .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
             .chain(meant.warnings_of_state)

@@ -11,6 +11,7 @@ use propylon_tls::{Finding, Severity as TlsSeverity, Tickets};
 
 use crate::command::check;
 use crate::engine::{self, Outcome, Start};
+use crate::isolation::{self, KeyProcess};
 use crate::logger;
 use crate::origin::{self, Meant};
 use crate::reload::with_path;
@@ -88,20 +89,20 @@ fn start(path: &Path, own: Own, mut takeover: Option<Takeover>) -> Started<engin
     let generation = takeover.as_ref().map_or(0, |takeover| takeover.estate.generation);
     // Where nobody serves yet, most of it is better than nothing. Where somebody does, all of it is in use there.
     let unfound = if takeover.is_some() { TlsSeverity::Error } else { TlsSeverity::Warning };
-    let (meant, snapshot) = match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
-        Ok((meant, snapshot)) => (meant, snapshot.counted_after(generation)),
+    let (meant, snapshot, key_process) = match load(path, tickets.unwrap_or_else(Tickets::new), unfound) {
+        Ok((meant, snapshot, key_process)) => (meant, snapshot.counted_after(generation), key_process),
         Err(what) => {
             let failure = Failure { reason: "configuration", what };
             takeover.iter().for_each(|takeover| takeover.give_up(&failure));
             return Err(None);
         }
     };
-    let start = Start { path: path.to_owned(), meant, snapshot, own, takeover };
+    let start = Start { path: path.to_owned(), meant, snapshot, own, key_process, takeover };
     engine::prepare(start).map_err(|error| Some(error.to_string()))
 }
 
 /// Reads and compiles a configuration. What is wrong with it is printed; an error is the short of it.
-fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, Snapshot), String> {
+fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, Snapshot, Option<KeyProcess>), String> {
     let meant = match origin::read(path) {
         Ok(meant) => meant,
         Err(wrong) => {
@@ -114,6 +115,16 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, S
     print(check::token_file(&meant.source, &meant.config).as_slice(), &meant.source.text);
     print(&sandbox::warnings(&meant.config, &meant.source, path), &meant.source.text);
     logger::start(meant.config.log.level);
+    let problems = isolation::problems(&meant.config, &meant.source);
+    print(&problems, &meant.source.text);
+    if origin::has_error(&problems) {
+        return Err(summary(&problems));
+    }
+    let key_process = KeyProcess::start_if_wanted(&meant.config, path).map_err(|error| {
+        let what = format!("no key process can be started (keys.isolate): {error}");
+        log::error!("{what}");
+        what
+    })?;
     let compiled = Snapshot::compile(meant.config.clone(), Arc::new(tickets), unfound);
     let findings = compiled.as_ref().map_or_else(|findings| findings, |(_, warnings)| warnings);
     // Without the line of the configuration beside it the file that is meant has to be named.
@@ -125,7 +136,7 @@ fn load(path: &Path, tickets: Tickets, unfound: TlsSeverity) -> Result<(Meant, S
     let problems: Vec<Problem> = findings.iter().map(told).collect();
     print(&problems, &meant.source.text);
     match compiled {
-        Ok((snapshot, _)) => Ok((meant, snapshot)),
+        Ok((snapshot, _)) => Ok((meant, snapshot, key_process)),
         Err(findings) => {
             let problems = findings.iter().map(|finding| with_path(check::problem(&meant.source, finding), finding));
             Err(summary(&problems.collect::<Vec<Problem>>()))

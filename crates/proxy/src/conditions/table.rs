@@ -370,6 +370,22 @@ pub const TABLE: &[Condition] = &[
         "usual in small numbers; see [listener.NAME.timeouts]",
     )
     .only("wait", &["handshake", "request-head", "request-body", "response-body"]),
+    // The key process.
+    above(
+        "key-process-lost",
+        "propylon_key_process_lost",
+        0,
+        Problem,
+        "handshakes cannot be signed any more: the process that starts the key process is gone, and nobody starts another",
+        "restart, or upgrade, the engine; the log may say what has ended it",
+    ),
+    rises(
+        "key-process-restarted",
+        "propylon_key_process_restarts_total",
+        Problem,
+        "the key process has ended and was started again; handshakes have waited for it meanwhile",
+        "the log says how it has ended; if nobody has ended it, please report it",
+    ),
     // Key servers.
     above(
         "signer-ejected",

@@ -2,7 +2,7 @@
 //!
 //! Of files their folders, because a file that is replaced is another file under the same name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use propylon_config::{AccessLog, At, Config, FileAccess, NamedFile, Problem, Source};
 use propylon_sys::{folder_of, folders_of, is_beneath, is_broad};
+
+use crate::isolation;
 
 /// Where authorities' certificates, the names of this network and certificates of most installations are.
 const ALSO_READ: &[&str] = &[
@@ -36,6 +38,14 @@ const ALSO_READ_UNLESS_ROOT: &str = "/etc";
 const HELD: &[&str] = &["/proc/self", "/proc/meminfo", "/proc/sys/kernel/hostname"];
 pub const ALSO_WRITTEN: &[&str] = &["/dev/null"];
 
+/// Where keys usually are: not to be read by a process that is to have none, whoever named them.
+const USUAL_KEYS: &[&str] = &["/etc/letsencrypt", "/etc/ssl/private", "/etc/pki/tls/private"];
+
+/// So far down from a folder that may be read its parts are told apart, where there are keys beneath.
+const DEPTH_MAX: usize = 16;
+/// Of a folder with more entries the others cannot be read.
+const ENTRIES_MAX: usize = 4096;
+
 /// Without links and `..` in them.
 #[derive(Clone, Debug, Default)]
 pub struct Folders {
@@ -46,6 +56,12 @@ pub struct Folders {
     cleared: BTreeSet<PathBuf>,
     /// Devices and pipes that are written to: themselves, and not their folders.
     devices: BTreeSet<PathBuf>,
+    /// Folders of keys that another process holds.
+    keys: BTreeSet<PathBuf>,
+    /// Folders in which names can be looked at, and nothing else.
+    listed: BTreeSet<PathBuf>,
+    /// Files that are allowed by themselves, since they lie where keys are: as each was named, and which it was at the start.
+    single: BTreeMap<PathBuf, Option<(u64, u64)>>,
 }
 
 /// A file that is allowed by itself, as it was at the start. One that takes its place is another one, and is not allowed.
@@ -58,11 +74,14 @@ pub struct SingleFile {
 impl Folders {
     /// What a configuration names; `path` is its own.
     pub fn of(config: &Config, path: &Path) -> Folders {
-        let mut folders = Folders::default();
+        let (mut folders, mut files) = (Folders::default(), Vec::new());
         folders.read.extend(folders_of(path));
-        for file in config.named_files() {
+        for file in config.other_files() {
             match file.access {
-                FileAccess::Read => folders.read.extend(folders_of(file.path)),
+                FileAccess::Read => {
+                    folders.read.extend(folders_of(file.path));
+                    files.push(file.path.to_owned());
+                }
                 FileAccess::Write if is_device(file.path) => drop(folders.devices.insert(file.path.to_owned())),
                 FileAccess::Write => folders.written.extend(folders_of(file.path)),
                 FileAccess::WriteFolder => drop(folders.written.insert(file.path.to_owned())),
@@ -79,21 +98,67 @@ impl Folders {
         // As rustls-native-certs finds them.
         let by_environment = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os);
         folders.read.extend(by_environment.flat_map(|path| folders_of(Path::new(&path))));
-        folders.found()
+        let folders = folders.found();
+        match config.keys.isolate {
+            None => folders,
+            Some(_) => folders.apart_from(isolation::folders(config), &files),
+        }
     }
 
     /// What is not there is left out, and what is there has its own name.
     fn found(self) -> Folders {
         let whole = |paths: BTreeSet<PathBuf>| paths.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
-        let Folders { read, written, cleared, devices } = self;
-        Folders { read: whole(read), written: whole(written), cleared: whole(cleared), devices: whole(devices) }
+        let Folders { read, written, cleared, devices, .. } = self;
+        let (read, written, cleared, devices) = (whole(read), whole(written), whole(cleared), whole(devices));
+        Folders { read, written, cleared, devices, ..Folders::default() }
+    }
+
+    /// Without those in which there are keys, which another process holds. Of them these files can be read, as long as they are
+    /// not replaced.
+    fn apart_from(mut self, keys: BTreeSet<PathBuf>, files: &[PathBuf]) -> Folders {
+        let usual = USUAL_KEYS.iter().filter_map(|path| fs::canonicalize(path).ok());
+        let closed: BTreeSet<PathBuf> = keys.iter().cloned().chain(usual).collect();
+        let read = std::mem::take(&mut self.read);
+        read.iter().for_each(|path| self.open(path, &closed, 0));
+        let single = files.iter().map(PathBuf::as_path).chain(NAME_FILES.iter().map(Path::new));
+        for name in single.filter(|path| !path.is_dir()) {
+            let Ok(path) = fs::canonicalize(name) else { continue };
+            if !is_beneath(&self.read, &path) {
+                self.single.insert(name.to_owned(), identity(name));
+                self.read.insert(path);
+            }
+        }
+        // Which files there are: what is in them is not read.
+        self.listed.extend(keys.iter().cloned());
+        self.keys = keys;
+        self
+    }
+
+    /// All of a folder but what has keys in it.
+    fn open(&mut self, path: &Path, closed: &BTreeSet<PathBuf>, depth: usize) {
+        if path.ancestors().any(|above| closed.contains(above)) {
+            return;
+        }
+        let is_above = closed.range(path.to_owned()..).next().is_some_and(|first| first.starts_with(path));
+        if !is_above {
+            self.read.insert(path.to_owned());
+            return;
+        }
+        self.listed.insert(path.to_owned());
+        if depth >= DEPTH_MAX {
+            return;
+        }
+        let entries = fs::read_dir(path).into_iter().flatten().flatten().take(ENTRIES_MAX);
+        // What links lead to is opened under its own name, or not.
+        let own = entries.filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_symlink()));
+        own.for_each(|entry| self.open(&entry.path(), closed, depth + 1));
     }
 
     /// As `/snapshot` tells them of another process.
     pub fn from_json(told: &serde_json::Value) -> Option<Folders> {
         let set = |key: &str| serde_json::from_value(told[key].clone()).ok();
         let (read, written, cleared) = (set("read")?, set("written")?, set("cleared")?);
-        Some(Folders { read, written, cleared, devices: BTreeSet::new() })
+        Some(Folders { read, written, cleared, ..Folders::default() })
     }
 
     #[cfg(test)]
@@ -103,6 +168,21 @@ impl Folders {
 
     pub fn readable(&self) -> &BTreeSet<PathBuf> {
         &self.read
+    }
+
+    pub fn listed(&self) -> &BTreeSet<PathBuf> {
+        &self.listed
+    }
+
+    /// Whether a file that can be read by itself is another by now.
+    pub fn was_replaced(&self, path: &Path) -> bool {
+        let is_another = |known: &Option<(u64, u64)>| identity(path).is_some_and(|now| Some(now) != *known);
+        self.single.get(path).is_some_and(is_another)
+    }
+
+    /// Whether the process that holds keys may read this file.
+    pub fn has_keys(&self, path: &Path) -> bool {
+        is_beneath(&self.keys, path)
     }
 
     pub fn writable(&self) -> &BTreeSet<PathBuf> {
@@ -172,7 +252,7 @@ impl Folders {
     }
 }
 
-fn identity(path: &str) -> Option<(u64, u64)> {
+fn identity(path: impl AsRef<Path>) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
@@ -254,7 +334,7 @@ pub fn warnings(config: &Config, source: &Source, path: &Path) -> Vec<Problem> {
     let is_meant = |folder: &PathBuf| !runs_as_root(config) && folder.as_os_str() == ALSO_READ_UNLESS_ROOT;
     let read = |path: &Path| folders_of(path).into_iter().filter(|folder| !is_meant(folder)).collect();
     tell(read(path), None, "read");
-    for file in config.named_files() {
+    for file in config.other_files() {
         let at = place(config, source, &file);
         match file.access {
             FileAccess::Read => tell(read(file.path), at, "read"),

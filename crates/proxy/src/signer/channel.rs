@@ -106,9 +106,10 @@ impl Channel {
         }
     }
 
-    /// A new connection begins.
+    /// A new connection begins. Its questions have other numbers than those of the one before: where the socket stays, late
+    /// answers come by it.
     pub fn begin(&mut self, now: u64, due: u64, ping_after: u64) {
-        let driver = self.driver.take();
+        let (driver, next_id) = (self.driver.take(), self.next_id);
         *self = Channel {
             state: State::Opening { due },
             epoch: self.epoch.wrapping_add(1),
@@ -116,6 +117,7 @@ impl Channel {
             last_heard: now,
             ping_after,
             driver,
+            next_id,
             ..Channel::new(self.server)
         };
     }

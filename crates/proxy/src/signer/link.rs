@@ -51,7 +51,7 @@ async fn keep_up(signer: &Rc<Signer>, at: usize) {
 }
 
 /// `chance` is uniform in 0..1.
-fn pause(failures: u32, chance: f64) -> Duration {
+pub fn pause(failures: u32, chance: f64) -> Duration {
     let longest = BACKOFF_MIN * 2_u32.saturating_pow(failures.min(16));
     longest.min(BACKOFF_MAX).mul_f64(0.5 + chance / 2.0)
 }
@@ -77,7 +77,8 @@ impl Connection {
         let address = signer.address(at, failures as usize);
         let address = address.ok_or_else(|| io::Error::other("its name has not been found yet"))?;
         signer.with(|dispatch, _| dispatch.channel(at).address = Some(address));
-        let link = signer.link(server).map_err(io::Error::other)?;
+        let link = signer.link(server).ok_or_else(|| io::Error::other("it is spoken to without TLS"))?;
+        let link = link.map_err(io::Error::other)?;
         Ok(Connection {
             at,
             socket: Socket::new(propylon_sys::connect(address)?),

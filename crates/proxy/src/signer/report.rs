@@ -9,6 +9,7 @@ use propylon_metrics::{Column, Counter, Gauge, Histogram, Registry, Store};
 use serde_json::{Value, json};
 
 use super::places::Found;
+use super::{BESIDE_NAME, BESIDE_SERVER};
 use crate::telemetry::DURATION_BOUNDS;
 use crate::throttle::Throttle;
 
@@ -25,6 +26,9 @@ pub struct SignerMetrics {
     /// In the order of `Found::NAMES`.
     lookups: [Counter; 3],
     servers: Vec<ServerMetrics>,
+    /// Of the process beside this one.
+    restarts: Option<Counter>,
+    is_over: Option<Gauge>,
 }
 
 struct ServerMetrics {
@@ -60,6 +64,19 @@ impl SignerMetrics {
                 r.counter("propylon_signer_lookups_total", help, &[("signer", signer), ("outcome", outcome)])
             }),
             servers: servers.iter().map(|server| ServerMetrics::new(r, signer, server)).collect(),
+            restarts: None,
+            is_over: None,
+        }
+    }
+
+    /// Of the process that holds this one's keys.
+    pub fn of_key_process(r: &mut Registry) -> SignerMetrics {
+        let restarts = "Times that the key process has ended and was started again.";
+        let is_over = "Cores that will never reach a key process again: the process that starts it is gone.";
+        SignerMetrics {
+            restarts: Some(r.counter("propylon_key_process_restarts_total", restarts, &[])),
+            is_over: Some(r.gauge("propylon_key_process_lost", is_over, &[])),
+            ..SignerMetrics::new(r, BESIDE_NAME, &[BESIDE_SERVER.to_owned()])
         }
     }
 }
@@ -157,6 +174,21 @@ impl Report {
     pub fn new(column: Column, metrics: Arc<SignerMetrics>, signer: &str, servers: Vec<String>) -> Report {
         let speaks = column.index() == 0;
         Report { column, metrics, signer: signer.to_owned(), servers, throttle: Throttle::default(), speaks, now: 0 }
+    }
+
+    /// The process beside this one was started again; all cores learn it, and one counts.
+    pub fn restarted(&self) {
+        if let Some(restarts) = self.metrics.restarts.filter(|_| self.speaks) {
+            self.column.increment(restarts);
+        }
+    }
+
+    /// It will not be.
+    pub fn over(&mut self, why: &str) {
+        if let Some(is_over) = self.metrics.is_over {
+            self.column.set(is_over, 1);
+        }
+        tell!(self, Error, "no key process will be there any more: {why}; restart, or upgrade, this one");
     }
 
     /// For the limit on lines.

@@ -5,11 +5,9 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, DirEntry, FileType};
 use std::path::{Path, PathBuf};
 
-use propylon_crypto::PrivateKey;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use zeroize::Zeroizing;
+use rustls_pki_types::CertificateDer;
 
-use super::pem::Contents;
+use super::pem::{Contents, FoundKey};
 use super::{Bundle, Trouble, chain, pem};
 
 /// What is looked at; a folder may hold a README and OCSP responses as well.
@@ -26,7 +24,7 @@ struct Chain {
 /// A file with keys and no certificate.
 struct Keys {
     path: PathBuf,
-    keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    keys: Vec<FoundKey>,
 }
 
 /// Puts together what files hold that have chains or keys alone. With a signer chains without keys are as good as those
@@ -136,12 +134,12 @@ fn with_chain(
     let Keys { path, keys } = file;
     let mut chain = None;
     if let [key] = keys.as_slice() {
-        let Ok(key) = PrivateKey::from_der(key.secret_der()) else {
+        let Some(public) = key.public_info() else {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
             troubles.push(Trouble::error(&path, what, super::SUPPORTED_KEYS));
             return None;
         };
-        for &index in by_key.get(key.public_info()).into_iter().flatten() {
+        for &index in by_key.get(&public).into_iter().flatten() {
             let len = chains[index].certificates.len();
             chains[index].claimed = true;
             if chain.is_none_or(|longest: usize| len > chains[longest].certificates.len()) {

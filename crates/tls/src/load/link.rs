@@ -13,7 +13,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
 use super::trust::authorities;
-use super::{SUPPORTED_KEYS, Trouble, bundle, chain, only_key};
+use super::{FoundKey, SUPPORTED_KEYS, Trouble, bundle, chain, only_key};
 use crate::credential::Validity;
 use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
@@ -74,7 +74,10 @@ pub(super) fn identity(path: &Path, lax: bool, now: SystemTime, troubles: &mut V
             let fix = "put the engine's certificate, with its chain, before the key";
             return Err(Trouble::error(path, "there is no certificate in this file", fix));
         }
-        let key = only_key(bundle.keys, path)?;
+        let FoundKey::Here(key) = only_key(bundle.keys, path)? else {
+            let what = "the private key cannot be used: it is damaged, or of a type that is not supported";
+            return Err(Trouble::error(path, what, SUPPORTED_KEYS));
+        };
         let signing_key = any_supported_type(&key).ok();
         let public_key = signing_key.as_ref().and_then(|key| key.public_key()).ok_or_else(|| {
             let what = "the private key cannot be used: it is damaged, or of a type that is not supported";

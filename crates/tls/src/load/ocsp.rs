@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::Trouble;
+use super::{Trouble, beside};
 use crate::credential::Staple;
 use crate::finding::Severity;
 
@@ -56,6 +56,10 @@ pub(super) fn read_response(der: &[u8], leaf: &CertificateDer<'_>, now: SystemTi
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // It lies beside the chain, and so perhaps beside the key.
+    if let Some(files) = beside::key_files() {
+        return files.response(path).map_err(beside::io_error);
+    }
     let mut der = Vec::new();
     File::open(path)?.take(RESPONSE_BYTES_MAX + 1).read_to_end(&mut der)?;
     Ok(der)

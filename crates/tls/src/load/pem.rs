@@ -5,24 +5,46 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use propylon_crypto::is_open_to_all;
 use propylon_crypto::pem::{self, PemLabel, PemSection};
+use propylon_crypto::{PrivateKey, RemoteKey, is_open_to_all};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use zeroize::Zeroizing;
 
-use super::Trouble;
+use super::{Trouble, beside};
 use crate::watch::Look;
 
 pub(super) struct Contents {
     pub certificates: Vec<CertificateDer<'static>>,
-    pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    pub keys: Vec<FoundKey>,
     pub open_to_all: bool,
     /// Absent where the file must be read again to be sure of what it holds.
     pub look: Option<Look>,
 }
 
+/// A private key of a file.
+pub(super) enum FoundKey {
+    Here(Zeroizing<PrivateKeyDer<'static>>),
+    /// In the process that holds this process's keys.
+    Beside(RemoteKey),
+    /// It cannot be read as a key.
+    Unusable,
+}
+
+impl FoundKey {
+    /// SubjectPublicKeyInfo, DER; none where it is no key that can be used.
+    pub fn public_info(&self) -> Option<Vec<u8>> {
+        match self {
+            FoundKey::Here(key) => Some(PrivateKey::from_der(key.secret_der()).ok()?.public_info().to_vec()),
+            FoundKey::Beside(key) => Some(key.public.to_vec()),
+            FoundKey::Unusable => None,
+        }
+    }
+}
+
 /// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+pub(super) const TOO_LONG: &str = "this file is longer than 1 MiB";
+pub(super) const ONE_CHAIN: &str = "name a PEM file with one chain and its key";
 
 pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     let (text, metadata) = text(path).map_err(|error| unreadable(path, &error))?;
@@ -31,10 +53,29 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
     Ok(Contents { look, ..parse(&text, open_to_all, path)? })
 }
 
+/// A file that may hold keys of this process: read by whoever holds these, if that is another.
+pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
+    let Some(files) = beside::key_files() else { return read(path) };
+    let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
+    let beside = |public: Option<Vec<u8>>| {
+        let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
+        key.map_or(FoundKey::Unusable, FoundKey::Beside)
+    };
+    if file.keys.is_empty() && file.has_dsa {
+        return Err(super::unsupported(path, "DSA"));
+    }
+    Ok(Contents {
+        certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
+        keys: file.keys.into_iter().map(beside).collect(),
+        open_to_all: file.open_to_all,
+        look: Look::of_numbers(file.look, SystemTime::now()),
+    })
+}
+
 pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {
     if text.len() as u64 > FILE_BYTES_MAX {
-        let fix = "name a PEM file with one chain and its key";
-        return Err(Trouble::error(path, "this file is longer than 1 MiB", fix));
+        let fix = ONE_CHAIN;
+        return Err(Trouble::error(path, TOO_LONG, fix));
     }
     if has_encrypted_key(text) {
         return Err(encrypted(path));
@@ -44,10 +85,7 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
         match section {
             Ok(PemSection { label: PemLabel::Certificate, der }) => contents.certificates.push(der.to_vec().into()),
             Ok(section) => contents.keys.extend(private_key(section)),
-            Err(error) => {
-                let what = format!("this is not well-formed PEM: {error}");
-                return Err(Trouble::error(path, what, "export the file again"));
-            }
+            Err(error) => return Err(malformed(path, &error)),
         }
     }
     if contents.keys.is_empty() && mentions(text, b"BEGIN DSA PRIVATE KEY") {
@@ -57,16 +95,16 @@ pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Conte
 }
 
 /// Sections that are neither certificate nor key (curve parameters, a CSR) are no business of ours.
-fn private_key(mut section: PemSection) -> Option<Zeroizing<PrivateKeyDer<'static>>> {
+fn private_key(mut section: PemSection) -> Option<FoundKey> {
     // Moved, not copied: who holds the key now wipes it.
     let der = std::mem::take(&mut *section.der);
-    Some(Zeroizing::new(match section.label {
+    Some(FoundKey::Here(Zeroizing::new(match section.label {
         PemLabel::PrivateKey => PrivateKeyDer::Pkcs8(der.into()),
         PemLabel::RsaPrivateKey => PrivateKeyDer::Pkcs1(der.into()),
         PemLabel::EcPrivateKey => PrivateKeyDer::Sec1(der.into()),
         // Not decoded: empty.
         PemLabel::Certificate | PemLabel::EncryptedPrivateKey | PemLabel::Other => return None,
-    }))
+    })))
 }
 
 /// A file that holds nothing secret.
@@ -111,7 +149,11 @@ fn has_encrypted_key(text: &[u8]) -> bool {
     mentions(text, b"BEGIN ENCRYPTED PRIVATE KEY") || mentions(text, b"Proc-Type: 4,ENCRYPTED")
 }
 
-fn encrypted(path: &Path) -> Trouble {
+pub(super) fn malformed(path: &Path, why: &dyn std::fmt::Display) -> Trouble {
+    Trouble::error(path, format!("this is not well-formed PEM: {why}"), "export the file again")
+}
+
+pub(super) fn encrypted(path: &Path) -> Trouble {
     let file = path.display();
     let fix = format!("decrypt it: openssl pkey -in {file} -out key.pem && chmod 600 key.pem");
     Trouble::error(path, "the private key is encrypted", fix)

@@ -166,7 +166,7 @@ impl<'a> Loading<'a> {
         let mut troubles = Vec::new();
         let material = match self.unchanged(&item) {
             Some(material) => Some(material),
-            None if item.in_folder => match pem::read(&item.chain) {
+            None if item.in_folder => match pem::read_with_keys(&item.chain) {
                 Ok(file) => {
                     if !may_be_used(&file, &item.chain, self.lax, &mut troubles) {
                         return (Read::Nothing, troubles);

@@ -14,7 +14,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Version;
 
-use super::{Trouble, chain, folder, pem};
+use super::{Trouble, beside, chain, folder, pem};
 use crate::client_auth::ClientTrust;
 use crate::dated::{Dated, DatedKind};
 use crate::finding::{Finding, Severity};
@@ -73,7 +73,12 @@ pub(super) fn authorities(path: &Path, now: SystemTime, roots: &mut RootCertStor
         }
         if !contents.keys.is_empty() {
             let fix = "keep an authority's private key away from servers";
-            troubles.push(Trouble::warning(&file, "there is a private key beside the authorities", fix));
+            let what = "there is a private key beside the authorities";
+            // Where this process is to have no key, this is one.
+            troubles.push(match beside::key_files() {
+                None => Trouble::warning(&file, what, fix),
+                Some(_) => Trouble::error(&file, what, fix),
+            });
         }
         for der in contents.certificates {
             troubles.extend(authority(&der, now, &file));

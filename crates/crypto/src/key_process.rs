@@ -1,0 +1,254 @@
+//! Keys beside this process: a process of its own holds them, signs with them and reads the files that they are in, so that
+//! the one that faces the network has none (`docs/decisions/0039-isolated-keys.md`).
+//!
+//! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server ([`crate::keyless`]), with
+//! keys that have [`RemoteKey::BESIDE`](crate::RemoteKey::BESIDE) for their signer. `wire` is what is said.
+
+mod wire;
+
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use wire::{
+    ANSWER_BYTES_MAX, Answer, GONE, HERE, KeyFile, MESSAGE_BYTES_MAX, Malformed, Order, Question, SECTIONS_MAX, Setup,
+    Unread,
+};
+
+use crate::key::Ski;
+
+/// How long an answer may take, one that is started again in between included.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// For so long nothing more is asked of one that has not answered: who waits for it has other work as well.
+const AWAY_REST: Duration = Duration::from_secs(5);
+
+/// Reads files with keys, by the process that holds these.
+pub struct KeyFiles {
+    line: Mutex<Line>,
+    /// How many files were read.
+    stamp: AtomicU64,
+}
+
+struct Line {
+    /// It keeps messages apart, whatever its type is called here.
+    socket: UnixDatagram,
+    next_id: u32,
+    /// It has not answered, and is not asked before then.
+    rests_until: Option<Instant>,
+    buffer: Box<[u8]>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// What is wrong with the file.
+    Unread(Unread),
+    /// The key process does not answer.
+    Away,
+}
+
+impl KeyFiles {
+    /// By a socket whose other end a key process has, or will have.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> KeyFiles {
+        let buffer = vec![0; MESSAGE_BYTES_MAX].into();
+        let line = Line { socket: socket.into(), next_id: 0, rests_until: None, buffer };
+        KeyFiles { line: Mutex::new(line), stamp: AtomicU64::new(0) }
+    }
+
+    /// Returns when the process answers for the first time; an error where it has ended before, or takes longer.
+    pub fn wait_until_here(&self, patience: Duration) -> io::Result<()> {
+        let mut line = self.line();
+        let deadline = Instant::now() + patience;
+        while line.receive(deadline)? != HERE.len() {}
+        Ok(())
+    }
+
+    /// What is in a PEM file that may hold keys.
+    pub fn read(&self, path: &Path) -> Result<KeyFile, Failure> {
+        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed) + 1;
+        match self.ask(&Question::Read { path: path.into(), stamp })? {
+            Answer::File(file) => Ok(file),
+            _ => Err(Failure::Away),
+        }
+    }
+
+    /// The OCSP response in a file.
+    pub fn response(&self, path: &Path) -> Result<Vec<u8>, Failure> {
+        self.bytes(&Question::Response(path.into()))
+    }
+
+    /// The text of this process's configuration.
+    pub fn config(&self) -> Result<Vec<u8>, Failure> {
+        self.bytes(&Question::Config)
+    }
+
+    fn bytes(&self, question: &Question) -> Result<Vec<u8>, Failure> {
+        match self.ask(question)? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            _ => Err(Failure::Away),
+        }
+    }
+
+    /// Has signatures made with the keys that were read.
+    pub fn publish(&self) -> Result<(), Failure> {
+        self.ask(&Question::Publish).map(drop)
+    }
+
+    /// What was read up to now: for [`KeyFiles::forget`].
+    pub fn stamp(&self) -> u64 {
+        self.stamp.load(Ordering::Relaxed)
+    }
+
+    /// Has all keys forgotten but these, and what was read after `stamp`.
+    pub fn forget(&self, kept: &[Ski], stamp: u64) -> Result<(), Failure> {
+        for part in kept.chunks(Question::KEEP_MAX) {
+            self.ask(&Question::Keep(part.to_vec()))?;
+        }
+        self.ask(&Question::Forget(stamp)).map(drop)
+    }
+
+    fn ask(&self, question: &Question) -> Result<Answer, Failure> {
+        let mut line = self.line();
+        if line.rests_until.is_some_and(|until| Instant::now() < until) {
+            return Err(Failure::Away);
+        }
+        match line.ask(question) {
+            Ok(Answer::Unread(why)) => Err(Failure::Unread(why)),
+            Ok(answer) => {
+                line.rests_until = None;
+                Ok(answer)
+            }
+            Err(_) => {
+                line.rests_until = Some(Instant::now() + AWAY_REST);
+                Err(Failure::Away)
+            }
+        }
+    }
+
+    fn line(&self) -> std::sync::MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    /// Once more of a process that was started meanwhile: the one before has taken the question with it.
+    fn ask(&mut self, question: &Question) -> io::Result<Answer> {
+        let deadline = Instant::now() + ANSWER_WAIT;
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            self.socket.set_write_timeout(Some(ANSWER_WAIT))?;
+            self.socket.send(&question.to_bytes(self.next_id))?;
+            if let Some(answer) = self.answer(deadline)? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// None where the process has been started anew.
+    fn answer(&mut self, deadline: Instant) -> io::Result<Option<Answer>> {
+        let mut whole = Vec::new();
+        loop {
+            let length = self.receive(deadline)?;
+            if length == HERE.len() {
+                return Ok(None);
+            }
+            let wrong = |_| io::Error::from(ErrorKind::InvalidData);
+            let (id, more, part) = Answer::part(&self.buffer[..length]).map_err(wrong)?;
+            // To a question that was asked before, and not waited for until its end.
+            if id != self.next_id {
+                continue;
+            }
+            if whole.len() + part.len() > ANSWER_BYTES_MAX {
+                return Err(ErrorKind::InvalidData.into());
+            }
+            whole.extend_from_slice(part);
+            if !more {
+                return Answer::parse(&whole).map(Some).map_err(wrong);
+            }
+        }
+    }
+
+    fn receive(&mut self, deadline: Instant) -> io::Result<usize> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            match self.socket.recv(&mut self.buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(length) => return Ok(length),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn pair() -> (KeyFiles, UnixDatagram) {
+        let (one, other) = propylon_sys::message_pair().expect("two sockets");
+        (KeyFiles::new(one), other.into())
+    }
+
+    fn next(socket: &UnixDatagram) -> Option<(u32, Question)> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        match socket.recv(&mut buffer) {
+            Ok(0) | Err(_) => None,
+            Ok(length) => Some(Question::parse(&buffer[..length]).expect("a question")),
+        }
+    }
+
+    fn answer(socket: &UnixDatagram, id: u32, answer: &Answer) {
+        for message in answer.messages(id) {
+            socket.send(&message).expect("room");
+        }
+    }
+
+    #[test]
+    fn a_question_is_asked_again_of_a_process_that_was_started_meanwhile() {
+        let (files, process) = pair();
+        let process = thread::spawn(move || {
+            process.send(HERE).expect("room");
+            let (first, _) = next(&process).expect("a question");
+            // That one has ended over it, and is followed by another.
+            process.send(HERE).expect("room");
+            let (second, question) = next(&process).expect("the same");
+            assert_eq!(question, Question::Read { path: "/a".into(), stamp: 1 });
+            answer(&process, first, &Answer::Done);
+            let file = KeyFile { certificates: vec![vec![5; 100_000]], ..KeyFile::default() };
+            answer(&process, second, &Answer::File(file));
+            let (third, _) = next(&process).expect("another");
+            answer(&process, third, &Answer::Unread(Unread::Missing));
+            next(&process)
+        });
+        files.wait_until_here(ANSWER_WAIT).expect("it is there");
+        assert_eq!(files.read(Path::new("/a")).expect("a file").certificates, [vec![5; 100_000]]);
+        assert!(matches!(files.response(Path::new("/b")), Err(Failure::Unread(Unread::Missing))));
+        assert_eq!(files.stamp(), 1);
+        drop(files);
+        assert_eq!(process.join().expect("no panic"), None);
+    }
+
+    #[test]
+    fn where_nobody_is_any_more_nobody_waits() {
+        let (files, process) = pair();
+        drop(process);
+        let started = Instant::now();
+        for _ in 0..100 {
+            assert!(matches!(files.read(Path::new("/a")), Err(Failure::Away)));
+        }
+        assert!(files.wait_until_here(ANSWER_WAIT).is_err());
+        assert!(started.elapsed() < ANSWER_WAIT);
+    }
+}

@@ -1,0 +1,521 @@
+//! Messages between an engine and its key process: of numbers and byte strings, each of a length that is checked before
+//! anything is taken from it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::key::Ski;
+
+/// A message is no longer, so that the socket's buffer has room for it.
+pub const MESSAGE_BYTES_MAX: usize = 48 * 1024;
+/// A path of the kernel's (PATH_MAX).
+const PATH_BYTES_MAX: usize = 4096;
+/// An answer in all its messages: a configuration has 4 MiB at most, and a file of 1 MiB holds no more than that.
+pub const ANSWER_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// A file with more certificates, or keys, is none that TLS has a use for.
+pub const SECTIONS_MAX: usize = 4096;
+
+/// Sent on every socket by a key process that begins to answer there.
+pub const HERE: &[u8] = b"h";
+/// Sent on the sockets for signatures by whoever starts key processes, when one has ended.
+pub const GONE: &[u8] = b"g";
+
+/// What a key process is told at its start, in messages of their own; the first, which is `Begin`, carries files.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    Begin(Setup),
+    /// More of the files.
+    More,
+    /// A folder that may be read.
+    Folder(PathBuf),
+    /// A file whose keys were in use before.
+    File(PathBuf),
+    /// That was all.
+    End,
+}
+
+/// What all key processes of an engine have in common.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// The account to become.
+    pub user: Option<String>,
+    /// As the engine's log has it: 0 errors to 3 debugging.
+    pub level: u8,
+    /// Sockets that carry what is to be signed; one more, the first, carries what is asked about files.
+    pub links: u16,
+    /// Keys that every account can get at are used.
+    pub lax: bool,
+    /// Several private-key operations are done at once where the processor can.
+    pub batch: bool,
+    /// Whether the kernel is asked to hold the process to what it needs.
+    pub sandbox: bool,
+    /// The engine's configuration, which it may not be able to read.
+    pub config: PathBuf,
+}
+
+/// What is asked about files.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Question {
+    /// What is in this PEM file. Its keys are kept, with `stamp`, until they are forgotten.
+    Read { path: PathBuf, stamp: u64 },
+    /// The OCSP response in this file.
+    Response(PathBuf),
+    /// The text of the engine's configuration.
+    Config,
+    /// The keys that were read since are to be found by who asks for signatures.
+    Publish,
+    /// These keys are in use, and more are to come.
+    Keep(Vec<Ski>),
+    /// All others that were read with this stamp, or an earlier one, are to be forgotten.
+    Forget(u64),
+}
+
+/// A PEM file without what is secret in it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct KeyFile {
+    /// Device, inode, size, and when it was modified and changed, in nanoseconds since 1970.
+    pub look: [u64; 5],
+    /// Every account may read or change it.
+    pub open_to_all: bool,
+    /// It has a DSA key.
+    pub has_dsa: bool,
+    /// In DER.
+    pub certificates: Vec<Vec<u8>>,
+    /// The SubjectPublicKeyInfo of each; none of a key that cannot be used.
+    pub keys: Vec<Option<Vec<u8>>>,
+}
+
+/// Why there is no answer from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unread {
+    Missing,
+    Denied,
+    /// In the system's words.
+    Failed(String),
+    TooLong,
+    Encrypted,
+    /// Why it is not PEM.
+    Malformed(String),
+    /// A file with another content than was asked for.
+    Other,
+}
+
+/// An answer, whole.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    File(KeyFile),
+    Bytes(Vec<u8>),
+    Done,
+    Unread(Unread),
+}
+
+/// A message that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl Order {
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        match self {
+            Order::Begin(setup) => {
+                writer.byte(b's').byte(setup.level).number(setup.links.into());
+                writer.flag(setup.lax).flag(setup.batch).flag(setup.sandbox);
+                writer.flag(setup.user.is_some()).bytes(setup.user.as_deref().unwrap_or_default().as_bytes());
+                writer.path(&setup.config);
+            }
+            Order::More => {
+                writer.byte(b'm');
+            }
+            Order::Folder(path) => {
+                writer.byte(b'd').path(path);
+            }
+            Order::File(path) => {
+                writer.byte(b'f').path(path);
+            }
+            Order::End => {
+                writer.byte(b'e');
+            }
+        }
+        writer.0
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Order, Malformed> {
+        let mut reader = Reader(bytes);
+        let order = match reader.byte()? {
+            b's' => {
+                let (level, links) = (reader.byte()?, reader.number()?);
+                let (lax, batch, sandbox) = (reader.flag()?, reader.flag()?, reader.flag()?);
+                let has_user = reader.flag()?;
+                let user = String::from_utf8(reader.bytes()?.to_vec()).map_err(|_| Malformed)?;
+                let (user, links) = (has_user.then_some(user), u16::try_from(links).map_err(|_| Malformed)?);
+                Order::Begin(Setup { user, level, links, lax, batch, sandbox, config: reader.path()? })
+            }
+            b'm' => Order::More,
+            b'd' => Order::Folder(reader.path()?),
+            b'f' => Order::File(reader.path()?),
+            b'e' => Order::End,
+            _ => return Err(Malformed),
+        };
+        reader.end().map(|()| order)
+    }
+}
+
+impl Question {
+    /// With a number that the answer will have.
+    #[must_use]
+    pub fn to_bytes(&self, id: u32) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(id);
+        match self {
+            Question::Read { path, stamp } => {
+                writer.byte(b'r').long(*stamp).path(path);
+            }
+            Question::Response(path) => {
+                writer.byte(b'o').path(path);
+            }
+            Question::Config => {
+                writer.byte(b'c');
+            }
+            Question::Publish => {
+                writer.byte(b'p');
+            }
+            Question::Keep(skis) => {
+                writer.byte(b'k');
+                skis.iter().for_each(|ski| writer.0.extend_from_slice(ski));
+            }
+            Question::Forget(stamp) => {
+                writer.byte(b'x').long(*stamp);
+            }
+        }
+        writer.0
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<(u32, Question), Malformed> {
+        let mut reader = Reader(bytes);
+        let id = reader.number()?;
+        let question = match reader.byte()? {
+            b'r' => {
+                let stamp = reader.long()?;
+                Question::Read { path: reader.path()?, stamp }
+            }
+            b'o' => Question::Response(reader.path()?),
+            b'c' => Question::Config,
+            b'p' => Question::Publish,
+            b'k' => {
+                let (skis, []) = reader.0.as_chunks::<20>() else { return Err(Malformed) };
+                reader.0 = &[];
+                Question::Keep(skis.to_vec())
+            }
+            b'x' => Question::Forget(reader.long()?),
+            _ => return Err(Malformed),
+        };
+        reader.end().map(|()| (id, question))
+    }
+
+    /// As many as fit in one message.
+    pub const KEEP_MAX: usize = (MESSAGE_BYTES_MAX - 16) / size_of::<Ski>();
+}
+
+impl Answer {
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        match self {
+            Answer::File(file) => {
+                writer.byte(b'f').flag(file.open_to_all).flag(file.has_dsa);
+                for number in file.look {
+                    writer.long(number);
+                }
+                writer.number(file.certificates.len() as u32).number(file.keys.len() as u32);
+                for der in &file.certificates {
+                    writer.bytes(der);
+                }
+                // No key has an empty one.
+                for key in &file.keys {
+                    writer.bytes(key.as_deref().unwrap_or_default());
+                }
+            }
+            Answer::Bytes(bytes) => {
+                writer.byte(b'b').bytes(bytes);
+            }
+            Answer::Done => {
+                writer.byte(b'd');
+            }
+            Answer::Unread(why) => {
+                let (kind, text) = match why {
+                    Unread::Missing => (0, ""),
+                    Unread::Denied => (1, ""),
+                    Unread::Failed(text) => (2, text.as_str()),
+                    Unread::TooLong => (3, ""),
+                    Unread::Encrypted => (4, ""),
+                    Unread::Malformed(text) => (5, text.as_str()),
+                    Unread::Other => (6, ""),
+                };
+                writer.byte(b'u').byte(kind).bytes(text.as_bytes());
+            }
+        }
+        writer.0
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Answer, Malformed> {
+        let mut reader = Reader(bytes);
+        let answer = match reader.byte()? {
+            b'f' => Answer::File(reader.file()?),
+            b'b' => Answer::Bytes(reader.bytes()?.to_vec()),
+            b'd' => Answer::Done,
+            b'u' => {
+                let (kind, text) = (reader.byte()?, reader.bytes()?);
+                let text = String::from_utf8_lossy(text).into_owned();
+                Answer::Unread(match kind {
+                    0 => Unread::Missing,
+                    1 => Unread::Denied,
+                    2 => Unread::Failed(text),
+                    3 => Unread::TooLong,
+                    4 => Unread::Encrypted,
+                    5 => Unread::Malformed(text),
+                    6 => Unread::Other,
+                    _ => return Err(Malformed),
+                })
+            }
+            _ => return Err(Malformed),
+        };
+        reader.end().map(|()| answer)
+    }
+
+    /// The messages of an answer: its number, whether more follow, a part of its bytes.
+    pub fn messages(&self, id: u32) -> Vec<Vec<u8>> {
+        let bytes = self.to_bytes();
+        let parts: Vec<&[u8]> = bytes.chunks(MESSAGE_BYTES_MAX - 5).collect();
+        let last = parts.len() - 1;
+        let message = |(place, part): (usize, &&[u8])| {
+            let mut writer = Writer::default();
+            writer.number(id).flag(place < last).0.extend_from_slice(part);
+            writer.0
+        };
+        parts.iter().enumerate().map(message).collect()
+    }
+
+    /// A message of an answer: its number, whether more follow, its part.
+    pub fn part(message: &[u8]) -> Result<(u32, bool, &[u8]), Malformed> {
+        let mut reader = Reader(message);
+        Ok((reader.number()?, reader.flag()?, reader.0))
+    }
+}
+
+impl Unread {
+    pub fn of(error: &io::Error) -> Unread {
+        match error.kind() {
+            io::ErrorKind::NotFound => Unread::Missing,
+            io::ErrorKind::PermissionDenied => Unread::Denied,
+            _ => Unread::Failed(error.to_string()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn byte(&mut self, byte: u8) -> &mut Writer {
+        self.0.push(byte);
+        self
+    }
+
+    fn flag(&mut self, flag: bool) -> &mut Writer {
+        self.byte(flag.into())
+    }
+
+    fn number(&mut self, number: u32) -> &mut Writer {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn long(&mut self, number: u64) -> &mut Writer {
+        self.0.extend_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.number(bytes.len() as u32).0.extend_from_slice(bytes);
+        self
+    }
+
+    fn path(&mut self, path: &Path) -> &mut Writer {
+        self.bytes(path.as_os_str().as_bytes())
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, Malformed> {
+        self.take(1).map(|bytes| bytes[0])
+    }
+
+    fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.byte()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Malformed),
+        }
+    }
+
+    fn number(&mut self) -> Result<u32, Malformed> {
+        self.take(4)?.try_into().map(u32::from_be_bytes).map_err(|_| Malformed)
+    }
+
+    fn long(&mut self) -> Result<u64, Malformed> {
+        self.take(8)?.try_into().map(u64::from_be_bytes).map_err(|_| Malformed)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let count = self.number()? as usize;
+        self.take(count)
+    }
+
+    fn path(&mut self) -> Result<PathBuf, Malformed> {
+        let bytes = self.bytes()?;
+        let is_one = !bytes.is_empty() && bytes.len() <= PATH_BYTES_MAX && !bytes.contains(&0);
+        is_one.then(|| OsStr::from_bytes(bytes).into()).ok_or(Malformed)
+    }
+
+    fn file(&mut self) -> Result<KeyFile, Malformed> {
+        let mut file = KeyFile { open_to_all: self.flag()?, has_dsa: self.flag()?, ..KeyFile::default() };
+        for number in &mut file.look {
+            *number = self.long()?;
+        }
+        let (certificates, keys) = (self.number()? as usize, self.number()? as usize);
+        if certificates > SECTIONS_MAX || keys > SECTIONS_MAX {
+            return Err(Malformed);
+        }
+        for _ in 0..certificates {
+            file.certificates.push(self.bytes()?.to_vec());
+        }
+        for _ in 0..keys {
+            let public = self.bytes()?;
+            file.keys.push((!public.is_empty()).then(|| public.to_vec()));
+        }
+        Ok(file)
+    }
+
+    fn end(&self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> KeyFile {
+        KeyFile {
+            look: [1, 2, 3, u64::MAX, 5],
+            open_to_all: true,
+            has_dsa: false,
+            certificates: vec![vec![7; 60_000], vec![8]],
+            keys: vec![None, Some(vec![9; 91])],
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let setup = Setup {
+            user: Some("www".into()),
+            level: 2,
+            links: 300,
+            lax: false,
+            batch: true,
+            sandbox: true,
+            config: "/etc/propylon/propylon.toml".into(),
+        };
+        let orders = [
+            Order::Begin(setup.clone()),
+            Order::Begin(Setup { user: None, ..setup }),
+            Order::More,
+            Order::Folder("/etc/keys".into()),
+            Order::File(OsStr::from_bytes(b"/etc/\xff.pem").into()),
+            Order::End,
+        ];
+        for order in orders {
+            assert_eq!(Order::parse(&order.to_bytes()), Ok(order));
+        }
+        let questions = [
+            Question::Read { path: "/etc/keys/a.pem".into(), stamp: 7 },
+            Question::Response("a.ocsp".into()),
+            Question::Config,
+            Question::Publish,
+            Question::Keep(vec![[1; 20], [2; 20]]),
+            Question::Keep(Vec::new()),
+            Question::Forget(u64::MAX),
+        ];
+        for question in questions {
+            assert_eq!(Question::parse(&question.to_bytes(5)), Ok((5, question)));
+        }
+    }
+
+    #[test]
+    fn an_answer_comes_in_messages_that_fit() {
+        let whys = [
+            Unread::Missing,
+            Unread::Denied,
+            Unread::Failed("no".into()),
+            Unread::TooLong,
+            Unread::Encrypted,
+            Unread::Malformed("cut".into()),
+            Unread::Other,
+        ];
+        let answers = whys.into_iter().map(Answer::Unread);
+        for answer in answers.chain([Answer::File(file()), Answer::Bytes(vec![1; 200_000]), Answer::Done]) {
+            let messages = answer.messages(9);
+            let mut whole = Vec::new();
+            for (place, message) in messages.iter().enumerate() {
+                assert!(message.len() <= MESSAGE_BYTES_MAX && message.len() > HERE.len());
+                let (id, more, part) = Answer::part(message).unwrap();
+                assert_eq!((id, more), (9, place + 1 < messages.len()));
+                whole.extend_from_slice(part);
+            }
+            assert_eq!(Answer::parse(&whole), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_refused_whatever_it_is() {
+        let seed = fastrand::u64(..);
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let small = KeyFile { certificates: vec![vec![1, 2]], ..file() };
+        let good = [
+            Answer::File(small).to_bytes(),
+            Order::File("/a".into()).to_bytes(),
+            Question::Read { path: "/a".into(), stamp: 1 }.to_bytes(1),
+        ];
+        for good in good {
+            for cut in 0..good.len() {
+                assert!(Answer::parse(&good[..cut]).is_err() && Order::parse(&good[..cut]).is_err());
+            }
+            for _ in 0..2_000 {
+                let mut bad = good.clone();
+                for _ in 0..random.usize(1..4) {
+                    let at = random.usize(..bad.len());
+                    bad[at] = random.u8(..);
+                }
+                let _ = (Answer::parse(&bad), Order::parse(&bad), Question::parse(&bad));
+            }
+        }
+        let empty = Order::File(PathBuf::new()).to_bytes();
+        let zero = Order::File(OsStr::from_bytes(b"/a\0b").into()).to_bytes();
+        let long = Order::File("a".repeat(PATH_BYTES_MAX + 1).into()).to_bytes();
+        for bad in [empty, zero, long] {
+            assert_eq!(Order::parse(&bad), Err(Malformed));
+        }
+    }
+}

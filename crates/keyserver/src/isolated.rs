@@ -1,0 +1,178 @@
+//! The key process of an engine: it holds the engine's private keys, reads the files that they are in, and signs for its cores,
+//! each of which has a socket of its own to it. Nobody else can speak to it. (`docs/decisions/0039-isolated-keys.md`)
+//!
+//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files` what it reads.
+
+mod brief;
+mod files;
+mod supervisor;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use propylon_crypto::key_process::{Answer, HERE, MESSAGE_BYTES_MAX, Question, Setup};
+use propylon_metrics::Store;
+use tokio::signal::unix::{SignalKind, signal};
+
+pub use brief::Brief;
+pub use supervisor::supervise;
+
+use crate::access::Rules;
+use crate::hsm::Tokens;
+use crate::kernels::Kernels;
+use crate::sandbox;
+use crate::server::THREADS_PER_CORE;
+use crate::signing::Lines;
+use crate::telemetry::Telemetry;
+use crate::worker::{self, Shared, Worker};
+use files::Files;
+
+/// How long an operation may wait for its turn: longer than an engine waits for it.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// `propylon key-process`: on standard input it has its supervisor. `log` sets the log's level.
+pub fn serve(log: fn(u8)) -> ExitCode {
+    let prepared = prepare(log);
+    let outcome = prepared.and_then(|(brief, supervisor)| run(brief, supervisor));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            log::error!("the key process cannot go on: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What both processes begin with.
+fn prepare(log: fn(u8)) -> Result<(Brief, OwnedFd), String> {
+    // Before a key is read.
+    propylon_sys::no_core_dumps().map_err(|error| format!("core dumps cannot be turned off: {error}"))?;
+    propylon_sys::wipe_freed_memory();
+    let starter = io::stdin().as_fd().try_clone_to_owned();
+    let starter = starter.map_err(|error| format!("standard input is not there: {error}"))?;
+    let brief = Brief::receive(&starter).map_err(|error| format!("it has not been told what to do: {error}"))?;
+    log(brief.setup.level);
+    heed_no_signals().map_err(|error| format!("signals cannot be had: {error}"))?;
+    Ok((brief, starter))
+}
+
+/// Signals to all processes of this program's name, or of a terminal, are meant for the one that serves; with that, this one ends.
+fn heed_no_signals() -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _guard = runtime.enter();
+    let kinds = [SignalKind::hangup(), SignalKind::user_defined1(), SignalKind::user_defined2()];
+    for kind in kinds.into_iter().chain([SignalKind::terminate(), SignalKind::interrupt()]) {
+        // A handler stays, whoever listens to it.
+        drop(signal(kind)?);
+    }
+    Ok(())
+}
+
+fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
+    let Brief { setup, files: mut sockets, folders, paths } = brief;
+    if setup.sandbox {
+        confine(folders)?;
+    }
+    let desk = sockets.remove(0);
+    let mut files = Files::new(&setup, supervisor.try_clone().ok());
+    for path in paths {
+        if let Answer::Unread(why) = files.read(&path, 0) {
+            log::warn!("{}: the key that was in it cannot be read again: {why:?}", path.display());
+        }
+    }
+    let shared = Arc::new(Shared::new(files.keys(), None, Rules::new(Vec::new()), usize::MAX, sockets.len()));
+    start(&setup, &shared, sockets).map_err(|error| format!("a thread cannot be started: {error}"))?;
+    end_with(supervisor).map_err(|error| format!("a thread cannot be started: {error}"))?;
+    if setup.sandbox && !sandbox::confine_calls_beside()? {
+        log::warn!("key process: seccomp: not enforced: no filter is known for this processor");
+    }
+    log::info!("key process: {} keys", files.count());
+    answer(desk, files, &shared).map_err(|error| format!("the engine cannot be answered: {error}"))
+}
+
+/// Before there is a second thread, and before a key is read.
+fn confine(folders: Vec<PathBuf>) -> Result<(), String> {
+    propylon_sys::no_new_privileges().map_err(|error| format!("no_new_privs was refused: {error}"))?;
+    let readable: BTreeSet<PathBuf> = folders.into_iter().collect();
+    let what = sandbox::confine_to(&readable)?;
+    log::info!("key process: Landlock: {what}");
+    Ok(())
+}
+
+/// Starts all threads, and returns when each has what it needs. They live as long as the process.
+fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Result<()> {
+    let count = sockets.len();
+    let (telemetry, store) = Telemetry::new(THREADS_PER_CORE * count + 1, &[]);
+    let columns = |kind| (0..count).map(|index| Store::column(&store, kind * count + index)).collect::<Vec<_>>();
+    let kernels = Kernels::start(setup.batch, setup.batch);
+    let ready = Arc::new(Barrier::new(THREADS_PER_CORE * count + 1));
+    let lines = Lines::start(&kernels, telemetry, columns(1), columns(2), &ready)?;
+    let tokens = Tokens::open(&[]).map_err(|fault| io::Error::other(fault.what))?;
+    for (index, (pair, column)) in sockets.into_iter().zip(columns(0)).enumerate() {
+        let (door, orders) = worker::door();
+        let worker = Worker {
+            index,
+            shared: Arc::clone(shared),
+            listeners: Vec::new(),
+            pair: Some(pair),
+            orders,
+            doors: vec![door],
+            lines: lines.clone(),
+            tokens: tokens.clone(),
+            kernels: kernels.clone(),
+            column,
+            telemetry,
+            idle_timeout: TIMEOUT,
+            timeout: TIMEOUT,
+        };
+        let ready = Arc::clone(&ready);
+        thread::Builder::new().name(format!("links-{index}")).spawn(move || {
+            let outcome = worker.run(&ready);
+            log::error!("the key process ends, since one of its threads has: {outcome:?}");
+            std::process::exit(1);
+        })?;
+    }
+    ready.wait();
+    Ok(())
+}
+
+/// Nobody is there any more who would be served, or who would start another.
+fn end_with(supervisor: OwnedFd) -> io::Result<()> {
+    let wait = move || {
+        while !matches!(propylon_sys::receive_message(&supervisor, &mut [0; 16]), Ok((0, _)) | Err(_)) {}
+        std::process::exit(0);
+    };
+    thread::Builder::new().name("end".into()).spawn(wait).map(drop)
+}
+
+/// What is asked about files, until nobody asks any more.
+fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
+    // Where nobody listens it is not to wait: an engine may not ask for weeks, and this process come and go.
+    propylon_sys::set_nonblocking(&desk, true)?;
+    let _ = propylon_sys::try_send_message(&desk, HERE);
+    propylon_sys::set_nonblocking(&desk, false)?;
+    let desk = UnixDatagram::from(desk);
+    let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+    loop {
+        let length = desk.recv(&mut buffer)?;
+        if length == 0 {
+            return Ok(());
+        }
+        // One that is none has no number to answer to.
+        let Ok((id, question)) = Question::parse(&buffer[..length]) else { continue };
+        let answer = files.answer(question);
+        if files.take_changed() {
+            shared.keys.store(Arc::new(files.keys()));
+        }
+        for message in answer.messages(id) {
+            desk.send(&message)?;
+        }
+    }
+}

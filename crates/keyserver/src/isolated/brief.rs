@@ -1,0 +1,102 @@
+//! What a key process is told at its start, by its supervisor, and that one before by the engine.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use propylon_crypto::key_process::{MESSAGE_BYTES_MAX, Order, Setup};
+use propylon_sys::{FILES_PER_MESSAGE_MAX, receive_message, send_message};
+
+/// Folders, and files, that a brief may name.
+pub const PATHS_MAX: usize = 200_000;
+
+pub struct Brief {
+    pub setup: Setup,
+    /// Sockets: that for questions about files, then those for signatures.
+    pub files: Vec<OwnedFd>,
+    /// What may be read.
+    pub folders: Vec<PathBuf>,
+    /// Files whose keys were in use before.
+    pub paths: Vec<PathBuf>,
+}
+
+impl Brief {
+    pub fn send(&self, socket: impl AsFd) -> io::Result<()> {
+        let files: Vec<BorrowedFd<'_>> = self.files.iter().map(OwnedFd::as_fd).collect();
+        let mut parts = files.chunks(FILES_PER_MESSAGE_MAX);
+        send_message(&socket, &Order::Begin(self.setup.clone()).to_bytes(), parts.next().unwrap_or_default())?;
+        for part in parts {
+            send_message(&socket, &Order::More.to_bytes(), part)?;
+        }
+        for folder in &self.folders {
+            send_message(&socket, &Order::Folder(folder.clone()).to_bytes(), &[])?;
+        }
+        for path in &self.paths {
+            send_message(&socket, &Order::File(path.clone()).to_bytes(), &[])?;
+        }
+        send_message(&socket, &Order::End.to_bytes(), &[])
+    }
+
+    pub fn receive(socket: impl AsFd) -> io::Result<Brief> {
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        let mut next = || {
+            let (length, files) = receive_message(&socket, &mut buffer)?;
+            let order = Order::parse(&buffer[..length]).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+            Ok::<_, io::Error>((order, files))
+        };
+        let (Order::Begin(setup), files) = next()? else { return Err(ErrorKind::InvalidData.into()) };
+        let mut brief = Brief { setup, files, folders: Vec::new(), paths: Vec::new() };
+        loop {
+            let (order, files) = next()?;
+            brief.files.extend(files);
+            match order {
+                Order::More => {}
+                Order::Folder(path) => brief.folders.push(path),
+                Order::File(path) => brief.paths.push(path),
+                Order::End => break,
+                Order::Begin(_) => return Err(ErrorKind::InvalidData.into()),
+            }
+            if brief.folders.len() + brief.paths.len() > PATHS_MAX || brief.files.len() > usize::from(u16::MAX) {
+                return Err(ErrorKind::InvalidData.into());
+            }
+        }
+        // One more than links.
+        if brief.setup.links == 0 || brief.files.len() != usize::from(brief.setup.links) + 1 {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        Ok(brief)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_arrives_with_its_sockets_however_many_there_are() {
+        for links in [1, 2, 300] {
+            let (one, other) = propylon_sys::message_pair().expect("two sockets");
+            let setup = Setup {
+                user: None,
+                level: 1,
+                links,
+                lax: false,
+                batch: true,
+                sandbox: true,
+                config: "/etc/propylon.toml".into(),
+            };
+            let file = || one.try_clone().expect("a file");
+            let brief = Brief {
+                setup: setup.clone(),
+                files: (0..=links).map(|_| file()).collect(),
+                folders: (0..1000).map(|number| format!("/etc/{number}").into()).collect(),
+                paths: vec!["/etc/1/a.pem".into()],
+            };
+            let sender = file();
+            let told = std::thread::spawn(move || brief.send(&sender).map(|()| brief.folders));
+            let heard = Brief::receive(&other).expect("a brief");
+            assert_eq!(heard.folders, told.join().expect("no panic").expect("sent"));
+            assert_eq!((heard.setup, heard.paths.len(), heard.files.len()), (setup, 1, usize::from(links) + 1));
+        }
+    }
+}

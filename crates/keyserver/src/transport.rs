@@ -1,0 +1,199 @@
+//! How the bytes of a connection come and go: as TLS by TCP, or as they are by a socket whose other end the engine has that this
+//! is the key process of.
+
+use std::io::{self, BufRead, IoSlice, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use propylon_crypto::key_process::MESSAGE_BYTES_MAX;
+use propylon_crypto::keyless::{Decoder, whole_frames};
+use rustls::pki_types::CertificateDer;
+use rustls::{ServerConfig, ServerConnection};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Replies sealed at once: three records, and what the kernel usually takes in one call.
+const SEALED_BYTES_MAX: usize = 48 * 1024;
+
+pub enum Transport {
+    Tls {
+        stream: TcpStream,
+        tls: Box<ServerConnection>,
+    },
+    /// Each message is of whole frames.
+    Pair {
+        socket: AsyncFd<OwnedFd>,
+        unsent: Vec<u8>,
+    },
+}
+
+/// Whether anything can follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    More,
+    End,
+}
+
+impl Transport {
+    pub fn tls(stream: TcpStream, config: Arc<ServerConfig>) -> Result<Transport, rustls::Error> {
+        let mut tls = Box::new(ServerConnection::new(config)?);
+        // What is in there is limited by what is sealed at once.
+        tls.set_buffer_limit(None);
+        Ok(Transport::Tls { stream, tls })
+    }
+
+    #[expect(
+        deprecated,
+        reason = "deprecated for types that may close their file behind its back; an owned one does not"
+    )]
+    /// By a nonblocking socket that keeps messages apart.
+    pub fn pair(socket: OwnedFd) -> io::Result<Transport> {
+        Ok(Transport::Pair { socket: AsyncFd::new(socket)?, unsent: Vec::new() })
+    }
+
+    pub fn is_pair(&self) -> bool {
+        matches!(self, Transport::Pair { .. })
+    }
+
+    pub fn peer(&self) -> Option<SocketAddr> {
+        match self {
+            Transport::Tls { stream, .. } => stream.peer_addr().ok(),
+            Transport::Pair { .. } => None,
+        }
+    }
+
+    pub fn peer_certificate(&self) -> Option<&CertificateDer<'static>> {
+        match self {
+            Transport::Tls { tls, .. } => tls.peer_certificates()?.first(),
+            Transport::Pair { .. } => None,
+        }
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        matches!(self, Transport::Tls { tls, .. } if tls.is_handshaking())
+    }
+
+    /// 0: the end.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Transport::Tls { stream, .. } => {
+                let mut buffer = ReadBuf::new(bytes);
+                ready!(Pin::new(stream).poll_read(cx, &mut buffer))?;
+                Poll::Ready(Ok(buffer.filled().len()))
+            }
+            Transport::Pair { socket, .. } => loop {
+                let mut ready = ready!(socket.poll_read_ready(cx))?;
+                if let Ok(received) = ready.try_io(|socket| propylon_sys::try_receive_message(socket.get_ref(), bytes))
+                {
+                    return Poll::Ready(received);
+                }
+            },
+        }
+    }
+
+    /// What was read becomes frames. Without an error of TLS, its bytes could not be taken.
+    pub fn open(&mut self, mut bytes: &[u8], decoder: &mut Decoder) -> Result<Received, Option<rustls::Error>> {
+        let tls = match self {
+            Transport::Tls { tls, .. } => tls,
+            Transport::Pair { .. } => {
+                decoder.extend(bytes);
+                return Ok(Received::More);
+            }
+        };
+        while !bytes.is_empty() {
+            let taken = tls.read_tls(&mut bytes).map_err(|_| None)?;
+            let state = tls.process_new_packets()?;
+            let mut reader = tls.reader();
+            while let Ok(plaintext @ [_, ..]) = reader.fill_buf() {
+                decoder.extend(plaintext);
+                let length = plaintext.len();
+                reader.consume(length);
+            }
+            // What follows a closure alert is not looked at (RFC 8446 §6.1).
+            if state.peer_has_closed() || taken == 0 {
+                return Ok(Received::End);
+            }
+        }
+        Ok(Received::More)
+    }
+
+    /// Something was sealed and not taken yet.
+    pub fn has_unsent(&self) -> bool {
+        match self {
+            Transport::Tls { tls, .. } => tls.wants_write(),
+            Transport::Pair { unsent, .. } => !unsent.is_empty(),
+        }
+    }
+
+    /// Makes what can be sent of the first of these frames, and removes them.
+    pub fn seal(&mut self, replies: &mut Vec<u8>) {
+        match self {
+            Transport::Tls { tls, .. } => {
+                let length = replies.len().min(SEALED_BYTES_MAX);
+                // Without a limit on the buffer, all is taken.
+                let _ = tls.writer().write_all(&replies[..length]);
+                replies.drain(..length);
+            }
+            Transport::Pair { unsent, .. } => {
+                let length = whole_frames(replies, MESSAGE_BYTES_MAX);
+                unsent.extend(replies.drain(..length));
+            }
+        }
+    }
+
+    /// Ready when some of it, or all, has been taken.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Transport::Tls { stream, tls } => {
+                ready!(stream.poll_write_ready(cx))?;
+                match tls.write_tls(&mut Socket(stream)) {
+                    Ok(1..) => Poll::Ready(Ok(())),
+                    // Asked again, the event loop knows better.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.poll_send(cx),
+                    Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                    Err(error) => Poll::Ready(Err(error)),
+                }
+            }
+            Transport::Pair { socket, unsent } => loop {
+                let mut ready = ready!(socket.poll_write_ready(cx))?;
+                let sent = ready.try_io(|socket| propylon_sys::try_send_message(socket.get_ref(), unsent));
+                if let Ok(sent) = sent {
+                    unsent.clear();
+                    return Poll::Ready(sent);
+                }
+            },
+        }
+    }
+
+    /// Says that it ends, if that can be heard at once.
+    pub fn close(&mut self) {
+        let Transport::Tls { stream, tls } = self else { return };
+        tls.send_close_notify();
+        while tls.wants_write() {
+            if !matches!(tls.write_tls(&mut Socket(stream)), Ok(1..)) {
+                return;
+            }
+        }
+    }
+}
+
+/// The socket as rustls writes to it: several records in one call, and never waiting.
+struct Socket<'a>(&'a TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! Keys in a process of their own, beside this one (`keys.isolate`): its start, and what of it this process has. What that
+//! process does is `propylon_keyserver::isolated`; why it is so: `docs/decisions/0039-isolated-keys.md`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use propylon_config::{Batch, Config, FileAccess, Level, NamedFile, Problem, Source};
+use propylon_crypto::Ski;
+use propylon_crypto::key_process::{KeyFiles, Setup};
+use propylon_keyserver::isolated::Brief;
+use propylon_sys::{folder_of, folders_of, is_broad};
+
+use crate::engine::worker_count;
+use crate::logger;
+use crate::snapshot::Snapshot;
+
+/// How long it may take to be there.
+const START_WAIT: Duration = Duration::from_secs(20);
+/// Sockets of the key process' side that wait in messages on their way.
+const LINKS_MAX: usize = 1024;
+/// So long keys stay that were in use before: handshakes that began with them are over by then.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+/// Where certbot and its like keep what they renew: links in the one lead to the other, and new names come to both.
+const CERTBOT: &str = "/etc/letsencrypt";
+
+/// This process's side of it. It ends when this process does.
+pub struct KeyProcess {
+    /// One for each core, the last core's first.
+    links: Vec<OwnedFd>,
+    _supervisor: (Child, OwnedFd),
+}
+
+impl KeyProcess {
+    /// From here on this process reads no private key, and has none. To be called before any is read.
+    pub fn start_if_wanted(config: &Config, path: &Path) -> io::Result<Option<KeyProcess>> {
+        if config.keys.isolate.is_none() {
+            return Ok(None);
+        }
+        let links = worker_count(config).min(LINKS_MAX);
+        let (mut own, mut others) = (Vec::new(), Vec::new());
+        for _ in 0..=links {
+            let (one, other) = propylon_sys::message_pair()?;
+            own.push(one);
+            others.push(other);
+        }
+        let setup = Setup {
+            user: config.process.user.clone(),
+            level: config.log.level as u8,
+            links: links as u16,
+            lax: config.process.allow_world_readable_keys,
+            batch: config.process.batch == Batch::Auto,
+            sandbox: config.process.sandbox.on,
+            config: std::path::absolute(path)?,
+        };
+        let mut readable = folders(config);
+        readable.extend(config_folder(path));
+        let folders = readable.into_iter().collect();
+        let brief = Brief { setup, files: others, folders, paths: Vec::new() };
+        let (channel, other) = propylon_sys::message_pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        let supervisor = command.arg0("propylon").arg("key-supervisor").stdin(Stdio::from(other)).spawn()?;
+        brief.send(&channel)?;
+        // The other ends are theirs alone.
+        drop(brief);
+        let files = Arc::new(KeyFiles::new(own.remove(0)));
+        files.wait_until_here(START_WAIT).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => io::Error::other("it has ended; the log says why"),
+            _ => error,
+        })?;
+        for link in &own {
+            propylon_sys::set_nonblocking(link, true)?;
+        }
+        own.reverse();
+        propylon_tls::hold_keys_beside(files);
+        Ok(Some(KeyProcess { links: own, _supervisor: (supervisor, channel) }))
+    }
+
+    /// For the next core.
+    pub fn take_link(&mut self) -> Option<OwnedFd> {
+        self.links.pop()
+    }
+}
+
+/// What the key process may read: where the configuration has keys, and where links there lead.
+pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
+    let files = config.key_files();
+    let mut folders: BTreeSet<PathBuf> = files.iter().flat_map(|(path, _)| folders_of(path)).collect();
+    if files.iter().any(|(path, _)| path.starts_with(CERTBOT)) {
+        folders.extend(["live", "archive"].map(|name| Path::new(CERTBOT).join(name)));
+    }
+    folders.into_iter().filter_map(|folder| std::fs::canonicalize(folder).ok()).collect()
+}
+
+/// Sees to it that the key process forgets keys that are not in use any more.
+#[derive(Default)]
+pub struct Forgetting {
+    /// Of the snapshot that was looked at last.
+    generation: Option<u64>,
+    /// When nobody can want keys of the one before any more, and what had been read when it came into force.
+    due: Option<(Instant, u64)>,
+}
+
+impl Forgetting {
+    /// For every second.
+    pub fn tend(&mut self, snapshot: &Snapshot, now: Instant) {
+        let Some(files) = propylon_tls::key_files() else { return };
+        if self.generation.replace(snapshot.generation) != Some(snapshot.generation) {
+            self.due = Some((now + FORGET_AFTER, files.stamp()));
+        }
+        let Some((_, stamp)) = self.due.take_if(|(due, _)| now >= *due) else { return };
+        let kept: Vec<Ski> = snapshot.profiles.iter().flat_map(|profile| profile.keys_beside()).collect();
+        if let Err(failure) = files.forget(&kept, stamp) {
+            log::warn!("the key process cannot be told which keys are in use: {failure:?}");
+            self.due = Some((now + FORGET_AFTER, stamp));
+        }
+    }
+}
+
+/// So that it can be read where this process may not any more, and after it was replaced; by itself where there is too much beside it.
+fn config_folder(path: &Path) -> Option<PathBuf> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let folder = path.parent().filter(|folder| !is_broad(folder));
+    Some(folder.map_or_else(|| path.clone(), Path::to_path_buf))
+}
+
+/// The text of the configuration, by the key process where this one may not read it: it may lie in one folder with keys.
+pub fn read_source(path: &Path) -> Result<Source, Problem> {
+    let Some(files) = propylon_tls::key_files() else { return Source::read(path) };
+    match files.config() {
+        Ok(bytes) => Source::of(path, bytes),
+        // Words for what is wrong with it.
+        Err(_) => Source::read(path),
+    }
+}
+
+/// What stands in the way of a process that has no keys, as errors: it would have to write where they are, or to read all that
+/// there is. As warnings what will, once a file is replaced.
+pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
+    if config.keys.isolate.is_none() || !config.process.sandbox.on {
+        return Vec::new();
+    }
+    let folders = folders(config);
+    let broad = folders.iter().filter(|folder| is_broad(folder)).map(|folder| {
+        let folder = folder.display();
+        let what = format!(
+            "with keys.isolate there may be no private key in {folder}, where there is more than this process's"
+        );
+        Problem::error(&source.name, config.keys.isolate, what, "put keys in a folder of their own")
+    });
+    let problem = |file: NamedFile<'_>| {
+        if file.access == FileAccess::Socket {
+            return None;
+        }
+        let is_folder = file.access == FileAccess::WriteFolder || file.path.is_dir();
+        let folder = if is_folder { file.path.to_owned() } else { folder_of(file.path) };
+        let folder = std::fs::canonicalize(&folder).unwrap_or(folder);
+        let is_read = file.access == FileAccess::Read;
+        let meets = |keys: &&PathBuf| keys.starts_with(&folder) || is_read && folder.starts_with(keys);
+        let keys = folders.iter().find(meets)?.display();
+        if is_read && !is_folder {
+            let file_name = file.path.display();
+            let what = format!(
+                "{file_name} lies where private keys are ({keys}): once it is replaced, a process with keys.isolate cannot read \
+                 it again without a restart"
+            );
+            let fix = "put keys in a folder of their own";
+            return Some(Problem::warning(&source.name, Some(file.at), what, fix));
+        }
+        let folder = folder.display();
+        let what = format!(
+            "with keys.isolate this process may not have the run of {folder}: there are private keys in {keys}"
+        );
+        Some(Problem::error(&source.name, Some(file.at), what, "put this, or the keys, in a folder of their own"))
+    };
+    broad.chain(config.other_files().into_iter().filter_map(problem)).collect()
+}
+
+/// The log of the processes beside this one: `level` as in what they are told.
+pub fn start_log(level: u8) {
+    let levels = [Level::Error, Level::Warn, Level::Info, Level::Debug];
+    logger::start(*levels.get(usize::from(level)).unwrap_or(&Level::Info));
+}

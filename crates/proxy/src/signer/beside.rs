@@ -1,0 +1,190 @@
+//! A core's socket to the process that holds the keys: it is there from the start to the end, and processes come and go at its
+//! other end. Each says when it is there, and their supervisor when one has gone.
+
+use std::future::{pending, poll_fn};
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use propylon_crypto::key_process::{GONE, HERE, MESSAGE_BYTES_MAX};
+use propylon_crypto::keyless::whole_frames;
+use tokio::io::unix::AsyncFd;
+use tokio::time::sleep;
+
+use super::Signer;
+use super::link::pause;
+
+/// A signer of this kind has one connection.
+const AT: usize = 0;
+/// Messages read in a row before others get their turn.
+const READS_MAX: usize = 16;
+
+/// What the other end has come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum News {
+    /// A process begins to answer.
+    Here,
+    Gone,
+    /// It does not answer as it should.
+    Doubtful(String),
+    /// Nobody will be there any more.
+    Over(String),
+}
+
+/// Moves bytes for as long as the core lives.
+pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
+    let mut line = match Line::new(socket) {
+        Ok(line) => line,
+        Err(error) => return log::error!("the key process cannot be reached: {error}"),
+    };
+    let mut failures = 0;
+    let mut news = poll_fn(|context| line.wait(context)).await;
+    loop {
+        match &news {
+            News::Here => {}
+            News::Gone => {
+                news = poll_fn(|context| line.wait(context)).await;
+                if news == News::Here {
+                    signer.with(|dispatch, _| dispatch.report.restarted());
+                }
+                continue;
+            }
+            News::Doubtful(_) => {
+                failures += 1;
+                sleep(pause(failures, signer.chance())).await;
+            }
+            News::Over(why) => {
+                signer.with(|dispatch, _| dispatch.report.over(why));
+                return pending().await;
+            }
+        }
+        line.unsent.clear();
+        signer.with(|dispatch, now| {
+            dispatch.begin(AT, now);
+            dispatch.greet(AT, now);
+        });
+        news = poll_fn(|context| line.poll(context, &signer)).await;
+        let why = match &news {
+            News::Here => "it has been started again",
+            News::Gone => "it has ended",
+            News::Doubtful(why) | News::Over(why) => why,
+        };
+        let was_up = signer.with(|dispatch, now| {
+            let was_up = dispatch.is_up(AT);
+            dispatch.closed(AT, why, now);
+            was_up
+        });
+        if news == News::Here {
+            signer.with(|dispatch, _| dispatch.report.restarted());
+        }
+        failures = if was_up { 0 } else { failures };
+    }
+}
+
+struct Line {
+    socket: AsyncFd<OwnedFd>,
+    buffer: Box<[u8]>,
+    /// Whole frames that have not been sent.
+    unsent: Vec<u8>,
+}
+
+impl Line {
+    #[expect(
+        deprecated,
+        reason = "deprecated for types that may close their file behind its back; an owned one does not"
+    )]
+    fn new(socket: OwnedFd) -> std::io::Result<Line> {
+        let buffer = vec![0; MESSAGE_BYTES_MAX].into();
+        Ok(Line { socket: AsyncFd::new(socket)?, buffer, unsent: Vec::new() })
+    }
+
+    /// Until somebody is there. What else is said was meant for questions that nobody waits for any more.
+    fn wait(&mut self, context: &mut Context<'_>) -> Poll<News> {
+        loop {
+            match self.poll_read(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(news)) if news != News::Gone => return Poll::Ready(news),
+                Poll::Ready(_) => {}
+            }
+        }
+    }
+
+    /// Moves bytes both ways; ready when there is news.
+    fn poll(&mut self, context: &mut Context<'_>, signer: &Signer) -> Poll<News> {
+        match self.advance(context, signer) {
+            Ok(()) => Poll::Pending,
+            Err(news) => Poll::Ready(news),
+        }
+    }
+
+    fn advance(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<(), News> {
+        // Before the look at what there is to do, or what comes in between would wake nobody.
+        let replaced = signer.with(|dispatch, _| dispatch.channel(AT).drive_with(context.waker()));
+        drop(replaced);
+        if let Some(why) = signer.with(|dispatch, _| dispatch.channel(AT).condemned) {
+            return Err(News::Doubtful(why.to_owned()));
+        }
+        self.read(context, signer)?;
+        self.write(context, signer)
+    }
+
+    fn read(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<(), News> {
+        for _ in 0..READS_MAX {
+            let length = match self.poll_read(context) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(read) => read?,
+            };
+            let understood = signer.with(|dispatch, now| dispatch.received(AT, &self.buffer[..length], now));
+            understood.map_err(|malformed| News::Doubtful(format!("it sends what is no reply: {malformed}")))?;
+        }
+        // There may be more, and no event will tell of it.
+        context.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, News>> {
+        loop {
+            let mut ready = match self.socket.poll_read_ready(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(ready)) => ready,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(News::Over(error.to_string()))),
+            };
+            let buffer = &mut self.buffer;
+            let read = ready.try_io(|socket| propylon_sys::try_receive_message(socket.get_ref(), buffer));
+            return Poll::Ready(match read {
+                Err(_would_block) => continue,
+                Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => continue,
+                Ok(Err(error)) => Err(News::Over(error.to_string())),
+                Ok(Ok(0)) => Err(News::Over("the process that starts it is gone".to_owned())),
+                Ok(Ok(length)) if self.buffer[..length] == *HERE => Err(News::Here),
+                Ok(Ok(length)) if self.buffer[..length] == *GONE => Err(News::Gone),
+                Ok(Ok(length)) => Ok(length),
+            });
+        }
+    }
+
+    fn write(&mut self, context: &mut Context<'_>, signer: &Signer) -> Result<(), News> {
+        loop {
+            if self.unsent.is_empty() {
+                signer.with(|dispatch, _| dispatch.channel(AT).take_outgoing(&mut self.unsent));
+            }
+            let length = whole_frames(&self.unsent, MESSAGE_BYTES_MAX);
+            if length == 0 {
+                // A burst's memory is not kept.
+                self.unsent.shrink_to(MESSAGE_BYTES_MAX);
+                return Ok(());
+            }
+            let mut ready = match self.socket.poll_write_ready(context) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(ready) => ready.map_err(|error| News::Over(error.to_string()))?,
+            };
+            let message = &self.unsent[..length];
+            match ready.try_io(|socket| propylon_sys::try_send_message(socket.get_ref(), message)) {
+                Err(_would_block) => {}
+                Ok(Ok(())) => drop(self.unsent.drain(..length)),
+                Ok(Err(error)) => return Err(News::Over(error.to_string())),
+            }
+        }
+    }
+}

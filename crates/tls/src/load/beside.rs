@@ -1,0 +1,55 @@
+//! Keys that are in a process beside this one: who reads files in which they may be.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use propylon_crypto::key_process::{Failure, KeyFiles, Unread};
+
+use super::{Trouble, pem};
+
+/// Of the process, and for good: once it is set nothing in here reads a private key any more.
+static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
+
+/// From here on files of certificates and keys are read by the process behind `files`, which keeps the keys, and what is
+/// made of them has handshakes wait for signatures of [`RemoteKey::BESIDE`](propylon_crypto::RemoteKey::BESIDE). To be
+/// called before any is loaded.
+pub fn hold_keys_beside(files: Arc<KeyFiles>) {
+    let _ = KEY_FILES.set(files);
+}
+
+/// Whoever reads files with keys in place of this process.
+pub fn key_files() -> Option<&'static KeyFiles> {
+    KEY_FILES.get().map(|files| &**files)
+}
+
+/// What was read since is about to be used.
+pub(super) fn publish() -> Option<Trouble> {
+    let failure = key_files()?.publish().err()?;
+    Some(trouble(Path::new(""), failure))
+}
+
+pub(super) fn trouble(path: &Path, failure: Failure) -> Trouble {
+    match failure {
+        Failure::Unread(Unread::TooLong) => Trouble::error(path, pem::TOO_LONG, pem::ONE_CHAIN),
+        Failure::Unread(Unread::Encrypted) => pem::encrypted(path),
+        Failure::Unread(Unread::Malformed(why)) => pem::malformed(path, &why),
+        Failure::Unread(Unread::Denied) => {
+            let fix = "with keys.isolate keys are read by the account of process.user from the start: give it, or a group of \
+                       its, the right to read this file";
+            Trouble::error(path, "the key process may not read this file", fix)
+        }
+        failure => pem::unreadable(path, &io_error(failure)),
+    }
+}
+
+pub(super) fn io_error(failure: Failure) -> io::Error {
+    match failure {
+        Failure::Unread(Unread::Missing) => io::ErrorKind::NotFound.into(),
+        Failure::Unread(Unread::Denied) => io::ErrorKind::PermissionDenied.into(),
+        Failure::Unread(Unread::Failed(why)) => io::Error::other(why),
+        Failure::Unread(Unread::Other) => io::Error::other("it holds something else"),
+        Failure::Unread(why) => io::Error::other(format!("{why:?}")),
+        Failure::Away => io::Error::other("the key process does not answer"),
+    }
+}
