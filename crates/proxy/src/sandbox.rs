@@ -242,6 +242,8 @@ impl Sandbox {
     /// What lets a file be read that a configuration names. What was pushed is not what a new process begins with.
     fn fix(&self, file: &Path, source: &Source) -> String {
         let folder = if file.is_dir() { file.to_owned() } else { folder_of(file) };
+        // A relative one would begin in the configuration's folder.
+        let folder = std::path::absolute(&folder).unwrap_or(folder);
         let folder = folder.display();
         match source.name == self.path.display().to_string() {
             true => format!(
@@ -273,7 +275,10 @@ pub fn out_of_reach(config: &Config, source: &Source, told: &Value) -> Option<Ve
 /// What begins a new process.
 pub fn remedy(config: &Config, path: &Path) -> String {
     match &config.process.upgrade_socket {
-        Some(_) => format!("run `propylon upgrade -c {}`", path.display()),
+        Some(_) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            format!("run `propylon upgrade -c {}`", path.display())
+        }
         None => {
             "restart (process.upgrade_socket, set before that, lets `propylon upgrade` do it without a pause)".into()
         }
@@ -352,6 +357,26 @@ mod tests {
     /// In a thread of its own, which is the only one that the kernel then holds to it.
     fn confined<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(work).join().expect("no panic")
+    }
+
+    #[test]
+    fn what_is_to_be_done_can_be_done_from_any_folder() {
+        let here = std::env::current_dir().unwrap();
+        let text =
+            "[process]\nupgrade_socket = 'up.sock'\n[listener.web]\nbind = '127.0.0.1:0'\n[[route]]\nrespond = {}\n";
+        let source = Source { name: "conf/a.toml".into(), base: "conf".into(), text: text.into() };
+        let config = propylon_config::parse(&source).unwrap().0;
+        let path = Path::new("conf/a.toml");
+        let remedy = remedy(&config, path);
+        assert_eq!(remedy, format!("run `propylon upgrade -c {}`", here.join(path).display()));
+        let sandbox = Sandbox { path: path.to_owned(), remedy: remedy.clone(), ..Sandbox::none() };
+        let named = format!("sandbox_paths = [\"{}\"]", here.join("conf/new").display());
+        let fix = sandbox.fix(Path::new("conf/new/x.pem"), &source);
+        assert!(fix.starts_with(&remedy) && fix.contains(&named), "{fix}");
+        // What was pushed is not what a new process begins with: its folder has to be in the file first.
+        let pushed = Source { name: "pushed.toml".into(), ..source };
+        let fix = sandbox.fix(Path::new("conf/new/x.pem"), &pushed);
+        assert!(fix.starts_with(&format!("add {named}")) && fix.contains(&remedy), "{fix}");
     }
 
     #[test]

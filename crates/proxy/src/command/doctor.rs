@@ -40,6 +40,8 @@ const CLOCK_FROM: u64 = 1_767_225_600;
 const CLOCK_UNTIL: u64 = 4_102_444_800;
 /// Key pairs made ahead and the working memory of batches, per worker.
 const LOCKED_BYTES_WANTED: u64 = 1 << 20;
+/// Files that are told one by one.
+const OUT_OF_REACH_TOLD_MAX: usize = 5;
 
 /// For somebody who is there to say so.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
@@ -251,7 +253,12 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
     let out = sandbox::out_of_reach(config, &source, &snapshot["sandbox"])?;
     let (state, current) = match out.as_slice() {
         [] => (State::Good, "all that the file names".to_owned()),
-        out => (State::Bad, format!("{}; it would refuse to read the file again", out.join(", "))),
+        out => {
+            let told = out.iter().take(OUT_OF_REACH_TOLD_MAX).cloned().collect::<Vec<String>>().join(", ");
+            let more = out.len().saturating_sub(OUT_OF_REACH_TOLD_MAX);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            (State::Bad, format!("{told}{more}; it would refuse to read the file again"))
+        }
     };
     Some(Finding::new(WHAT, state, current, "all that the file names").fix(sandbox::remedy(config, path)))
 }

@@ -47,7 +47,7 @@ pub const TABLE: &[Condition] = &[
         "propylon_sandbox_replaced_files",
         0,
         Warning,
-        "{value} of /etc/resolv.conf, /etc/hosts and their like were replaced, and the sandbox knows those of the start",
+        "{value} of /etc/resolv.conf, /etc/hosts and their like were replaced, and the sandbox keeps the new ones away",
         "`propylon upgrade`, or a restart; with process.user such files are followed",
     ),
     rises(
