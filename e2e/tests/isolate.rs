@@ -1,6 +1,8 @@
 //! `keys.isolate`: the process that faces the network has no private key, and goes on as if it had.
 
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use propylon_e2e::program::{Said, run, signal};
 use propylon_e2e::wait::{PATIENCE, holds};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
@@ -362,6 +364,56 @@ fn check(scratch: &Scratch, config: &str) -> String {
     command.arg("check").arg("-c").arg(path);
     let said = run(command, b"", PATIENCE);
     said.text() + &said.stderr
+}
+
+#[test]
+fn the_account_that_serves_has_to_be_able_to_read_the_keys_and_cannot_look_into_the_key_process() {
+    if !geteuid().is_root() {
+        return eprintln!("only root can start a process that becomes another account: nothing was tried");
+    }
+    const NOBODY: u32 = 65_534;
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    let text = config(&origin, &keys, &format!("[process]\nworkers = 1\nuser = \"nobody\"\n{ISOLATE}"));
+    let mut refused = Engine::spawn(&text);
+    let end = refused.wait(Duration::from_secs(20));
+    assert_eq!(end.status.code(), Some(1));
+    let log = end.stderr.join("\n");
+    assert!(log.contains("the key process may not read this file") && log.contains("one.pem"), "{log}");
+    for name in ["one.pem", "chain.pem", "key.pem", "folder/a.pem"] {
+        chown(keys.path(name), Some(NOBODY), None).expect("our own file");
+    }
+    let engine = Engine::start(&text);
+    handshakes(&engine);
+    let holder = key_process(engine.pid());
+    signal(holder, Signal::KILL);
+    handshakes(&engine);
+    let holder = key_process(engine.pid());
+    for file in ["mem", "maps", "environ"] {
+        let mut command = Command::new("cat");
+        command.arg(format!("/proc/{holder}/{file}")).uid(NOBODY).gid(NOBODY);
+        assert!(run(command, b"", PATIENCE).stderr.contains("Permission denied"), "{file}");
+    }
+}
+
+#[test]
+fn where_keys_are_cannot_change_while_a_process_runs() {
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    for (before, after) in [(ISOLATE, ""), ("", ISOLATE)] {
+        let engine = Engine::start(&config(&origin, &keys, before));
+        engine.rewrite(&config(&origin, &keys, after));
+        engine.reload();
+        let log = engine.stderr().join("\n");
+        assert!(log.contains("`keys.isolate` cannot change while the process runs"), "{log}");
+        handshakes(&engine);
+    }
+    // Nor the folders of keys.
+    let engine = Engine::start(&config(&origin, &keys, ISOLATE));
+    let others = Keys::new();
+    engine.rewrite(&config(&origin, &others, ISOLATE));
+    engine.reload();
+    let log = engine.stderr().join("\n");
+    assert!(log.contains("is outside of the folders that the key process was started with"), "{log}");
+    handshakes(&engine);
 }
 
 #[test]

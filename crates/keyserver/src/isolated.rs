@@ -82,6 +82,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     }
     let desk = sockets.remove(0);
     let mut files = Files::new(&setup, supervisor.try_clone().ok());
+    let is_first = paths.is_empty();
     for path in paths {
         if let Answer::Unread(why) = files.read(&path, 0) {
             log::warn!("{}: the key that was in it cannot be read again: {why:?}", path.display());
@@ -93,7 +94,9 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     if setup.sandbox && !sandbox::confine_calls_beside()? {
         log::warn!("key process: seccomp: not enforced: no filter is known for this processor");
     }
-    log::info!("key process: {} keys", files.count());
+    if !is_first {
+        log::info!("key process: keys that were read again: {}", files.count());
+    }
     answer(desk, files, &shared).map_err(|error| format!("the engine cannot be answered: {error}"))
 }
 

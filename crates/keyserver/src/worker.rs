@@ -287,10 +287,12 @@ impl Desk {
                 sleep(HERE_REST).await;
             }
             let end = connection.run().await;
-            if end != End::Client {
+            // It has gone, with words on their way that it did not wait for, perhaps.
+            let is_over = matches!(end, End::Client | End::Broken);
+            if !is_over {
                 log::error!("key process: an engine's socket cannot be served any more: {end:?}");
             }
-            std::process::exit(i32::from(end != End::Client));
+            std::process::exit(i32::from(!is_over));
         });
         Ok(())
     }

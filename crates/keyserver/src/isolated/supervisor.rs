@@ -17,6 +17,8 @@ use super::{Brief, brief, prepare};
 
 /// One that has lived for so long is started again at once.
 const STEADY: Duration = Duration::from_secs(10);
+/// How long the end of the engine may come after that of the key process, which is then its consequence.
+const END_WAIT: Duration = Duration::from_millis(20);
 /// The pause before another start, twice as long each time that it has not lived for that long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -62,6 +64,8 @@ fn keep_up(mut brief: Brief) -> ExitCode {
         for link in &brief.files[1..] {
             let _ = propylon_sys::try_send_message(link, GONE);
         }
+        // Where the engine has ended, this process does before it has slept, and there is nothing to tell.
+        thread::sleep(END_WAIT);
         if started.elapsed() >= STEADY {
             pause = PAUSE_MIN;
         }

@@ -238,8 +238,24 @@ fn sandboxed(path: Option<&Path>, config: Option<&Config>) -> Vec<Finding> {
     };
     let tried = Finding::new("sandbox: what a hijacked engine tries", state, current, "all refused");
     findings.push(tried.fix("see the two above"));
+    findings.extend(config.map(isolated));
     findings.extend(path.zip(config).and_then(|(path, config)| reach(path, config)));
     findings
+}
+
+/// Whether the process that serves has the private keys.
+fn isolated(config: &Config) -> Finding {
+    const WHAT: &str = "private keys";
+    const WANTED: &str = "in a process of their own";
+    match config.keys.isolate {
+        Some(_) => Finding::new(WHAT, State::Good, WANTED, WANTED),
+        None => Finding::new(
+            WHAT,
+            State::Good,
+            "in the process that serves",
+            "as meant: [keys] isolate = true keeps them apart",
+        ),
+    }
 }
 
 /// Whether the process that serves may come by all that the file names now: otherwise it refuses to read it again.
