@@ -59,7 +59,7 @@ pub struct Experience {
     pub queue_us: Option<u64>,
     /// Since when it has been waiting for the connection that it has not got yet, on the clock that all cores share: its place in
     /// the line, whatever it has waited for meanwhile.
-    pub arrived: Option<u64>,
+    pub arrived: Option<NonZeroU64>,
 }
 
 impl Experience {
@@ -73,7 +73,8 @@ impl Experience {
     /// attempt does not.
     fn arrived(&mut self) -> u64 {
         let waited = self.queue_us.unwrap_or(0) / 1_000;
-        *self.arrived.get_or_insert_with(|| coarse_millis().saturating_sub(waited))
+        let now = || NonZeroU64::new(coarse_millis().saturating_sub(waited)).unwrap_or(NonZeroU64::MIN);
+        self.arrived.get_or_insert_with(now).get()
     }
 
     /// Milliseconds for which the request may still wait in the backend's line: what it has waited before counts.
