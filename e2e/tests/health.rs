@@ -11,6 +11,7 @@ use propylon_e2e::grpc::{GrpcServer, NOT_SERVING, SERVING};
 use propylon_e2e::nginx::Nginx;
 use propylon_e2e::{Certificates, Client, Engine, Origin, Response, holds};
 use serde_json::Value;
+use socket2::{Domain, SockRef, Socket, Type};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 const BROKEN: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
@@ -670,4 +671,65 @@ fn a_name_that_nobody_knows_is_one_server_that_is_down_until_somebody_does() {
         engine.client("plain").get("/");
         !lost.received().is_empty()
     });
+}
+
+/// Accepts nothing, at any address of this machine: a port whose line is full, which takes no connection and refuses none.
+struct Silent {
+    listener: Socket,
+    _line: Vec<Socket>,
+}
+
+impl Silent {
+    fn new() -> Silent {
+        let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let listener = socket();
+        listener.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)).into()).expect("a free port");
+        listener.listen(0).expect("a line of one");
+        let silent = Silent { listener, _line: Vec::new() };
+        let mut line = Vec::new();
+        loop {
+            let client = socket();
+            let stands = client.connect_timeout(&silent.at([127, 0, 0, 1]).into(), Duration::from_millis(500)).is_ok();
+            line.push(client);
+            if !stands {
+                return Silent { _line: line, ..silent };
+            }
+        }
+    }
+
+    fn at(&self, ip: [u8; 4]) -> SocketAddr {
+        let bound = SockRef::from(&self.listener).local_addr().ok().and_then(|address| address.as_socket());
+        SocketAddr::from((ip, bound.expect("bound").port()))
+    }
+}
+
+/// A zone that is away, of the same backend as a server that answers: its own probes come in their time.
+#[test]
+fn silent_servers_do_not_hold_up_the_probes_of_the_others_of_their_backend() {
+    const SILENT: usize = 400;
+    let silent = Silent::new();
+    let origin = Origin::always(HELLO);
+    let away = (0..SILENT).map(|n| silent.at([127, 1, (n / 200) as u8, (n % 200) as u8 + 1]));
+    let servers: Vec<SocketAddr> = away.chain([origin.address()]).collect();
+    let engine = engine(
+        &servers,
+        "health = { path = \"/\", interval = \"500ms\", timeout = \"500ms\", rise = 1, fall = 2 }\nmin_healthy = 0",
+    );
+    let label = origin.address().to_string();
+    let checks = |result: &str, server: &[(&str, &str)]| {
+        engine.metric("propylon_health_checks_total", &[&[("result", result)], server].concat())
+    };
+    let first = |done: f64| holds("all have been asked", || checks("connect-timeout", &[]) >= done);
+    first(SILENT as f64);
+    // Once nobody has to find out which of them are silent: while each is asked twice more, at so many at a time.
+    let (before, known) = (checks("success", &[("server", &label)]), checks("connect-timeout", &[]));
+    first(known + 2.0 * SILENT as f64);
+    let (asked, timeouts) = (checks("success", &[("server", &label)]) - before, checks("connect-timeout", &[]) - known);
+    println!("{asked} probes of the one that answers during {timeouts} of those that do not");
+    assert!(asked >= 6.0, "the one that answers was asked {asked} times while {timeouts} probes of others timed out");
+    let known = checks("connect-timeout", &[]);
+    drop(origin);
+    up(&engine, servers[SILENT], 0.0);
+    let until = checks("connect-timeout", &[]) - known;
+    assert!(until < SILENT as f64, "its end was known only after {until} probes of others");
 }

@@ -32,7 +32,7 @@ use crate::notice::{Door, Target};
 use crate::snapshot::{Server, Snapshot, server_alpn};
 use crate::telemetry::{ServerHealthMetrics, ServerMetrics, Telemetry, server_label};
 use probe::{Failure, NOT_MADE, SUCCESS, probe};
-use turns::Turns;
+use turns::{Kind, Turns};
 
 pub use probe::RESULTS;
 
@@ -100,6 +100,8 @@ struct Known {
     targets: Vec<Target>,
     /// Those of them that did not answer their last probe.
     silent: Vec<SocketAddr>,
+    /// At one of them the last probe has taken all the time that it may.
+    is_slow: bool,
     /// Outcomes that have been looked at.
     successes: u64,
     failures: u64,
@@ -498,7 +500,7 @@ impl Board {
     /// A server is as good as the best of its addresses, and those that did not answer get no connections meanwhile.
     fn conclude(&self, backend: usize, server: usize, found: &[(SocketAddr, Result<(), Failure>)]) {
         let label = &self.snapshot.servers[backend][server].label;
-        let mut silent = Vec::new();
+        let (mut silent, mut is_slow) = (Vec::new(), false);
         let mut verdict = None;
         for (address, found) in found {
             match found {
@@ -508,15 +510,27 @@ impl Board {
                 }
                 Err(failure) => {
                     silent.push(*address);
+                    is_slow |= failure.took_too_long();
                     verdict = verdict.or_else(|| Some(Err(failure.to_string().into())));
                 }
             }
         }
-        self.backends.borrow_mut()[backend].known[server].silent = silent;
+        let mut backends = self.backends.borrow_mut();
+        let known = &mut backends[backend].known[server];
+        (known.silent, known.is_slow) = (silent, is_slow);
+        drop(backends);
         self.publish_addresses(backend, server);
         if let Some(verdict) = verdict {
             self.change(backend, |servers, now| servers.probed(server, verdict, now));
         }
+    }
+
+    /// How long the next probe of a server is likely to take. That of one which is up is awaited, whatever the last one found: it may
+    /// be what its end is known by.
+    fn kind(&self, backend: usize, server: usize) -> Kind {
+        let Watched { servers, known } = &self.backends.borrow()[backend];
+        let is_down = matches!(servers.found(server), Some(Err(_)));
+        if is_down && known[server].is_slow { Kind::Silent } else { Kind::Prompt }
     }
 
     /// Counts how long a probe waited for its turn, and whether that was too long.

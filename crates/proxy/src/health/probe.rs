@@ -43,6 +43,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// Nothing came in all the time that there was.
+    pub fn took_too_long(&self) -> bool {
+        matches!(self.word, "timeout" | "connect-timeout")
+    }
+
     pub fn new(word: &'static str, detail: impl Into<String>) -> Failure {
         Failure { word, detail: detail.into() }
     }

@@ -1,5 +1,6 @@
 //! Whose probe is next: as many as may be under way at once, shared among the backends, so that one whose servers are all
-//! silent keeps none of the others waiting.
+//! silent keeps none of the others waiting. Within a backend likewise: servers that are known to be silent hold a turn for as
+//! long as a probe may take, and have a share of the backend's, so that those that answer need not stand behind them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,6 +10,8 @@ use tokio::sync::oneshot;
 
 /// Of the probes under way at once one backend has no more than this share: the rest begins at once, whoever is silent.
 const SHARE_PERCENT: usize = 75;
+/// Of a backend's share its silent servers have no more than this.
+const SILENT_PERCENT: usize = 75;
 
 /// Turns of probes.
 #[derive(Clone)]
@@ -17,11 +20,27 @@ pub struct Turns(Rc<RefCell<State>>);
 struct State {
     free: usize,
     share: usize,
-    /// By backend, those that have any.
-    under_way: BTreeMap<usize, usize>,
-    waiting: BTreeMap<usize, VecDeque<oneshot::Sender<Turn>>>,
+    silent_share: usize,
+    /// By backend, those that have anybody waiting or under way.
+    backends: BTreeMap<usize, Lines>,
     /// The backend that had a turn last: of two that have as few, the one after it is next.
     last: usize,
+}
+
+/// A backend's, by [`Kind`].
+#[derive(Default)]
+struct Lines {
+    under_way: [usize; 2],
+    waiting: [VecDeque<oneshot::Sender<Turn>>; 2],
+}
+
+/// How long a probe is likely to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its server has answered, or nobody knows.
+    Prompt,
+    /// Its server is down, and said nothing the last time: all that it may be is over.
+    Silent,
 }
 
 /// A probe's turn, until it is dropped.
@@ -29,66 +48,87 @@ pub struct Turn {
     /// None when it was never taken.
     turns: Option<Turns>,
     backend: usize,
+    kind: Kind,
 }
 
 impl Turns {
     pub fn new(at_once_max: usize) -> Turns {
         let share = (at_once_max * SHARE_PERCENT / 100).max(1);
-        let state =
-            State { free: at_once_max, share, under_way: BTreeMap::new(), waiting: BTreeMap::new(), last: usize::MAX };
+        let silent_share = (share * SILENT_PERCENT / 100).max(1);
+        let state = State { free: at_once_max, share, silent_share, backends: BTreeMap::new(), last: usize::MAX };
         Turns(Rc::new(RefCell::new(state)))
     }
 
     /// Waits for a turn of this backend's. Whoever does not wait any more is passed over.
-    pub async fn take(&self, backend: usize) -> Turn {
+    pub async fn take(&self, backend: usize, kind: Kind) -> Turn {
         let (sender, receiver) = oneshot::channel();
-        self.0.borrow_mut().waiting.entry(backend).or_default().push_back(sender);
+        self.0.borrow_mut().backends.entry(backend).or_default().waiting[kind as usize].push_back(sender);
         self.grant();
-        receiver.await.unwrap_or(Turn { turns: None, backend })
+        receiver.await.unwrap_or(Turn { turns: None, backend, kind })
     }
 
     /// Gives turns to those who wait, as long as there are any.
     fn grant(&self) {
         loop {
-            let Some((backend, sender)) = self.0.borrow_mut().next() else { return };
-            let turn = Turn { turns: Some(self.clone()), backend };
+            let Some((backend, kind, sender)) = self.0.borrow_mut().next() else { return };
+            let turn = Turn { turns: Some(self.clone()), backend, kind };
             if let Err(mut turn) = sender.send(turn) {
                 // Not by its drop, which would come back here for each of very many.
                 turn.turns = None;
-                self.0.borrow_mut().give_back(backend);
+                self.0.borrow_mut().give_back(backend, kind);
             }
         }
     }
 }
 
 impl State {
-    /// Whoever has the fewest under way is next.
-    fn next(&mut self) -> Option<(usize, oneshot::Sender<Turn>)> {
+    /// The backend that has the fewest under way is next, and of its two kinds the one that has fewer.
+    fn next(&mut self) -> Option<(usize, Kind, oneshot::Sender<Turn>)> {
         if self.free == 0 {
             return None;
         }
-        let under_way = |backend: usize| self.under_way.get(&backend).copied().unwrap_or(0);
-        let may = self.waiting.keys().copied().filter(|backend| under_way(*backend) < self.share);
-        let backend =
-            may.min_by_key(|backend| (under_way(*backend), backend.wrapping_sub(self.last.wrapping_add(1))))?;
-        let line = self.waiting.get_mut(&backend)?;
-        let sender = line.pop_front();
-        if line.is_empty() {
-            self.waiting.remove(&backend);
-        }
+        let may = self.backends.iter().filter_map(|(backend, lines)| {
+            let kind = lines.next(self.share, self.silent_share)?;
+            Some((
+                lines.under_way.iter().sum::<usize>(),
+                backend.wrapping_sub(self.last.wrapping_add(1)),
+                *backend,
+                kind,
+            ))
+        });
+        let (_, _, backend, kind) = may.min_by_key(|(under_way, distance, ..)| (*under_way, *distance))?;
+        let lines = self.backends.get_mut(&backend)?;
+        let sender = lines.waiting[kind as usize].pop_front()?;
+        lines.under_way[kind as usize] += 1;
         self.free -= 1;
         self.last = backend;
-        *self.under_way.entry(backend).or_default() += 1;
-        sender.map(|sender| (backend, sender))
+        Some((backend, kind, sender))
     }
 
-    fn give_back(&mut self, backend: usize) {
+    fn give_back(&mut self, backend: usize, kind: Kind) {
         self.free += 1;
-        if let Some(count) = self.under_way.get_mut(&backend) {
-            *count -= 1;
-            if *count == 0 {
-                self.under_way.remove(&backend);
+        if let Some(lines) = self.backends.get_mut(&backend) {
+            lines.under_way[kind as usize] -= 1;
+            if lines.under_way == [0, 0] && lines.waiting.iter().all(VecDeque::is_empty) {
+                self.backends.remove(&backend);
             }
+        }
+    }
+}
+
+impl Lines {
+    /// Which kind is next, if one may have a turn.
+    fn next(&self, share: usize, silent_share: usize) -> Option<Kind> {
+        let [prompt, silent] = self.under_way;
+        let waits = |kind: Kind| !self.waiting[kind as usize].is_empty();
+        let may = prompt + silent < share;
+        let prompt_may = may && waits(Kind::Prompt);
+        let silent_may = may && waits(Kind::Silent) && silent < silent_share;
+        match (prompt_may, silent_may) {
+            (true, true) if silent < prompt => Some(Kind::Silent),
+            (true, _) => Some(Kind::Prompt),
+            (false, true) => Some(Kind::Silent),
+            (false, false) => None,
         }
     }
 }
@@ -96,7 +136,7 @@ impl State {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(turns) = self.turns.take() {
-            turns.0.borrow_mut().give_back(self.backend);
+            turns.0.borrow_mut().give_back(self.backend, self.kind);
             turns.grant();
         }
     }
@@ -113,8 +153,12 @@ mod tests {
     type Waiter = Pin<Box<dyn Future<Output = Turn>>>;
 
     fn waiter(turns: &Turns, backend: usize) -> Waiter {
+        waiter_of(turns, backend, Kind::Prompt)
+    }
+
+    fn waiter_of(turns: &Turns, backend: usize, kind: Kind) -> Waiter {
         let turns = turns.clone();
-        let mut waiter: Waiter = Box::pin(async move { turns.take(backend).await });
+        let mut waiter: Waiter = Box::pin(async move { turns.take(backend, kind).await });
         // It has to be polled once to stand in the line.
         match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(turn) => Box::pin(std::future::ready(turn)),
@@ -145,6 +189,70 @@ mod tests {
         assert_eq!(granted(&mut others).len(), 32, "nobody of them has ended, and all others have their turn");
         let mut more = vec![waiter(&turns, 1)];
         assert_eq!(granted(&mut more).len(), 1, "those that have ended have given their turns back");
+    }
+
+    /// A server that is probed in simulated time: when the next probe is due, or its turn was asked for, or the probe ends.
+    enum Probed {
+        Due(u64),
+        Waits(u64, Waiter),
+        UnderWay(u64, Turn),
+    }
+
+    /// The longest waits in milliseconds of servers that answer in 5 ms and of silent ones, all of one backend, over a minute. Each is
+    /// probed every second, which takes a second where nobody answers.
+    fn longest_waits(silent: usize, live: usize, kind_of_silent: Kind) -> (u64, u64) {
+        const EVERY: u64 = 1_000;
+        let turns = Turns::new(128);
+        let mut servers: Vec<(bool, Probed)> =
+            (0..silent + live).map(|at| (at < silent, Probed::Due((at as u64 * 7) % EVERY))).collect();
+        let mut longest = [0, 0];
+        for now in (0..60_000).step_by(5) {
+            for (is_silent, server) in &mut servers {
+                let kind = if *is_silent { kind_of_silent } else { Kind::Prompt };
+                let next = match std::mem::replace(server, Probed::Due(0)) {
+                    Probed::Due(due) if now >= due => Probed::Waits(now, waiter_of(&turns, 0, kind)),
+                    Probed::Waits(since, mut waiter) => {
+                        longest[usize::from(*is_silent)] = longest[usize::from(*is_silent)].max(now - since);
+                        match waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                            Poll::Ready(turn) => Probed::UnderWay(now + if *is_silent { EVERY } else { 5 }, turn),
+                            Poll::Pending => Probed::Waits(since, waiter),
+                        }
+                    }
+                    Probed::UnderWay(end, turn) if now >= end => {
+                        drop(turn);
+                        Probed::Due(now + EVERY)
+                    }
+                    other => other,
+                };
+                *server = next;
+            }
+        }
+        (longest[0], longest[1])
+    }
+
+    #[test]
+    fn servers_that_answer_do_not_stand_behind_those_of_their_backend_that_are_silent() {
+        let (live, silent) = longest_waits(900, 100, Kind::Silent);
+        assert!(live <= 50, "a server that answers waited for {live} ms");
+        assert!(silent <= 14_000, "the silent ones have their turns as well, after {silent} ms");
+        let (live, _) = longest_waits(900, 100, Kind::Prompt);
+        assert!(live > 5_000, "where nobody knows which are silent all wait, here for {live} ms");
+    }
+
+    #[test]
+    fn silent_servers_have_their_turns_however_many_others_wait() {
+        let turns = Turns::new(16);
+        let mut prompt: Vec<Waiter> = (0..100).map(|_| waiter(&turns, 0)).collect();
+        let mut silent: Vec<Waiter> = (0..100).map(|_| waiter_of(&turns, 0, Kind::Silent)).collect();
+        let mut held = granted(&mut prompt);
+        assert_eq!(held.len(), 12);
+        for _ in 0..6 {
+            held.remove(0);
+            held.extend(granted(&mut prompt));
+            held.extend(granted(&mut silent));
+        }
+        let silent = held.iter().filter(|turn| turn.kind == Kind::Silent).count();
+        assert_eq!(silent, 6, "each turn that is given back is theirs until they have as many");
     }
 
     #[test]
