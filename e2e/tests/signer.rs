@@ -639,3 +639,40 @@ fn a_signer_that_changes_is_another_and_no_handshake_fails() {
         vault.servers.iter().map(|server| server.metric("propylon_keyserver_connections")).sum::<u64>() == 2
     });
 }
+
+/// Threads of the engine by this name.
+fn threads(engine: &Engine, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", engine.pid())).expect("a running engine");
+    let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|known| known.trim() == name).count()
+}
+
+#[test]
+fn what_is_kept_of_signers_is_bounded_by_what_lives_however_often_they_change() {
+    let vault = Vault::new(1);
+    let origin = Origin::always(ANSWER);
+    let address = vault.addresses()[0];
+    // A name, which is looked up again for as long as anybody has the signer.
+    let text = |generation: usize| {
+        with(&[origin.address()], "timeouts = { handshake = \"1s\" }", "")
+            + &vault
+                .tables(&[address], &format!("timeout = \"{}ms\"", 500 + generation))
+                .replace(&address.to_string(), &format!("localhost:{}", address.port()))
+    };
+    let engine = Engine::start(&text(0));
+    connected(&engine, 1);
+    let config = Certificates::shared().client();
+    let places = |engine: &Engine| engine.metric("propylon_config_places", &[("kind", "signer")]);
+    for generation in 1..=12 {
+        engine.rewrite(&text(generation));
+        assert!(engine.reload().contains("the configuration is in effect"));
+        visit(engine.address("web"), &config).expect("a handshake by the new signer");
+        // Its earlier ones are kept for the handshakes that may wait for them, and no longer.
+        if generation % 4 == 0 {
+            holds("the earlier ones have ended", || vault.servers[0].metric("propylon_keyserver_connections") == 2);
+        }
+    }
+    assert!((1.0..=6.0).contains(&places(&engine)), "{} places after 12 changes", places(&engine));
+    holds("only names of the one that lives are looked up", || threads(&engine, "resolver") == 1);
+    assert_eq!(jobs(&engine, "unavailable") + jobs(&engine, "timeout") + jobs(&engine, "refused"), 0.0);
+}

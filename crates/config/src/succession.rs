@@ -19,6 +19,8 @@ pub struct FreePlaces {
     pub backends: Vec<bool>,
     /// By place of the backend, then of the server.
     pub servers: Vec<Vec<bool>>,
+    /// By place of the signer.
+    pub signers: Vec<bool>,
 }
 
 impl Config {
@@ -41,8 +43,8 @@ impl Config {
             (backend.servers, backend.order) =
                 arrange(servers, &before.servers, generation, |place| is_free(mine, place));
         }
-        // A remote key knows its signer by place for as long as it is in use anywhere: these are never given to others.
-        let (signers, signer_places) = arrange(signers, &earlier.signers, generation, |_| false);
+        let (signers, signer_places) =
+            arrange(signers, &earlier.signers, generation, |place| is_free(&free.signers, place));
         for profile in &mut tls {
             profile.signer = profile.signer.map(|id| SignerId(signer_places[id.0]));
         }
@@ -293,6 +295,7 @@ mod tests {
                 .iter()
                 .map(|each| each.servers.iter().map(|server| server.retired.is_some()).collect())
                 .collect(),
+            signers: config.signers.iter().map(|each| each.retired.is_some()).collect(),
         }
     }
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use propylon_config::{Backend, Config, TlsProfile};
+use propylon_config::{Backend, Config, Signer, TlsProfile};
 use propylon_metrics::gauge_text;
 use propylon_tls::{Finding, LinkProfile, Profile, SHOWN_MAX, Severity, Stamp};
 
@@ -148,14 +148,15 @@ impl Certificates {
             Watched { name: backend.name.clone(), interval, looked, stamp }
         };
         self.towards = snapshot.config.backends.iter().map(watched).collect();
-        // Their places are theirs for ever.
-        for signer in &snapshot.config.signers[self.links.len()..] {
-            let (name, interval) = (signer.name.clone(), signer.watch);
-            self.links.push(Watched { name, interval, looked: now, stamp: Stamp::unread() });
-        }
-        for (links, signer) in self.links.iter_mut().zip(&snapshot.config.signers) {
-            links.interval = links.interval.filter(|_| signer.retired.is_none());
-        }
+        let mut known = std::mem::take(&mut self.links).into_iter();
+        let watched = |signer: &Signer| {
+            // One that is retired never comes back: whoever lives at its place is another.
+            let before = known.next().filter(|before| before.interval.is_some() || signer.retired.is_some());
+            let (looked, stamp) = before.map_or((now, Stamp::unread()), |before| (before.looked, before.stamp));
+            let interval = signer.watch.filter(|_| signer.retired.is_none());
+            Watched { name: signer.name.clone(), interval, looked, stamp }
+        };
+        self.links = snapshot.config.signers.iter().map(watched).collect();
     }
 
     /// Those whose time it is to be looked at, and whose files are not what they were when they were read.

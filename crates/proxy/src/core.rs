@@ -313,13 +313,17 @@ impl Core {
         let snapshot = self.snapshot();
         let config = &snapshot.shared.config;
         let mut signers = self.signers.borrow_mut();
-        for (place, profile) in snapshot.shared.signers.iter().enumerate().skip(signers.len()) {
-            let is_gone = config.signers[place].retired.is_some();
-            let metrics = &self.telemetry.signers[place];
+        signers.resize(config.signers.len(), None);
+        for (place, profile) in snapshot.shared.signers.iter().enumerate() {
+            let is_same = signers[place].as_ref().is_some_and(|known| known.is_of(profile));
+            if is_same || config.signers[place].retired.is_some() {
+                continue;
+            }
+            let metrics = self.telemetry.signer(place);
             let jobs_max = config.process.handshakes.in_progress;
-            let new = || Signer::new(profile, self.metrics.clone(), metrics, jobs_max, self.seed);
-            signers.push((!is_gone).then(new));
-            signers[place].iter().for_each(Signer::start);
+            let new = Signer::new(profile, self.metrics.clone(), &metrics, jobs_max, self.seed);
+            new.start();
+            signers[place] = Some(new);
         }
         for (place, known) in earlier.shared.config.live_signers() {
             if config.signers[place].retired.is_none() {
@@ -327,11 +331,13 @@ impl Core {
             }
             let handshakes = earlier.shared.config.listeners.iter().map(|listener| listener.timeouts.handshake);
             let wait = handshakes.max().unwrap_or_default() + known.timeout;
-            let core = Rc::clone(self);
+            let (core, Some(signer)) = (Rc::clone(self), signers[place].clone()) else { continue };
             spawn_local(async move {
                 sleep(wait).await;
-                let signer = core.signers.borrow_mut()[place].take();
-                signer.iter().for_each(|signer| signer.end());
+                signer.end();
+                // Its place may be another's by then.
+                let mut signers = core.signers.borrow_mut();
+                signers[place].take_if(|known| Rc::ptr_eq(known, &signer));
             });
         }
     }

@@ -192,7 +192,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
         threads.push(worker::start(assignment).map_err(StartError::Threads)?);
     }
     drop((watched, published));
-    reload::start_resolver(&snapshot, 0);
+    reload::start_resolver(&snapshot, None);
     // What loading took: else it would stay until this thread needs memory again.
     propylon_sys::give_memory_back();
     // Here and not before: folders are to be this account's, and what listens can answer.
@@ -505,8 +505,8 @@ impl Main {
 
     fn report_lookups(&self, snapshot: &Snapshot) {
         let column = self.column();
-        for (signer, metrics) in snapshot.signers.iter().zip(self.telemetry.signers.iter()) {
-            metrics.add_lookups(&column, signer.places.take_counts());
+        for (place, signer) in snapshot.signers.iter().enumerate() {
+            self.telemetry.signer(place).add_lookups(&column, signer.places.take_counts());
         }
     }
 

@@ -37,7 +37,7 @@ use crate::origin::{self, FOR_LIFE, Meant, Wrong, has_error};
 use crate::sandbox::{self, Sandbox};
 use crate::service;
 use crate::signer;
-use crate::snapshot::{Answers, Compiled, Files, Publication, Snapshot};
+use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, ServerName, State};
 use crate::telemetry::{Telemetry, server_label};
@@ -464,7 +464,7 @@ impl Keeper {
         self.health.follow(&snapshot);
         let publication = Arc::new(Publication::new(Arc::clone(&snapshot)));
         publication.prepare();
-        start_resolver(&snapshot, earlier.signers.len());
+        start_resolver(&snapshot, Some(&earlier));
         if let Err(error) = self.orders.configure(propylon_acme::issuers(&snapshot.config)) {
             log::error!("certificates cannot be ordered: {error}");
         }
@@ -506,6 +506,9 @@ impl Keeper {
         let (column, metrics) = (self.column(), &self.telemetry.process.reloads);
         column.set(metrics.old, self.older.len() as i64);
         column.set(metrics.oldest_age, age.as_secs() as i64);
+        for (gauge, count) in metrics.places.iter().zip(self.places.counts()) {
+            column.set(*gauge, count as i64);
+        }
         let mut shown = self.shown.borrow_mut();
         (shown.older, shown.oldest_age) = (self.older.len(), age);
         drop(shown);
@@ -875,9 +878,16 @@ fn told_origin(meant: &Meant) -> Value {
     json!({ "file": meant.file.name, "changed_by_admin": meant.state.summary() })
 }
 
-/// Has the names of key servers looked up that the first so many signers had not.
-pub fn start_resolver(snapshot: &Snapshot, known: usize) {
-    let new = snapshot.signers.iter().skip(known);
+/// Has the names of key servers looked up of signers that the earlier snapshot had not; of those that are retired they are no more.
+pub fn start_resolver(snapshot: &Snapshot, earlier: Option<&Snapshot>) {
+    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
+    for (signer, configured) in snapshot.signers.iter().zip(&snapshot.config.signers) {
+        if configured.retired.is_some() {
+            signer.places.look_no_more();
+        }
+    }
+    let is_known = |signer: &&Arc<SignerProfile>| known.iter().any(|known| Arc::ptr_eq(known, signer));
+    let new = snapshot.signers.iter().filter(|signer| !is_known(signer));
     let places = new.map(|signer| (signer.config.name.clone(), Arc::clone(&signer.places)));
     if let Err(error) = signer::start_resolver(places.collect()) {
         log::error!("key servers' names cannot be looked up again: {error}");

@@ -139,6 +139,10 @@ impl Signer {
         })
     }
 
+    pub fn is_of(&self, profile: &Arc<SignerProfile>) -> bool {
+        matches!(&self.place, Place::Servers(known) if Arc::ptr_eq(known, profile))
+    }
+
     /// Absent of the process beside this one.
     fn profile(&self) -> Option<&SignerProfile> {
         match &self.place {

@@ -475,9 +475,9 @@ fn follow_links(
     files: Files,
     findings: &mut Vec<Finding>,
 ) -> Vec<Option<Arc<LinkProfile>>> {
-    let known = earlier.map_or(0, |earlier| earlier.signers.len());
     let mut links = vec![None; config.signers.len()];
-    for (place, signer) in config.live_signers().filter(|(place, _)| *place < known && files == Files::ReadAgain) {
+    let stays = |place: usize| files == Files::ReadAgain && known_signer(config, earlier, place).is_some();
+    for (place, signer) in config.live_signers().filter(|(place, _)| stays(*place)) {
         match LinkProfile::load(signer) {
             Err(errors) => findings.extend(errors),
             Ok((link, warnings)) => {
@@ -489,15 +489,26 @@ fn follow_links(
     links
 }
 
+/// The signer at this place if it is the one that was there: one that is retired never comes back.
+fn known_signer(config: &Config, earlier: Option<&Snapshot>, place: usize) -> Option<Arc<SignerProfile>> {
+    let earlier = earlier?;
+    let was_retired = earlier.config.signers.get(place)?.retired.is_some();
+    let is_same = config.signers[place].retired.is_some() || !was_retired;
+    earlier.signers.get(place).filter(|_| is_same).cloned()
+}
+
 fn follow_signers(
     config: &Config,
     earlier: Option<&Snapshot>,
     unfound: Severity,
     findings: &mut Vec<Finding>,
 ) -> Vec<Arc<SignerProfile>> {
-    let known = earlier.map_or(&[][..], |earlier| &earlier.signers);
-    let mut signers = known.to_vec();
-    for signer in &config.signers[known.len()..] {
+    let mut signers = Vec::with_capacity(config.signers.len());
+    for (place, signer) in config.signers.iter().enumerate() {
+        if let Some(known) = known_signer(config, earlier, place) {
+            signers.push(known);
+            continue;
+        }
         let labels: Vec<String> = signer.servers.iter().map(|server| address_label(&server.address)).collect();
         let servers: Vec<&ServerAddress> = signer.servers.iter().map(|server| &server.address).collect();
         let (places, lost) = Places::find(&servers, signer.resolve_interval);

@@ -24,7 +24,7 @@ use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
 use crate::signer::SignerMetrics;
 use crate::trace::TraceMetrics;
-use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, register_servers};
+use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
 pub use reasons::*;
 pub use server_health::ServerHealthMetrics;
 use server_health::{probe_metrics, server_health_metrics};
@@ -98,7 +98,8 @@ pub struct Telemetry {
     pub parking: ParkingMetrics,
     pub relay: PipeMetrics,
     pub batches: BatchMetrics,
-    pub signers: Growing<Arc<SignerMetrics>>,
+    /// By place; each place's are its present owner's.
+    pub signers: Mutex<Vec<Arc<SignerMetrics>>>,
     /// Where there is one.
     pub key_process: Option<Arc<SignerMetrics>>,
     pub gate: GateMetrics,
@@ -194,10 +195,15 @@ pub struct ReloadMetrics {
     pub old: Gauge,
     pub oldest_age: Gauge,
     /// In the order of `ADMIN_REFUSALS`.
+    /// In the order of `PLACES`.
+    pub places: [Gauge; 4],
     refused: Vec<Counter>,
 }
 
 /// Why the admin API would not change anything.
+/// What has places in a configuration.
+pub const PLACES: [&str; 4] = ["listener", "backend", "server", "signer"];
+
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
 
 impl ReloadMetrics {
@@ -212,6 +218,11 @@ impl ReloadMetrics {
             unchanged,
             failed,
             generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
+            places: PLACES.map(|kind| {
+                let help =
+                    "Places of the configuration in effect, those that are kept for earlier ones or free among them.";
+                r.gauge("propylon_config_places", help, &[("kind", kind)])
+            }),
             last: r.gauge(
                 "propylon_config_last_reload_timestamp_seconds",
                 "When a configuration was last to be applied, in seconds since 1970.",
@@ -560,10 +571,11 @@ impl Telemetry {
         let batches = BatchMetrics::new(r);
         let signers = config.signers.iter().map(|signer| {
             let (metrics, group) = r.group(|r| signer_metrics(r, signer));
-            ledger.signers.push(Entry::new(&signer.name, group));
-            Arc::new(metrics)
+            let metrics = Arc::new(metrics);
+            ledger.signers.push(SignerEntry::new(signer, group, &metrics));
+            metrics
         });
-        let signers = signers.collect();
+        let signers = Mutex::new(signers.collect());
         let key_process = config.keys.isolate.map(|_| Arc::new(SignerMetrics::of_key_process(r)));
         let gate = gate_metrics(r);
         let shortage = ShortageMetrics::new(r);

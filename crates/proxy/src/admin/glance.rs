@@ -424,9 +424,9 @@ impl View {
 
     fn signers_at_a_glance(&self) -> Value {
         let snapshot = self.current();
-        let signers = snapshot.signers.iter().enumerate().filter(|(_, signer)| signer.config.retired.is_none());
-        let signers = signers.take(SIGNERS_MAX).map(|(place, signer)| {
-            let (outcomes, mut servers) = self.telemetry.signers[place].glance(&self.store);
+        let signers = snapshot.config.live_signers().take(SIGNERS_MAX).map(|(place, _)| {
+            let signer = &snapshot.signers[place];
+            let (outcomes, mut servers) = self.telemetry.signer(place).glance(&self.store);
             for (server, label) in servers.iter_mut().zip(&signer.labels) {
                 server["address"] = label.clone().into();
             }

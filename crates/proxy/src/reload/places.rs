@@ -16,6 +16,7 @@ pub struct Places {
     backends: Vec<u64>,
     /// By backend.
     servers: Vec<Vec<u64>>,
+    signers: Vec<u64>,
 }
 
 impl Places {
@@ -24,6 +25,7 @@ impl Places {
             listeners: vec![generation; config.listeners.len()],
             backends: vec![generation; config.backends.len()],
             servers: config.backends.iter().map(|backend| vec![generation; backend.servers.len()]).collect(),
+            signers: vec![generation; config.signers.len()],
         }
     }
 
@@ -49,7 +51,13 @@ impl Places {
             });
             servers.push(of.collect());
         }
-        *self = Places { listeners, backends, servers };
+        // One that is retired never comes back: what lives there is another.
+        let signers = after.signers.iter().enumerate().map(|(at, signer)| {
+            let was_retired = before.signers.get(at).is_some_and(|known| known.retired.is_some());
+            place(&self.signers, at, signer.retired.is_some() || !was_retired)
+        });
+        let signers = signers.collect();
+        *self = Places { listeners, backends, servers, signers };
     }
 
     /// What others may have. `alive` are the generations of earlier snapshots that are still in use.
@@ -79,13 +87,17 @@ impl Places {
             free.backends.push(all && is_still(metrics.clients_open) && is_still(metrics.queue_depth));
             free.servers.push(servers);
         }
+        for (at, signer) in config.signers.iter().enumerate() {
+            // A remote key knows its signer by place, and cores keep one for the handshakes that wait for it.
+            free.signers.push(is_past(self.signers[at], signer.retired) && !telemetry.is_signer_in_use(at));
+        }
         free
     }
 
-    /// Every place that is in use or kept, for tests.
-    #[cfg(test)]
-    fn count(&self) -> usize {
-        self.listeners.len() + self.backends.len() + self.servers.iter().map(Vec::len).sum::<usize>()
+    /// All places: of listeners, backends, servers and signers.
+    pub fn counts(&self) -> [usize; 4] {
+        let servers = self.servers.iter().map(Vec::len).sum();
+        [self.listeners.len(), self.backends.len(), servers, self.signers.len()]
     }
 }
 
@@ -96,12 +108,16 @@ mod tests {
     use super::*;
     use crate::telemetry::server_label;
 
-    /// One backend that stays and one by another name in each generation.
+    /// One backend that stays, and one by another name and a signer that is another in each generation.
     fn config(generation: u64) -> Config {
         let text = format!(
             "[listener.web]\nbind = \"127.0.0.1:80\"\n[backend.app]\nservers = [\"10.0.0.1:1\", \"10.1.0.1:{generation}\"]\n\
-             [backend.b{generation}]\nservers = [\"10.0.0.2:1\"]\n[[route]]\nbackend = \"app\"\n\
-             [[route]]\nhost = \"x.test\"\nbackend = \"b{generation}\"\n"
+             [backend.b{generation}]\nservers = [\"10.0.0.2:1\"]\n\
+             [signer.vault]\nservers = [{}]\nidentity = \"a.pem\"\nca = \"b.pem\"\ntimeout = \"{}ms\"\n[[route]]\nbackend = \"app\"\n\
+             [[route]]\nhost = \"x.test\"\nbackend = \"b{generation}\"\n",
+            // Of another shape now and then.
+            ["\"10.2.0.1:1\"", "\"10.2.0.1:1\", \"10.2.0.2:1\""][generation as usize / 3 % 2],
+            generation + 100,
         );
         parse(&Source { name: "a.toml".into(), base: "".into(), text }).expect("a good configuration").0
     }
@@ -123,7 +139,7 @@ mod tests {
             );
             current = next;
         }
-        places.count()
+        places.counts().iter().sum()
     }
 
     #[test]
@@ -133,6 +149,30 @@ mod tests {
         assert_eq!(after_changes(100, &[1]), one, "twice the changes");
         let some = after_changes(50, &[1, 10, 20]);
         assert!(some <= none + 12, "{some}");
+    }
+
+    #[test]
+    fn a_signers_place_is_kept_while_a_core_has_it_and_its_series_are_anothers_then() {
+        let first = config(1);
+        let (telemetry, store) = Telemetry::new(&first, 1);
+        let mut places = Places::new(&first, 1);
+        let in_use = telemetry.signer(0);
+        let second = config(2).succeeding(&first, 2, &FreePlaces::default());
+        telemetry.follow(&store, &second);
+        places.follow(&first, &second, 2);
+        assert_eq!(places.free(&second, &[], &telemetry, &store).signers, [false, false], "a core goes by it");
+        drop(in_use);
+        assert_eq!(places.free(&second, &[1], &telemetry, &store).signers, [false, false], "a snapshot knows it");
+        let free = places.free(&second, &[], &telemetry, &store);
+        assert_eq!(free.signers, [true, false]);
+        let third = config(3).succeeding(&second, 3, &free);
+        telemetry.follow(&store, &third);
+        places.follow(&second, &third, 3);
+        assert_eq!(third.signers.iter().map(|signer| signer.retired).collect::<Vec<_>>(), [None, Some(3)]);
+        assert!(!places.free(&third, &[2], &telemetry, &store).signers[0], "it lives");
+        let series = store.prometheus();
+        assert!(series.contains("server=\"10.2.0.2:1\""), "{series}");
+        assert_eq!(series.matches("propylon_signer_retries_total{").count(), 1);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Places {
     interval: Duration,
     /// Who looks names up, once it runs.
     resolver: OnceLock<Thread>,
+    /// Nobody needs newer addresses: the signer is gone, and its last handshakes go by what is known.
+    is_over: AtomicBool,
     /// By [`Found`], since they were last taken.
     counts: [AtomicU64; 3],
 }
@@ -82,7 +84,8 @@ impl Places {
             Place { name, addresses, generation: AtomicU64::new(0), wanted: AtomicBool::new(false) }
         };
         let places = servers.iter().enumerate().map(place).collect();
-        (Places { places, interval, resolver: OnceLock::new(), counts: Default::default() }, unfound)
+        let (resolver, counts) = (OnceLock::new(), Default::default());
+        (Places { places, interval, resolver, is_over: AtomicBool::new(false), counts }, unfound)
     }
 
     /// One of a server's addresses: with each `turn` the next. None while its name has never been found.
@@ -105,6 +108,15 @@ impl Places {
         let place = &self.places[server];
         if place.name.is_some()
             && !place.wanted.swap(true, Ordering::Relaxed)
+            && let Some(resolver) = self.resolver.get()
+        {
+            resolver.unpark();
+        }
+    }
+
+    /// Has the names looked up no more.
+    pub fn look_no_more(&self) {
+        if !self.is_over.swap(true, Ordering::Relaxed)
             && let Some(resolver) = self.resolver.get()
         {
             resolver.unpark();
@@ -162,7 +174,7 @@ pub fn start(signers: Vec<(String, Arc<Places>)>) -> io::Result<()> {
     Ok(())
 }
 
-/// As long as anybody else has the signers.
+/// As long as anybody else has the signers and wants to know.
 fn keep_looking(signers: &[(String, Arc<Places>)]) {
     let started = Instant::now();
     for (_, places) in signers {
@@ -170,8 +182,11 @@ fn keep_looking(signers: &[(String, Arc<Places>)]) {
     }
     let schedule = |places: &Places| places.places.iter().map(|_| Schedule::new(places.interval)).collect::<Vec<_>>();
     let mut schedules: Vec<Vec<Schedule>> = signers.iter().map(|(_, places)| schedule(places)).collect();
-    while signers.iter().any(|(_, places)| Arc::strong_count(places) > 1) {
-        for ((signer, places), schedules) in signers.iter().zip(&mut schedules) {
+    let is_wanted = |places: &Arc<Places>| Arc::strong_count(places) > 1 && !places.is_over.load(Ordering::Relaxed);
+    while signers.iter().any(|(_, places)| is_wanted(places)) {
+        for ((signer, places), schedules) in
+            signers.iter().zip(&mut schedules).filter(|((_, places), _)| is_wanted(places))
+        {
             for (server, schedule) in schedules.iter_mut().enumerate() {
                 let place = &places.places[server];
                 let Some((host, port)) = &place.name else { continue };
@@ -188,7 +203,8 @@ fn keep_looking(signers: &[(String, Arc<Places>)]) {
             }
         }
         let now = started.elapsed();
-        let due = signers.iter().zip(&schedules).flat_map(|((_, places), schedules)| {
+        let looked_up = signers.iter().zip(&schedules).filter(|((_, places), _)| is_wanted(places));
+        let due = looked_up.flat_map(|((_, places), schedules)| {
             let named = places.places.iter().zip(schedules).filter(|(place, _)| place.name.is_some());
             named.map(|(place, schedule)| schedule.due(place.wanted.load(Ordering::Relaxed)))
         });

@@ -3,20 +3,23 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use propylon_config::{Backend, Config, FreePlaces, Listener};
+use propylon_config::{Backend, Config, FreePlaces, Listener, Signer};
 use propylon_metrics::{Group, Registry, Store};
 
 use super::{
     BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
     probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
 };
+use crate::signer::SignerMetrics;
 
 /// Whose series are registered in which places: for the main thread, when configurations change.
 #[derive(Default)]
 pub struct Ledger {
     pub listeners: Vec<ListenerEntries>,
     pub backends: Vec<(BackendEntries, Vec<ServerEntries>)>,
-    pub signers: Vec<Entry>,
+    pub signers: Vec<SignerEntry>,
+    /// Series of signers that nobody has, whose places have gone to signers with more servers or fewer.
+    pub spare: Vec<SignerEntry>,
 }
 
 /// Series of a listener: those of every one, and those that only some have.
@@ -140,6 +143,25 @@ impl ServerEntries {
     }
 }
 
+/// Series of a signer, which are as many as it has servers.
+pub struct SignerEntry {
+    all: Entry,
+    servers: usize,
+    metrics: Arc<SignerMetrics>,
+}
+
+impl SignerEntry {
+    pub fn new(signer: &Signer, group: Group, metrics: &Arc<SignerMetrics>) -> SignerEntry {
+        let all = Entry::new(&signer.name, group);
+        SignerEntry { all, servers: signer.servers.len(), metrics: Arc::clone(metrics) }
+    }
+
+    fn register(store: &Store, signer: &Signer) -> SignerEntry {
+        let (metrics, group) = store.register(|r| signer_metrics(r, signer));
+        SignerEntry::new(signer, group, &Arc::new(metrics))
+    }
+}
+
 /// Series of a listener, of a backend without its servers, of a server or of a signer.
 pub struct Entry {
     label: String,
@@ -213,7 +235,7 @@ impl Telemetry {
             }
             self.follow_servers(store, place, backend, &mut ledger.backends[place].1);
         }
-        self.follow_signers(store, config, &mut ledger.signers);
+        self.follow_signers(store, config, ledger);
     }
 
     fn follow_servers(&self, store: &Store, place: usize, backend: &Backend, entries: &mut Vec<ServerEntries>) {
@@ -240,17 +262,42 @@ impl Telemetry {
         }
     }
 
-    /// A signer that is another by the same name takes the name over.
-    fn follow_signers(&self, store: &Store, config: &Config, entries: &mut Vec<Entry>) {
+    /// A signer that is another by the same name takes the name over. Series that nobody uses any more become those of the next with
+    /// as many servers.
+    fn follow_signers(&self, store: &Store, config: &Config, ledger: &mut Ledger) {
+        let Ledger { signers: entries, spare, .. } = ledger;
         let lives = |place: usize| config.signers.get(place).is_some_and(|signer| signer.retired.is_none());
         for (_, entry) in entries.iter_mut().enumerate().filter(|(place, _)| !lives(*place)) {
-            entry.withdraw(store);
+            entry.all.withdraw(store);
         }
-        for signer in &config.signers[entries.len()..] {
-            let (metrics, group) = store.register(|r| signer_metrics(r, signer));
-            self.signers.push(Arc::new(metrics));
-            entries.push(Entry::new(&signer.name, group));
+        for (place, signer) in config.signers.iter().enumerate() {
+            let Some(entry) = entries.get_mut(place) else {
+                entries.push(SignerEntry::register(store, signer));
+                continue;
+            };
+            if signer.retired.is_some() || entry.all.shown {
+                continue;
+            }
+            if entry.servers != signer.servers.len() {
+                let fits = spare.iter().position(|spare| spare.servers == signer.servers.len());
+                let other = fits.map(|fits| spare.swap_remove(fits));
+                let other = other.unwrap_or_else(|| SignerEntry::register(store, signer));
+                spare.push(std::mem::replace(entry, other));
+            }
+            entry.all.show(store, &signer.name, |r| _ = signer_metrics(r, signer));
         }
+        let metrics = entries.iter().map(|entry| Arc::clone(&entry.metrics));
+        *self.signers.lock().unwrap_or_else(PoisonError::into_inner) = metrics.collect();
+    }
+
+    pub fn signer(&self, place: usize) -> Arc<SignerMetrics> {
+        Arc::clone(&self.signers.lock().unwrap_or_else(PoisonError::into_inner)[place])
+    }
+
+    /// Whether anybody goes by the metrics of the signer at this place, and so by the signer itself.
+    pub fn is_signer_in_use(&self, place: usize) -> bool {
+        // The ledger has it, and the list.
+        Arc::strong_count(&self.signers.lock().unwrap_or_else(PoisonError::into_inner)[place]) > 2
     }
 
     /// Series of places that nobody uses any more are no longer shown.
@@ -353,6 +400,7 @@ mod tests {
             listeners: vec![false; 2],
             backends: vec![false, true, false],
             servers: vec![vec![false, true, false], vec![true], vec![false]],
+            signers: Vec::new(),
         };
         telemetry.withdraw(&store, &free);
         assert!(!has("backend=\"old\"") && !has("server=\"10.0.0.1:2\""));
