@@ -258,6 +258,8 @@ impl Http2 {
 /// An origin's end of a connection by prior knowledge.
 pub struct Http2Server<'a> {
     peer: &'a mut Peer,
+    /// SETTINGS_INITIAL_WINDOW_SIZE, as the engine has said last.
+    pub initial_window: i64,
 }
 
 impl<'a> Http2Server<'a> {
@@ -267,7 +269,7 @@ impl<'a> Http2Server<'a> {
         let payload: Vec<u8> =
             settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()).collect();
         peer.send(frame(SETTINGS, 0, 0, &payload));
-        Some(Http2Server { peer })
+        Some(Http2Server { peer, initial_window: 65_535 })
     }
 
     /// The next frame; SETTINGS are acknowledged. None when the engine has closed.
@@ -279,9 +281,21 @@ impl<'a> Http2Server<'a> {
             let frame =
                 Frame { kind: head[3], flags: head[4], stream, payload: self.peer.read_exact(length as usize)? };
             match frame.kind {
-                SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
+                SETTINGS if frame.flags & ACK == 0 => {
+                    self.heed(&frame.payload);
+                    self.send(SETTINGS, ACK, 0, &[]);
+                }
                 SETTINGS => {}
                 _ => return Some(frame),
+            }
+        }
+    }
+
+    fn heed(&mut self, settings: &[u8]) {
+        for setting in settings.chunks_exact(6) {
+            let (id, value) = setting.split_at(2);
+            if id == [0, 4] {
+                self.initial_window = u32::from_be_bytes(value.try_into().expect("four bytes")).into();
             }
         }
     }

@@ -3,16 +3,18 @@
 //! Each attack is counted by its own threshold; meanwhile another client asks for a page again and again and always gets it,
 //! the engine's memory stays within a few MiB, and a frame costs it less processor time than an honest request does.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
 use propylon_e2e::frames::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, FLOW_CONTROL_ERROR, GOAWAY, HEADERS, Http2,
-    PADDED, PING, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, SETTINGS, STREAM_CLOSED, WINDOW_UPDATE, block,
-    frame, literal, request,
+    Http2Server, PADDED, PING, PRIORITY, PROTOCOL_ERROR, REFUSED_STREAM, RST_STREAM, SETTINGS, STREAM_CLOSED,
+    WINDOW_UPDATE, block, frame, literal, request,
 };
-use propylon_e2e::{Engine, Origin, holds};
+use propylon_e2e::{Engine, Origin, Peer, holds};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// What an attack may make the engine grow by, the allocator's habits included.
@@ -390,6 +392,93 @@ fn answers_that_nobody_takes_have_a_share_of_memory_together() {
     assert!(unread > 0.0 && unread < 4.0 * 1024.0 * 1024.0, "{unread} bytes");
     assert!(grown < 9 << 10, "{grown} KiB");
     siege.engine.metric_reaches("propylon_http2_unread_bytes", &[], 0.0);
+}
+
+/// Answers GETs without an end and POSTs with so many bytes, as fast as the windows let it; counts what it has sent for GETs.
+fn send_ahead(peer: &mut Peer, post: i64, sent: &AtomicU64) {
+    const PIECE: i64 = 16_384;
+    let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+    // By stream: what it may send beyond the initial window, and what is left of its body.
+    let mut streams: BTreeMap<u32, (i64, i64)> = BTreeMap::new();
+    let mut together = 65_535_i64;
+    while let Some(frame) = server.next_frame() {
+        match frame.kind {
+            HEADERS => {
+                let body = if frame.is_post() { post } else { i64::MAX };
+                server.send(HEADERS, END_HEADERS, frame.stream, &[0x88]);
+                streams.insert(frame.stream, (0, body));
+            }
+            RST_STREAM => _ = streams.remove(&frame.stream),
+            WINDOW_UPDATE => {
+                let more = i64::from(u32::from_be_bytes(frame.payload[..4].try_into().expect("four bytes")));
+                match streams.get_mut(&frame.stream) {
+                    Some((credit, _)) => *credit += more,
+                    None if frame.stream == 0 => together += more,
+                    None => {}
+                }
+            }
+            _ => {}
+        }
+        for (stream, (credit, left)) in &mut streams {
+            loop {
+                let count = (server.initial_window + *credit).min(together).min(*left).min(PIECE);
+                if count <= 0 {
+                    break;
+                }
+                let flags = if count == *left { END_STREAM } else { 0 };
+                server.send(DATA, flags, *stream, &vec![b'x'; count as usize]);
+                if *left > post {
+                    sent.fetch_add(count as u64, Ordering::SeqCst);
+                }
+                (*credit, *left, together) = (*credit - count, *left - count, together - count);
+            }
+        }
+        streams.retain(|_, (_, left)| *left > 0);
+    }
+}
+
+/// What servers of HTTP/2 send ahead for clients that take nothing is bounded for all of them together, and one that reads beside them
+/// has its answers.
+#[test]
+fn what_servers_send_ahead_for_slow_clients_has_a_share_of_memory_together() {
+    const CONNECTIONS: u32 = 30;
+    const STREAMS: u32 = 100;
+    const BODY: i64 = 3_000_000;
+    let sent = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&sent);
+    let origin = Origin::scripted(move |peer| send_ahead(peer, BODY, &counted));
+    let backend =
+        "protocol = \"h2\"\nqueue = { limit = 10000, timeout = \"60s\" }\ntimeouts = { first_byte = \"60s\" }";
+    let engine = Engine::start(&with(&[origin.address()], "timeouts = { body = \"10m\" }", backend));
+    let slow: Vec<Http2> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut client = Http2::start_with(&engine, &[(INITIAL_WINDOW_SIZE, 0)]);
+            (0..STREAMS).for_each(|index| client.get(nth(index), "/"));
+            client
+        })
+        .collect();
+    let in_flight = f64::from(CONNECTIONS * STREAMS);
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], in_flight);
+    let mut fast = engine.client("plain");
+    for _ in 0..5 {
+        fast.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(fast.read_response().body.len() as i64, BODY);
+    }
+    let mut before = 0;
+    holds("servers say no more", || {
+        std::thread::sleep(Duration::from_millis(300));
+        std::mem::replace(&mut before, sent.load(Ordering::SeqCst)) == before
+    });
+    println!("{} KiB were sent ahead on {in_flight} streams", before >> 10);
+    assert!(before < 256 << 20, "{before} bytes were sent ahead");
+    let granted = engine.metric("propylon_http2_granted_bytes", &[]);
+
+    assert!(granted > 0.0 && granted <= f64::from(64 << 20), "{granted} bytes");
+    assert!(before > 32 << 20, "{before} bytes: nobody was let to send ahead");
+
+    assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), in_flight, "nobody was given up");
+    drop(slow);
+    engine.metric_reaches("propylon_http2_granted_bytes", &[], 0.0);
 }
 
 /// CVE-2016-6581 and -1544: a few bytes that become many fields.

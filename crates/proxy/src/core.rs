@@ -30,7 +30,7 @@ use crate::deadline::Timers;
 use crate::engine::worker_count;
 use crate::exchange::Request;
 use crate::gate::Gate;
-use crate::http2::Familiar;
+use crate::http2::{Familiar, Windows};
 use crate::pool::Pool;
 use crate::relay::Pipes;
 use crate::seat;
@@ -92,6 +92,8 @@ pub struct Core {
     pub unread: Cell<usize>,
     /// Bytes by which clients of HTTP/2 have wider windows than at first.
     pub widened: Cell<u64>,
+    /// What servers of HTTP/2 may send ahead.
+    pub windows: Windows,
     /// A connection has ended.
     pub ended: Notify,
     #[expect(clippy::vec_box, reason = "a request is 3 KB and is lent out: its box moves, not it")]
@@ -178,6 +180,7 @@ impl Core {
             requests: Cell::new(0),
             unread: Cell::new(0),
             widened: Cell::new(0),
+            windows: Windows::default(),
             ended: Notify::new(),
             requests_kept: RefCell::default(),
             owners: Cell::new(first_owner(core)),
@@ -342,6 +345,13 @@ impl Core {
         }
     }
 
+    /// Has whoever drives a connection to a server of HTTP/2 look at it.
+    pub fn call_drivers(&self) {
+        let snapshot = self.snapshot();
+        let pools = snapshot.backends.iter().map(|backend| &backend.pool).filter(|pool| pool.streams_max > 0);
+        pools.flat_map(|pool| &pool.lanes).for_each(|lane| lane.call());
+    }
+
     /// Sees to it that somebody hands idle connections to those who wait for them on other cores.
     fn tend_lines(self: &Rc<Core>, earlier: Option<&CoreSnapshot>) {
         for (place, backend) in self.snapshot().backends.iter().enumerate() {
@@ -444,6 +454,7 @@ impl Core {
         self.pipes.report(&self.metrics, &self.telemetry.relay);
         self.metrics.set(self.telemetry.process.unread, self.unread.get() as i64);
         self.metrics.set(self.telemetry.process.widened, self.widened.get() as i64);
+        self.metrics.set(self.telemetry.process.granted, self.windows.granted() as i64);
         self.telemetry.batches.report(&self.metrics, &self.batches_seen);
         let metrics = &self.telemetry.gate;
         self.metrics.set(metrics.in_progress, self.admission.borrow().in_progress() as i64);

@@ -181,6 +181,7 @@ pub struct ProcessMetrics {
     pub budgets: BudgetMetrics,
     pub unread: Gauge,
     pub widened: Gauge,
+    pub granted: Gauge,
 }
 
 /// Configurations and what became of them.
@@ -194,16 +195,16 @@ pub struct ReloadMetrics {
     pub last_failed: Gauge,
     pub old: Gauge,
     pub oldest_age: Gauge,
-    /// In the order of `ADMIN_REFUSALS`.
     /// In the order of `PLACES`.
     pub places: [Gauge; 4],
+    /// In the order of `ADMIN_REFUSALS`.
     refused: Vec<Counter>,
 }
 
-/// Why the admin API would not change anything.
 /// What has places in a configuration.
 pub const PLACES: [&str; 4] = ["listener", "backend", "server", "signer"];
 
+/// Why the admin API would not change anything.
 pub const ADMIN_REFUSALS: &[&str] = &["no-token", "wrong-token", "read-only", "cross-site"];
 
 impl ReloadMetrics {
@@ -217,12 +218,12 @@ impl ReloadMetrics {
             applied,
             unchanged,
             failed,
-            generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
             places: PLACES.map(|kind| {
                 let help =
                     "Places of the configuration in effect, those that are kept for earlier ones or free among them.";
                 r.gauge("propylon_config_places", help, &[("kind", kind)])
             }),
+            generation: r.gauge("propylon_config_generation", "Number of the configuration in effect.", &[]),
             last: r.gauge(
                 "propylon_config_last_reload_timestamp_seconds",
                 "When a configuration was last to be applied, in seconds since 1970.",
@@ -672,6 +673,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         widened: r.gauge(
             "propylon_http2_widened_bytes",
             "Upload windows beyond the first ones, over all connections.",
+            &[],
+        ),
+        granted: r.gauge(
+            "propylon_http2_granted_bytes",
+            "What servers of HTTP/2 may send before their clients have taken any, over all streams.",
             &[],
         ),
     }

@@ -263,6 +263,9 @@ impl Drop for ServerSeat {
     fn drop(&mut self) {
         self.link.seats.set(self.link.seats.get() - 1);
         self.link.left.set(self.core.timers.now());
+        if self.core.windows.end() {
+            self.core.call_drivers();
+        }
         if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
             self.link.close();
         }
@@ -416,6 +419,9 @@ impl Lane {
             self.pace.quicken();
         }
         link.requests.set(link.requests.get().saturating_add(1));
+        if core.windows.begin() {
+            core.call_drivers();
+        }
         Some(ServerSeat { link, lane: Rc::clone(self), core: Rc::clone(core) })
     }
 
@@ -605,8 +611,8 @@ impl Lane {
         self.links.borrow().len()
     }
 
-    /// Requests of another core wait for a connection to this server, which has as many as it may: whoever drives one looks
-    /// whether it is to make way.
+    /// Whoever drives a connection looks at it: requests of another core wait for one to this server, which has as many as it may, or
+    /// streams have other windows.
     pub fn call(&self) {
         for link in self.links.borrow().iter() {
             link.driver.borrow().iter().for_each(Waker::wake_by_ref);

@@ -9,6 +9,7 @@
 //! | `wire.rs` | the connection's bytes as `h2` reads and writes them: opened in place, sealed in full records, few writes |
 //! | `server.rs` | connections to servers, made and driven |
 //! | `lane.rs` | those of one server, the seats on them, and who waits for one |
+//! | `windows.rs` | how much servers may send ahead of their clients |
 //! | `responses.rs` | where the responses of a server's streams stand, for the intake |
 //! | `familiar.rs` | fields of responses that come again and again |
 //! | `intake.rs` | what comes, before `h2` reads it: rules that it does not keep, or for which it ends whole connections |
@@ -34,6 +35,7 @@ mod responses;
 mod server;
 mod stream;
 pub mod translate;
+mod windows;
 mod wire;
 
 pub use ahead::Ahead;
@@ -43,3 +45,4 @@ pub use flood::FLOODS;
 pub use lane::{Answer, Lane, Place, ServerSeat, Terms};
 pub use server::begin as begin_server;
 pub use stream::{Chunk, Meter, Piece, Stream};
+pub use windows::Windows;

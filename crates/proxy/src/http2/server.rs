@@ -23,6 +23,7 @@ use super::intake::{Intake, Moment};
 use super::lane::{Lane, ServerLink};
 use super::responses::Responses;
 use super::stream::Piece;
+use super::windows::STREAM_WINDOW_BYTES_MAX;
 use super::wire::{give_ready, stage, stage_words};
 use crate::attempt::{Attempt, Repeatable};
 use crate::budget::{self, Budget, FRAMES_BYTES_PER_POLL_MAX};
@@ -36,9 +37,6 @@ use crate::snapshot::CoreSnapshot;
 
 /// A header list that a server may send, in bytes as RFC 9113 §10.5.1 counts them.
 const HEADER_LIST_BYTES_MAX: u32 = 48 * 1024;
-/// Body bytes of a response that may be on their way before the client has taken any. A connection has room for all its
-/// streams: clients that read slowly hold up no other.
-const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// DATA frames of this size may fill the windows of all streams whose clients take nothing: a stream of small messages is
 /// what gRPC is made of, and one stalled client must not cost the others their connection.
 const DATA_FRAME_BYTES_MIN: usize = 16;
@@ -83,7 +81,8 @@ async fn live(
     let wire = Rc::new(Wired::new(&core, stream));
     let patience = config.timeouts.connect.as_millis() as u64;
     let metrics = &core.telemetry.backends[backend.0].servers[server];
-    let begun = greet(&core, &wire, config.http2, patience, &deadline).await;
+    let window = core.windows.width();
+    let begun = greet(&core, &wire, (config.http2, window), patience, &deadline).await;
     let Some((send, connection)) = begun.ok().filter(|_| agreed) else {
         core.metrics.lower(metrics.open);
         let failed = Attempt { status: 502, reason: "no-http2", repeatable: Repeatable::Unsent };
@@ -106,6 +105,7 @@ async fn live(
         pinged: None,
         ending: None,
         server,
+        window,
     };
     driver.pings = driver.connection.ping_pong();
     poll_fn(|context| driver.poll(context, &deadline)).await;
@@ -147,14 +147,14 @@ fn note_links(core: &Core, backend: BackendId, server: usize) {
 type Begun = (SendRequest<Piece>, Connection<ServerWire, Piece>);
 
 fn data_frame_budget(streams: u32) -> usize {
-    STREAM_WINDOW_BYTES as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
+    STREAM_WINDOW_BYTES_MAX as usize / DATA_FRAME_BYTES_MIN * DATA_FRAME_CHARGE * streams as usize
 }
 
 /// Says our settings and waits for the server's: they tell how many streams there may be, and that it speaks HTTP/2.
 async fn greet(
     core: &Rc<Core>,
     wire: &Rc<Wired>,
-    config: ServerHttp2,
+    (config, window): (ServerHttp2, u32),
     patience: u64,
     deadline: &crate::deadline::Deadline,
 ) -> Result<Begun, ()> {
@@ -163,8 +163,9 @@ async fn greet(
     builder
         .enable_push(false)
         .initial_max_send_streams(config.max_streams as usize)
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(STREAM_WINDOW_BYTES.saturating_mul(config.max_streams).min(i32::MAX as u32))
+        .initial_window_size(window)
+        // Room for all its streams: clients that read slowly hold up no other.
+        .initial_connection_window_size(STREAM_WINDOW_BYTES_MAX.saturating_mul(config.max_streams).min(i32::MAX as u32))
         .data_frame_budget(data_frame_budget(config.max_streams))
         .max_header_list_size(HEADER_LIST_BYTES_MAX)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
@@ -213,6 +214,8 @@ struct Driver {
     /// Milliseconds on the core's clock: since when it is closed and nobody has a seat on it.
     ending: Option<u64>,
     server: usize,
+    /// Of each of its streams, as the server has been told.
+    window: u32,
 }
 
 impl Driver {
@@ -220,6 +223,12 @@ impl Driver {
     fn poll(&mut self, context: &mut Context<'_>, deadline: &crate::deadline::Deadline) -> Poll<()> {
         *self.link.driver.borrow_mut() = Some(context.waker().clone());
         self.wire.turn.set(0);
+        // Before streams that have just begun: their windows are what is said ahead of them. While the last change has not been
+        // acknowledged the library takes no other; then it is polled again.
+        let window = self.core.windows.width();
+        if window != self.window && self.connection.set_initial_window_size(window).is_ok() {
+            self.window = window;
+        }
         loop {
             let over = Pin::new(&mut self.connection).poll(context).is_ready();
             self.wire.say();

@@ -1,0 +1,96 @@
+//! What servers may send ahead of their clients, over all streams of a core: the more streams there are, the narrower is the window
+//! of each.
+//!
+//! A window is given before anybody knows whether a client is slow, and what a server has sent of it is held until the client
+//! takes it. So all windows together have a share of memory, whatever clients do. Few streams have wide ones; many have as much
+//! together, which is as much on the way as any connection needs. It is by SETTINGS that a connection's windows change (RFC 9113
+//! §6.9.2): what a server has sent before stays, and its stream says no more until the client has taken so much.
+
+use std::cell::Cell;
+
+/// Body bytes that a server may send before its client has taken any: at most, while there are few streams, and at least.
+pub const STREAM_WINDOW_BYTES_MAX: u32 = 128 * 1024;
+pub const STREAM_WINDOW_BYTES_MIN: u32 = 4 * 1024;
+/// What the windows of a core's streams come to together, for as long as they need not be narrower than the least.
+pub const CORE_WINDOWS_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// A core's.
+pub struct Windows {
+    streams: Cell<u64>,
+    /// Of each stream, in bytes.
+    width: Cell<u32>,
+}
+
+impl Default for Windows {
+    fn default() -> Windows {
+        Windows { streams: Cell::new(0), width: Cell::new(STREAM_WINDOW_BYTES_MAX) }
+    }
+}
+
+impl Windows {
+    /// A stream has begun. True when all have another width from now on.
+    pub fn begin(&self) -> bool {
+        self.streams.set(self.streams.get() + 1);
+        let narrower = self.width.get() / 2;
+        let is_over = self.granted() > CORE_WINDOWS_BYTES_MAX && narrower >= STREAM_WINDOW_BYTES_MIN;
+        if is_over {
+            self.width.set(narrower);
+        }
+        is_over
+    }
+
+    /// A stream is over. True when all have another width from now on: only when that would be so for twice as many as well, so that a
+    /// few that come and go change nothing.
+    pub fn end(&self) -> bool {
+        self.streams.set(self.streams.get() - 1);
+        let is_under = self.granted() * 4 <= CORE_WINDOWS_BYTES_MAX && self.width.get() < STREAM_WINDOW_BYTES_MAX;
+        if is_under {
+            self.width.set(self.width.get() * 2);
+        }
+        is_under
+    }
+
+    /// A stream's window in bytes.
+    pub fn width(&self) -> u32 {
+        self.width.get()
+    }
+
+    /// What servers may send ahead, over all streams, in bytes.
+    pub fn granted(&self) -> u64 {
+        self.streams.get() * u64::from(self.width.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_streams_have_wide_windows_and_many_have_their_share() {
+        let windows = Windows::default();
+        let mut widths = Vec::new();
+        for streams in 1..=20_000_u64 {
+            windows.begin();
+            let least = u64::from(STREAM_WINDOW_BYTES_MIN) * streams;
+            assert!(windows.granted() <= CORE_WINDOWS_BYTES_MAX.max(least), "{streams}: {}", windows.granted());
+            // No narrower than it has to be.
+            assert!(windows.width() == STREAM_WINDOW_BYTES_MAX || windows.granted() * 2 > CORE_WINDOWS_BYTES_MAX);
+            widths.push(windows.width());
+        }
+        assert_eq!([widths[511], widths[512], widths[16_384], widths[19_999]], [131_072, 65_536, 4_096, 4_096]);
+        (0..20_000).for_each(|_| _ = windows.end());
+        assert_eq!((windows.width(), windows.granted()), (STREAM_WINDOW_BYTES_MAX, 0));
+    }
+
+    #[test]
+    fn streams_that_come_and_go_do_not_change_the_windows_of_all_again_and_again() {
+        let windows = Windows::default();
+        (0..512).for_each(|_| assert!(!windows.begin()));
+        assert!(windows.begin());
+        for _ in 0..1_000 {
+            assert!(!windows.end() && !windows.begin());
+        }
+        let ended = (0..513).filter(|_| windows.end()).count();
+        assert_eq!(ended, 1);
+    }
+}
