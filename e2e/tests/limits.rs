@@ -655,3 +655,67 @@ fn a_wait_that_came_to_nothing_counts_for_the_patience_of_the_next() {
         assert_eq!(client.read_response().status, 200);
     }
 }
+
+const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Runs this story again in a network namespace of its own, if it is not there yet: true where it is. It takes an account that may
+/// make one; without, the story says so and that is all.
+fn is_in_a_namespace(story: &str) -> bool {
+    const INSIDE: &str = "PROPYLON_STORY_IN_A_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        let mut loopback = Command::new("ip");
+        run(loopback.args(["link", "set", "lo", "up"]), "the loopback");
+        return true;
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.arg("--net").stdin(Stdio::null());
+        command
+    };
+    if !unshare().arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
+        println!("skipped: this account may make no network namespace (or there is no unshare)");
+        return false;
+    }
+    let own = std::env::current_exe().expect("a test knows its own path");
+    run(unshare().arg(own).args(["--exact", story, "--nocapture"]).env(INSIDE, "1"), story);
+    false
+}
+
+#[track_caller]
+fn run(command: &mut Command, what: &str) {
+    let status = command.status().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(status.success(), "{what}: {status}");
+}
+
+/// Ports are short towards one address only: there are others for another one.
+#[test]
+fn out_of_ports_towards_one_server_a_request_is_repeated_at_another() {
+    if !is_in_a_namespace("out_of_ports_towards_one_server_a_request_is_repeated_at_another") {
+        return;
+    }
+    let (busy, go) = patient();
+    let free = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfree\n");
+    let servers = |weight: u32, address: SocketAddr| format!("{{ address = \"{address}\", weight = {weight} }}");
+    let text = config(busy.address(), 1, 1, "balance = \"first\"").replace(
+        &format!("{{ address = \"{}\", max_connections = 1 }}", busy.address()),
+        &format!("{}, {}", servers(256, busy.address()), servers(1, free.address())),
+    );
+    let engine = Engine::start(&text);
+    // Theirs are not to be short.
+    let (mut first, mut second) = (engine.client("plain"), engine.client("plain"));
+    let all = std::fs::read_to_string(PORTS).expect("the kernel's range");
+    std::fs::write(PORTS, "61000 61000").expect("a range of one port");
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the one port towards it is taken", || busy.received_text().contains("/first"));
+    // It would not be sent twice, and has not been sent once.
+    let response = second.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    assert_eq!((response.status, response.text().as_str()), (200, "free\n"));
+    std::fs::write(PORTS, all).expect("the range from before");
+    assert_eq!(engine.metric("propylon_server_faults_total", &[("reason", "out-of-ports")]), 1.0);
+    assert_eq!(engine.metric("propylon_retries_total", &[]), 1.0);
+    go.send(()).expect("the server is at work");
+    assert_eq!(first.read_response().text(), "hello\n");
+    // It has not been taken for a server that fails: the next is its again.
+    go.send(()).expect("the server is at work");
+    assert_eq!(second.get("/").text(), "hello\n");
+}
