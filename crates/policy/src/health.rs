@@ -97,7 +97,24 @@ pub struct Servers {
     all: Vec<Server>,
     /// When success rates are compared next.
     compare_at: u64,
+    /// As the verdicts were when they were brought up to date.
+    tally: Tally,
     panic: bool,
+}
+
+/// Servers by what their verdicts come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    /// Places with a server.
+    present: usize,
+    open: usize,
+    ejected: usize,
+    /// Ordinary ones that may get requests or might.
+    ordinary: usize,
+    ordinary_open: usize,
+    backups_open: usize,
+    /// Closed for what may be wrong.
+    doubted: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -196,7 +213,10 @@ impl Servers {
             since: now,
         };
         let compare_at = now + rules.outliers.map_or(0, |outliers| outliers.interval);
-        Servers { rules, all: vec![server; servers], compare_at, panic: false }
+        let mut servers =
+            Servers { rules, all: vec![server; servers], compare_at, tally: Tally::default(), panic: false };
+        servers.count();
+        servers
     }
 
     /// What probes have found: `Err` is why it is down. None where there are no probes, or none has found anything yet.
@@ -219,8 +239,10 @@ impl Servers {
 
     /// The server is gone, and nothing is asked of its place but to be held.
     pub fn retire(&mut self, server: usize) {
-        self.all[server].gone = true;
-        self.all[server].verdict = self.all[server].judged();
+        self.change(server, |server| {
+            server.gone = true;
+            server.verdict = server.judged();
+        });
     }
 
     /// What was known of a server by other rules, or at another place, goes on here. To be followed by [`Servers::review`].
@@ -246,7 +268,7 @@ impl Servers {
 
     /// Servers that requests may go to.
     pub fn open(&self) -> usize {
-        self.all.iter().filter(|server| server.verdict.is_open()).count()
+        self.tally.open
     }
 
     /// A probe has ended.
@@ -269,11 +291,14 @@ impl Servers {
                 Err(reason) => Checked::Down(reason),
             };
         }
-        // Nearly always: with thousands of servers a look at all of them for each probe is a square.
-        if state.judged() == state.verdict {
-            return Vec::new();
+        // With thousands of servers a look at all of them for each probe would be a square. Only ejections bind one to the others.
+        if self.tally.ejected > 0 {
+            if state.judged() == state.verdict { Vec::new() } else { self.settle(now) }
+        } else {
+            let change = self.settle_one(server, now);
+            self.panic = self.panics();
+            change.into_iter().collect()
         }
-        self.settle(now)
     }
 
     /// What came of requests since this was called last.
@@ -325,12 +350,12 @@ impl Servers {
     /// Nobody knows where it is, for this reason, or somebody does again: it is down whatever probes have found, and in a panic too.
     /// To be followed by [`Servers::review`].
     pub fn set_nowhere(&mut self, server: usize, nowhere: Option<Reason>) {
-        self.all[server].nowhere = nowhere;
+        self.change(server, |server| server.nowhere = nowhere);
     }
 
     /// It stands in for the ordinary ones, or is one of them. To be followed by [`Servers::review`].
     pub fn set_backup(&mut self, server: usize, backup: bool) {
-        self.all[server].backup = backup;
+        self.change(server, |server| server.backup = backup);
     }
 
     /// So few ordinary servers are open, and no backup in their stead, that they would not bear the load, or that what has
@@ -352,25 +377,41 @@ impl Servers {
     }
 
     fn panics(&self) -> bool {
-        let (mut ordinary, mut open, mut backups, mut doubted) = (0, 0, 0, 0);
-        for server in self.all.iter().filter(|server| !matches!(server.verdict, Verdict::Draining(_))) {
-            let is_open = usize::from(server.verdict.is_open());
-            if server.backup {
-                backups += is_open;
-            } else {
-                ordinary += 1;
-                open += is_open;
-            }
-            doubted += usize::from(server.is_doubted());
-        }
-        let stood_in_for = open == 0 && backups > 0;
-        let too_few = open * 100 < ordinary * usize::from(self.rules.min_healthy_percent);
+        let Tally { ordinary, ordinary_open, backups_open, doubted, .. } = self.tally;
+        let stood_in_for = ordinary_open == 0 && backups_open > 0;
+        let too_few = ordinary_open * 100 < ordinary * usize::from(self.rules.min_healthy_percent);
         too_few && !stood_in_for && doubted > 0
     }
 
     /// Places with a server.
-    fn present(&self) -> usize {
-        self.all.iter().filter(|server| !server.gone).count()
+    pub fn present(&self) -> usize {
+        self.tally.present
+    }
+
+    /// Counts anew.
+    fn count(&mut self) {
+        self.tally = Tally::default();
+        for server in &self.all {
+            server.add_to(&mut self.tally, |count, by| *count += by);
+        }
+    }
+
+    /// Changes a server, and the tally with it.
+    fn change<T>(&mut self, server: usize, change: impl FnOnce(&mut Server) -> T) -> T {
+        let server = &mut self.all[server];
+        server.add_to(&mut self.tally, |count, by| *count = count.saturating_sub(by));
+        let changed = change(server);
+        server.add_to(&mut self.tally, |count, by| *count += by);
+        changed
+    }
+
+    /// Brings the verdict on one server up to date, where no other depends on it.
+    fn settle_one(&mut self, index: usize, now: u64) -> Option<Change> {
+        let to = self.all[index].judged();
+        if to == self.all[index].verdict {
+            return None;
+        }
+        self.change(index, |server| server.settle(index, to, now))
     }
 
     /// Servers whose success rate in the interval is below that of their peers by too much.
@@ -430,17 +471,11 @@ impl Servers {
         let mut changes = Vec::new();
         for (index, server) in self.all.iter_mut().enumerate() {
             let to = server.judged();
-            if to == server.verdict {
-                continue;
+            if to != server.verdict {
+                changes.extend(server.settle(index, to, now));
             }
-            let from = std::mem::replace(&mut server.verdict, to.clone());
-            // That it is down for another reason by now is no news; that it has been asked at all is.
-            if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
-                continue;
-            }
-            server.since = now;
-            changes.push(Change { server: index, from, to });
         }
+        self.count();
         self.panic = self.panics();
         changes
     }
@@ -459,6 +494,35 @@ fn far_below(rates: &[(usize, f64)]) -> Vec<(usize, Reason)> {
 }
 
 impl Server {
+    /// Has another verdict from now on.
+    fn settle(&mut self, index: usize, to: Verdict, now: u64) -> Option<Change> {
+        let from = std::mem::replace(&mut self.verdict, to.clone());
+        // That it is down for another reason by now is no news; that it has been asked at all is.
+        if from.name() == to.name() && from.reason() != Some(UNCHECKED) {
+            return None;
+        }
+        self.since = now;
+        Some(Change { server: index, from, to })
+    }
+
+    /// Adds what it counts for to a tally, or takes it off.
+    fn add_to(&self, tally: &mut Tally, add: impl Fn(&mut usize, usize)) {
+        let is_open = usize::from(self.verdict.is_open());
+        add(&mut tally.present, usize::from(!self.gone));
+        add(&mut tally.open, is_open);
+        add(&mut tally.ejected, usize::from(self.ejected.is_some()));
+        if matches!(self.verdict, Verdict::Draining(_)) {
+            return;
+        }
+        if self.backup {
+            add(&mut tally.backups_open, is_open);
+        } else {
+            add(&mut tally.ordinary, 1);
+            add(&mut tally.ordinary_open, is_open);
+        }
+        add(&mut tally.doubted, usize::from(self.is_doubted()));
+    }
+
     /// It is closed by what was found out about it, which may be wrong.
     fn is_doubted(&self) -> bool {
         if self.nowhere.is_some() {
@@ -472,6 +536,8 @@ impl Server {
     }
 
     fn judged(&self) -> Verdict {
+        #[cfg(test)]
+        tests::LOOKS.set(tests::LOOKS.get() + 1);
         if self.gone {
             return Verdict::Draining(GONE.into());
         }

@@ -282,7 +282,7 @@ impl Health {
         let config = &board.snapshot.config.backends[backend];
         let Some(check) = &config.health else { return Err(Failure::new(NOT_MADE, "")) };
         let due = Instant::now();
-        let _turn = self.0.turns.take(backend).await;
+        let _turn = self.0.turns.take(backend, board.kind(backend, server)).await;
         board.count_wait(backend, due.elapsed(), check.interval);
         let address = SocketAddr::new(address.ip(), check.port.unwrap_or(address.port()));
         let host = host_of(&config.servers[server].address, address);
@@ -621,7 +621,7 @@ impl Board {
         if changes.is_empty() && panics == panicked {
             return;
         }
-        let (open, all) = (servers.open(), self.snapshot.config.backends[backend].live_servers().count());
+        let (open, all) = (servers.open(), servers.present());
         drop(backends);
         for Change { server, from, to } in changes {
             self.set_door(backend, server);

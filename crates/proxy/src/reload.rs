@@ -805,7 +805,10 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
 
 /// What would need another process.
 fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
-    let of = |root: &Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
+    // Nothing is copied on the way: the whole may be of thousands of servers.
+    fn of<'v>(root: &'v Value, path: &str) -> &'v Value {
+        path.split('.').fold(root, |value, key| &value[key])
+    }
     let changed = FOR_LIFE.iter().map(|(path, _)| path).filter(|path| of(before, path) != of(after, path));
     let problem = |path: &&str| {
         let what = format!("`{path}` cannot change while the process runs: it is {}", of(before, path));
@@ -816,13 +819,13 @@ fn for_life(meant: &Meant, before: &Value, after: &Value) -> Vec<Problem> {
 }
 
 /// The path to what differs, as far as that is one thing.
-fn differing(path: &str, before: Value, after: Value) -> String {
-    let (Value::Object(before), Value::Object(after)) = (&before, &after) else { return path.to_owned() };
+fn differing(path: &str, before: &Value, after: &Value) -> String {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else { return path.to_owned() };
     let mut keys = before.keys().chain(after.keys()).filter(|key| before.get(*key) != after.get(*key));
     match (keys.next(), keys.next()) {
         (Some(key), None) => {
             let of = |values: &serde_json::Map<String, Value>| values.get(key).cloned().unwrap_or_default();
-            differing(&format!("{path}.{key}"), of(before), of(after))
+            differing(&format!("{path}.{key}"), &of(before), &of(after))
         }
         _ => path.to_owned(),
     }

@@ -3,7 +3,7 @@
 //! It is laid over the configuration whenever that is read: a configuration that was pushed takes the place of the file's
 //! for as long as the file is what it was then, servers are added, taken away and weighted, and certificates come on top.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::num::{NonZeroU16, NonZeroU32};
@@ -92,9 +92,7 @@ impl State {
         for backend in &mut config.backends {
             let Some(changes) = self.servers.get(&backend.name) else { continue };
             let before = backend.servers.clone();
-            for (address, change) in changes {
-                lay_over_one(&mut backend.servers, address, change, backend.at);
-            }
+            lay_over_all(&mut backend.servers, changes, backend.at);
             if backend.servers.is_empty() {
                 let what = format!("the state's changes leave [backend.{}] without a server", backend.name);
                 let fix = "they are passed over; undo them by the admin API";
@@ -295,24 +293,37 @@ impl ServerChange {
     }
 }
 
-fn lay_over_one(servers: &mut Vec<Server>, address: &str, change: &ServerChange, at: propylon_config::At) {
-    if change.removed {
-        servers.retain(|server| server_label(server) != address);
-        return;
-    }
-    if change.added && !servers.iter().any(|server| server_label(server) == address) {
-        let Ok(address) = propylon_config::server_address(address) else { return };
+/// By their addresses: with thousands of both, each change is not to be compared with each server.
+fn lay_over_all(servers: &mut Vec<Server>, changes: &BTreeMap<String, ServerChange>, at: propylon_config::At) {
+    let mut is_there: HashSet<&str> = HashSet::new();
+    servers.retain_mut(|server| {
+        let Some((address, change)) = changes.get_key_value(&server_label(server)) else { return true };
+        is_there.insert(address);
+        change.lay_over(server);
+        !change.removed
+    });
+    for (address, change) in changes.iter().filter(|(address, _)| !is_there.contains(address.as_str())) {
+        if !change.added || change.removed {
+            continue;
+        }
+        let Ok(address) = propylon_config::server_address(address) else { continue };
         let weight = NonZeroU16::MIN;
-        servers.push(Server { address, weight, max_connections: None, drain: None, backup: false, retired: None, at });
+        let mut server =
+            Server { address, weight, max_connections: None, drain: None, backup: false, retired: None, at };
+        change.lay_over(&mut server);
+        servers.push(server);
     }
-    for server in servers.iter_mut().filter(|server| server_label(server) == address) {
-        server.weight = change.weight.unwrap_or(server.weight);
-        server.max_connections = change.max_connections.or(server.max_connections);
-        server.drain = match change.drain {
+}
+
+impl ServerChange {
+    fn lay_over(&self, server: &mut Server) {
+        server.weight = self.weight.unwrap_or(server.weight);
+        server.max_connections = self.max_connections.or(server.max_connections);
+        server.drain = match self.drain {
             None => server.drain,
             Some(drain) => drain.then_some(Drain::AskedFor),
         };
-        server.backup = change.backup.unwrap_or(server.backup);
+        server.backup = self.backup.unwrap_or(server.backup);
     }
 }
 

@@ -33,9 +33,9 @@ impl RoundRobin {
     /// The turns of these go on where they were: a change must not have every core begin with the same server.
     pub fn continue_with(&mut self, earlier: &RoundRobin, same: &[usize]) {
         self.credits.fill(0);
+        // No credit is larger than a round: a weight that was lowered would leave a debt that takes many to pay off.
+        let most = self.weights.iter().sum::<i64>();
         for server in same {
-            // No larger than a round: a weight that was lowered would leave a debt that takes many to pay off.
-            let most = self.weights.iter().sum::<i64>();
             let credit = earlier.credits[*server] * earlier.divisor / self.divisor;
             self.credits[*server] = credit.clamp(-most, most);
         }

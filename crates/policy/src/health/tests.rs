@@ -1,6 +1,13 @@
 //! Verdicts by dialogue, and by seeds.
 
+use std::cell::Cell;
+
 use super::*;
+
+thread_local! {
+    /// Servers that were looked at.
+    pub static LOOKS: Cell<usize> = const { Cell::new(0) };
+}
 
 const PROBES: Probes = Probes { rise: 2, fall: 3, starts_up: true };
 const OUTLIERS: Outliers = Outliers {
@@ -501,4 +508,53 @@ fn a_probe_that_finds_what_is_known_already_changes_nothing_and_one_that_does_no
     assert!(servers.probed(0, Err("refused".into()), 5).is_empty(), "it is down already");
     assert_eq!(servers.probed(0, Ok(()), 6)[0].to, Verdict::Up);
     assert_eq!(servers.verdict(0), (&Verdict::Up, 6));
+}
+
+#[test]
+fn a_probe_costs_no_look_at_the_other_servers() {
+    let rules = Rules { probes: Some(PROBES), outliers: Some(OUTLIERS), min_healthy_percent: 50 };
+    for count in [10, 1_000] {
+        let mut servers = Servers::new(rules, count, 0);
+        LOOKS.set(0);
+        let mut probes = 0;
+        for found in [Ok(()), bad(), bad(), bad(), Ok(()), Ok(())] {
+            for server in 0..count {
+                servers.probed(server, found.clone(), 1);
+                probes += 1;
+            }
+        }
+        assert_eq!((servers.open(), servers.present()), (count, count));
+        assert!(LOOKS.get() <= 2 * probes, "{} looks for {probes} probes of {count} servers", LOOKS.get());
+    }
+}
+
+/// What probes bring up to date one by one is what a look at all of them would.
+#[test]
+fn verdicts_that_are_settled_one_by_one_are_those_that_are_settled_together() {
+    for seed in 0..200 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let outliers = random.bool().then_some(OUTLIERS);
+        let rules = Rules { probes: Some(PROBES), outliers, min_healthy_percent: random.u8(0..=100) };
+        let count = random.usize(1..12);
+        let mut servers = Servers::new(rules, count, 0);
+        println!("seed {seed}");
+        for now in (0..400_000).step_by(1_000) {
+            let server = random.usize(..count);
+            match random.u8(..12) {
+                0 => servers.set_drain(server, random.bool().then(|| "asked for".into())),
+                1 => servers.set_backup(server, random.bool()),
+                2 => servers.set_nowhere(server, random.bool().then(|| "no name".into())),
+                3 => servers.counted(server, random.u64(..20), random.u64(..20)),
+                _ => _ = servers.probed(server, if random.bool() { Ok(()) } else { bad() }, now),
+            }
+            if random.u8(..3) == 0 {
+                servers.tick(now);
+            }
+            servers.review(now);
+            servers.probed(random.usize(..count), if random.bool() { Ok(()) } else { bad() }, now);
+            let mut all = servers.clone();
+            assert!(all.settle(now).is_empty());
+            assert_eq!((all.tally, all.panic), (servers.tally, servers.panic));
+        }
+    }
 }
