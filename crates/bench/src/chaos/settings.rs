@@ -13,6 +13,12 @@ pub const RETRIES: usize = 2;
 /// Of the engine with a server that says nothing, in seconds.
 pub const FIRST_BYTE_SECONDS: u64 = 2;
 
+/// Connections that a server may have where they are limited: fewer than there are clients, and enough on one server for those whose
+/// WebSockets and downloads last.
+const CONNECTIONS_MAX: std::ops::RangeInclusive<u16> = 8..=16;
+/// Nobody waits in line for so long while a server is there: whoever is told so has found a defect.
+const QUEUE_SECONDS: u64 = 30;
+
 const BALANCES: [&str; 5] = ["round-robin", "random", "least-connections", "p2c-ewma", "consistent-hash"];
 const REUSES: [&str; 3] = ["safe", "aggressive", "safe"];
 
@@ -28,6 +34,8 @@ pub struct Settings {
     balance: &'static str,
     reuse: &'static str,
     slow_start: bool,
+    /// Connections that each server of HTTP may have: with a few the load has to wait in line.
+    connections_max: Option<u16>,
     pub workers: usize,
     /// Counts configurations, so that no two have the same text.
     serial: u32,
@@ -43,6 +51,7 @@ impl Settings {
             balance: BALANCES[0],
             reuse: REUSES[0],
             slow_start: false,
+            connections_max: None,
             workers,
             serial: 0,
         }
@@ -76,6 +85,9 @@ impl Settings {
         if random.u8(..3) == 0 {
             next.streams_max = random.u16(60..=200);
         }
+        if random.bool() {
+            next.connections_max = random.bool().then(|| random.u16(CONNECTIONS_MAX));
+        }
         next.slow_start = random.bool();
         next.idle_parts = random.u8(..4);
         next
@@ -94,7 +106,11 @@ impl Settings {
     pub fn told(&self) -> String {
         let servers: Vec<String> = self.servers.iter().map(|(server, weight)| format!("{server}*{weight}")).collect();
         let Self { extra_route, balance, reuse, streams_max, .. } = self;
-        format!("servers {}, {balance}, reuse {reuse}, {streams_max} streams, route {extra_route}", servers.join(" "))
+        let limit = self.connections_max.map_or("no limit".to_owned(), |max| format!("{max} connections"));
+        format!(
+            "servers {}, {limit}, {balance}, reuse {reuse}, {streams_max} streams, route {extra_route}",
+            servers.join(" ")
+        )
     }
 
     pub fn render(&self, doors: &Doors, folder: &Path, places: &[Place]) -> String {
@@ -107,7 +123,9 @@ impl Settings {
             let one = |(server, weight): (&ServerId, &u16)| {
                 let place = places[usize::from(server.0)];
                 let address = if echo { place.echo } else { place.http };
-                format!("{{ address = \"{address}\", weight = {weight} }}")
+                let limit = self.connections_max.filter(|_| !echo);
+                let limit = limit.map_or(String::new(), |max| format!(", max_connections = {max}"));
+                format!("{{ address = \"{address}\", weight = {weight}{limit} }}")
             };
             self.servers.iter().map(one).collect::<Vec<_>>().join(", ")
         };
@@ -155,6 +173,7 @@ servers = [{servers}]
 balance = "{balance}"
 reuse = "{reuse}"
 retries = {RETRIES}
+queue = {{ limit = 1000, timeout = "{QUEUE_SECONDS}s" }}
 {slow_start}timeouts = {{ connect = "2s", first_byte = "{FIRST_BYTE_SECONDS}s", body = "8s", idle = "4s" }}
 health = {{ path = "/healthz", interval = "300ms", timeout = "1s", rise = 2, fall = 2 }}
 outlier = {{ consecutive_failures = 5, interval = "1s", ejection = "1s", ejection_max = "3s" }}
