@@ -292,7 +292,7 @@ fn nobody_can_forge_what_servers_are_told() {
     let forged = "Client-Cert: :Zm9yZ2Vk:\r\ncLIENT-cERT-cHAIN: :Zm9yZ2Vk:\r\nClient_Cert: forged\r\n\
                   Client.Cert-Chain: forged\r\nX-Client-DN: CN=forged\r\nx-client-dn: CN=forged\r\n\
                   X_Client_DN: CN=forged\r\nX-Client.DN: CN=forged\r\nX-JA4: forged\r\nX-Honest: kept\r\n";
-    let body = "4\r\nbody\r\n0\r\nClient-Cert: forged\r\nX-Client-DN: forged\r\n\r\n";
+    let body = "4\r\nbody\r\n0\r\nClient-Cert: forged\r\nX-Client-DN: forged\r\nX-JA4: at the end\r\n\r\n";
     for listener in ["optional", "web"] {
         let mut client = engine.client(listener);
         let path = format!("/{listener}");
@@ -308,8 +308,9 @@ fn nobody_can_forge_what_servers_are_told() {
     assert_eq!(propylon_e2e::http::values(&head, "X-JA4").len(), 1, "{head}");
     let bodies = origin.received_text();
     assert!(bodies.contains("/optional/body") && !bodies.contains("Client-Cert: forged"), "{bodies}");
-    // Of a listener without fields of its own the other names are nobody's, and trailers go on.
-    assert_eq!(bodies.matches("X-Client-DN: forged").count(), 1, "{bodies}");
+    // Of a listener without fields of its own the other names are nobody's, and trailers go on; but for what strangers claim.
+    assert_eq!(bodies.matches("X-JA4: at the end").count(), 1, "{bodies}");
+    assert!(!bodies.contains("X-Client-DN: forged"), "{bodies}");
 }
 
 #[test]

@@ -379,6 +379,16 @@ fn permits_of_an_earlier_turnstile_count_against_the_limit_of_a_later_one() {
 }
 
 #[test]
+fn a_server_that_is_new_has_its_limit_from_the_first_permit_on() {
+    let first: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, fifo(8));
+    let second = first.succeeded_by(&[1, 1], fifo(8));
+    assert!(second.try_take(1) && !second.try_take(1), "before it is settled");
+    assert!(second.try_take(0) && second.try_take(0), "one that is known has the limit in force");
+    second.settle(0);
+    assert!(second.is_over(0) && !second.is_over(1) && !second.try_take(1));
+}
+
+#[test]
 fn a_server_without_a_limit_never_makes_anybody_wait() {
     let turnstile: Turnstile<Connection> = Turnstile::new(&[UNLIMITED], 1, fifo(0));
     assert!((0..10_000).all(|_| turnstile.try_take(0)));
