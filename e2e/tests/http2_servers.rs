@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
@@ -139,6 +139,32 @@ fn many_requests_share_few_connections() {
     let made = chain.front.metric("propylon_server_connections_total", &[]);
     assert!((1.0..=8.0).contains(&made), "{made} connections");
     assert_eq!(chain.back.metric("propylon_http2_streams_total", &[]), 4000.0);
+}
+
+#[test]
+fn a_connection_ends_after_as_many_streams_as_it_may_carry() {
+    let origin = Origin::always(HELLO);
+    let chain = Chain::with(&origin, "max_requests = 3", "");
+    let mut client = chain.front.client("plain");
+    (0..8).for_each(|_| assert_eq!(client.get("/").text(), "hello\n"));
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 3.0);
+    chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
+}
+
+#[test]
+fn no_more_streams_are_on_a_connection_than_the_backend_allows_whatever_the_server_does() {
+    let together = Barrier::new(3);
+    let origin = Origin::answering(move |_| {
+        together.wait();
+        HELLO.into()
+    });
+    let chain = Chain::with(&origin, "http2 = { max_streams = 1 }", "");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(chain.front.client("plain").get("/").text(), "hello\n"));
+        }
+    });
+    assert_eq!(chain.front.metric("propylon_server_connections_total", &[]), 3.0);
 }
 
 #[test]

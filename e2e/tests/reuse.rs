@@ -127,6 +127,39 @@ fn a_connection_ends_after_as_many_requests_as_it_may_carry_and_its_server_is_to
 }
 
 #[test]
+fn no_more_connections_are_kept_than_may_be_idle() {
+    let origin = Origin::always(HELLO);
+    let engine = engine(&origin, "max_idle = 1");
+    post(&mut engine.client("web"));
+    idle(&engine, 1.0);
+    post(&mut engine.client("web"));
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+    assert_eq!(origin.connections(), 2, "a first POST has one of its own, for which there is no room then");
+    idle(&engine, 1.0);
+}
+
+#[test]
+fn what_is_repeated_after_a_stale_connection_has_a_new_one() {
+    // Takes the second request of each connection, and closes.
+    let origin = Origin::scripted(|peer| {
+        if peer.read_request().is_some() {
+            peer.send(HELLO);
+        }
+        peer.read_request();
+        peer.close();
+    });
+    let engine = engine(&origin, "");
+    for count in [1.0, 2.0, 3.0] {
+        post(&mut engine.client("web"));
+        idle(&engine, count);
+    }
+    get(&mut engine.client("web"));
+    assert_eq!(origin.connections(), 4);
+    let asked = origin.received_text().matches("GET / ").count();
+    assert_eq!(asked, 2, "the other idle ones are likely to be stale as well, and are not tried");
+}
+
+#[test]
 fn a_connection_that_has_lived_its_time_carries_no_further_request() {
     let origin = Origin::always(HELLO);
     let engine = engine(&origin, "max_lifetime = \"50ms\"");
