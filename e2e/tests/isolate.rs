@@ -396,6 +396,31 @@ fn the_account_that_serves_has_to_be_able_to_read_the_keys_and_cannot_look_into_
 }
 
 #[test]
+fn a_key_process_has_no_files_of_its_engine_and_no_sockets_but_to_it() {
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    let given = keys.scratch.write("given", "by whoever has started the engine");
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 7<\"$1\"; shift; exec \"$0\" run \"$@\""]);
+    command.arg(binaries::propylon()).arg(&given);
+    let lineage = Lineage::start_by(command, "", &config(&origin, &keys, ISOLATE));
+    let files = |pid: u32| -> Vec<PathBuf> {
+        let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("its files").flatten();
+        all.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+    };
+    assert!(files(lineage.pid()).contains(&given), "the engine has it");
+    let supervisor = child(lineage.pid(), "key-supervisor").expect("one");
+    let sockets = fs::read_to_string("/proc/net/tcp").expect("sockets");
+    let is_tcp = |file: &PathBuf| {
+        let inode = file.to_str().and_then(|name| name.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned));
+        inode.is_some_and(|inode| sockets.lines().any(|line| line.split_whitespace().nth(9) == Some(&inode)))
+    };
+    for pid in [supervisor, key_process(lineage.pid())] {
+        let has = files(pid);
+        assert!(!has.contains(&given) && !has.iter().any(is_tcp), "{has:?}");
+    }
+}
+
+#[test]
 fn where_keys_are_cannot_change_while_a_process_runs() {
     let (origin, keys) = (Origin::always(ANSWER), Keys::new());
     for (before, after) in [(ISOLATE, ""), ("", ISOLATE)] {

@@ -42,6 +42,10 @@ impl KeyProcess {
         if config.keys.isolate.is_none() {
             return Ok(None);
         }
+        // A service manager's sockets are this process's alone.
+        if let Err(error) = propylon_sys::keep_files_to_itself() {
+            log::warn!("the key process gets the files that came with the start of this one: {error}");
+        }
         let links = worker_count(config).min(LINKS_MAX);
         let (mut own, mut others) = (Vec::new(), Vec::new());
         for _ in 0..=links {

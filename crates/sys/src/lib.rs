@@ -28,9 +28,9 @@ pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};
 pub use process::{
-    files_limit, is_clock_synchronised, leave_signals_to_others, lock_memory, lower_priority, name_process,
-    no_core_dumps, no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes, thread_cpu,
-    trace_and_let_go,
+    files_limit, is_clock_synchronised, keep_files_to_itself, leave_signals_to_others, lock_memory, lower_priority,
+    name_process, no_core_dumps, no_huge_pages, no_new_privileges, process_cpu, raise_files_limit, resident_bytes,
+    thread_cpu, trace_and_let_go,
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
