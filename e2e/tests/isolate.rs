@@ -1,6 +1,7 @@
 //! `keys.isolate`: the process that faces the network has no private key, and goes on as if it had.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -283,6 +284,24 @@ fn handshakes_wait_for_a_key_process_that_is_started_again() {
         let status = ask_admin(&engine, "GET", "/status.json", "", "").text();
         status.contains("the key process has ended and was started again")
     });
+}
+
+#[test]
+fn a_key_process_that_hangs_lets_handshakes_fail_in_time_and_is_asked_again() {
+    let (origin, keys) = (Origin::always(ANSWER), Keys::new());
+    let engine = Engine::start(&config(&origin, &keys, ISOLATE));
+    let client = Certificates::shared().client();
+    let visit = || Client::try_tls_with(engine.address("web"), Arc::clone(&client));
+    visit().expect("a handshake");
+    let holder = key_process(engine.pid());
+    signal(holder, Signal::STOP);
+    // Sooner than this client would give up.
+    let error = visit().err().expect("nobody signs");
+    assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+    engine.metric_reaches("propylon_signer_jobs_total", &[("outcome", "timeout")], 1.0);
+    signal(holder, Signal::CONT);
+    holds("handshakes go on", || visit().is_ok());
+    assert_eq!(engine.metric("propylon_key_process_restarts_total", &[]), 0.0);
 }
 
 #[test]

@@ -66,6 +66,8 @@ impl Kernels {
     /// Gives this thread what its work needs. All memory is taken here, and not when the system call that locks it is one
     /// that the process denies itself.
     pub fn install(&self, role: Role) {
+        // In an engine's program only where it is asked for.
+        propylon_sys::wipe_freed_memory();
         let work = match role {
             Role::Links if self.ecdsa => Work::P256Signature,
             Role::Rsa if self.rsa => Work::Rsa,
