@@ -205,7 +205,7 @@ mod tests {
             "state = 't'\nworkers = 3\nuser = 'root'\nmax_connections = 7\nconnections_per_source = 8\n\
              memory_limit = '1GiB'\nshare_address = true\nbatch = 'off'\nhandshakes = { in_progress = 9 }\nimmutable = true\n\
              upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
-            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n",
+            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\n",
         );
         let of =
             |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
