@@ -10,6 +10,7 @@ use propylon_e2e::engine::{simple, with};
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, eventually};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
+use socket2::{Domain, Socket, Type};
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
 /// The first byte of a ClientHello, whose rest never comes.
@@ -132,7 +133,11 @@ fn a_hello_that_trickles_in_meets_the_deadline() {
 fn a_client_that_asks_for_new_keys_and_reads_no_answer_comes_to_an_end() {
     let origin = Origin::always(HELLO);
     let engine = Engine::start(&with(&[origin.address()], "limits = { body_rate_min = 0 }", ""));
-    let mut stream = TcpStream::connect(engine.address("web")).expect("a connection");
+    // The kernel is not to take in what the client does not read.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4_096).expect("a small buffer");
+    socket.connect(&engine.address("web").into()).expect("a connection");
+    let mut stream = TcpStream::from(socket);
     let name = ServerName::try_from("localhost").expect("a name");
     let mut tls = ClientConnection::new(Certificates::shared().client(), name).expect("a client");
     while tls.is_handshaking() {

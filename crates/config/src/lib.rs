@@ -81,6 +81,16 @@ pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     (config.map(certified).unwrap_or_default(), problems)
 }
 
+/// What a configuration has that its `keys.isolate` does not cover, as errors about `source`: for one whose `keys.isolate` is not that of
+/// its own text.
+pub fn uncovered_keys(source: &Source, config: &Config) -> Vec<Problem> {
+    if config.keys.isolate.is_none() {
+        return Vec::new();
+    }
+    let keys = schema::keys::uncovered(config).into_iter();
+    keys.map(|(at, what, fix)| Problem::error(&source.name, Some(at), schema::keys::not_covered(what), fix)).collect()
+}
+
 /// Reads one server's address; else what is wrong with it, and what to do.
 pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
     address::server(text)

@@ -148,6 +148,8 @@ pub enum Outcome {
     Drained,
     /// So many requests were cut off when the drain's time was up.
     CutOff(u64),
+    /// A worker had ended by itself.
+    Failed,
 }
 
 /// Serves until SIGTERM or SIGINT, or until a successor does, then drains. A second signal ends it at once.
@@ -574,8 +576,9 @@ impl Main {
         }
         let (_, left) = self.telemetry.open(&self.store);
         let _ = self.phase.send(Phase::Stopping);
-        join(threads);
+        let has_failed = !join(threads);
         match left {
+            _ if has_failed => Outcome::Failed,
             0 => {
                 log::info!("drained in {:.1} s", started.elapsed().as_secs_f64());
                 Outcome::Drained
@@ -609,14 +612,18 @@ impl Ends {
     }
 }
 
-fn join(threads: Threads) {
+/// Waits for all of them. Returns whether they ended because they were told to.
+fn join(threads: Threads) -> bool {
+    let mut in_order = true;
     for thread in threads {
         match thread.join() {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => continue,
             Ok(Err(error)) => log::error!("a worker failed: {error}"),
             Err(_) => log::error!("a worker panicked"),
         }
+        in_order = false;
     }
+    in_order
 }
 
 async fn succeeded(handover: Option<&Handover>) {

@@ -109,6 +109,10 @@ fn lay_over(
             };
             let (mut config, more) = parse(&source)?;
             keep_for_life(&mut config, of_the_file);
+            let problems = propylon_config::uncovered_keys(&source, &config);
+            if !problems.is_empty() {
+                return Err(Wrong { source, problems, is_unreadable: false });
+            }
             (source, config, more)
         }
     };
@@ -192,6 +196,30 @@ mod tests {
         assert_eq!(config.listeners[0].bind[0].address.port(), 2, "the rest of it holds");
         assert!(config.process.sandbox.on);
         assert_eq!(config.log.access, propylon_config::AccessLog::Off);
+    }
+
+    #[test]
+    fn what_was_pushed_has_no_keys_that_the_files_isolation_does_not_cover() {
+        let file = source(1);
+        let file = Source { text: format!("{}[keys]\nisolate = true\n", file.text), ..file };
+        let meant = |rest: &str| {
+            let text = source(2).text + rest;
+            let state = Pushed { text, is_json: false, over: file.text.clone() };
+            mean(file.clone(), State { pushed: Some(state), ..State::default() }, None)
+        };
+        assert!(meant("").is_ok_and(|meant| meant.config.keys.isolate.is_some()));
+        let acme = "[acme.own]\ndirectory = 'https://localhost:9/dir'\nstate = 'acme'\nterms_agreed = true\n";
+        let client = "[backend.a]\nservers = ['127.0.0.1:9']\ntls = { certificate = 'c.pem' }\n";
+        let signer = "[signer.a]\nservers = ['127.0.0.1:9']\nidentity = 'c.pem'\nca = 'ca.pem'\n";
+        for rest in [acme, client, signer] {
+            for own in ["", "[keys]\nisolate = false\n"] {
+                let wrong = meant(&format!("{rest}{own}")).err().expect(rest);
+                let told = |problem: &Problem| {
+                    problem.file == "pushed.toml" && problem.at.is_some() && problem.what.contains("does not cover")
+                };
+                assert!(wrong.problems.iter().any(told), "{rest}: {:?}", wrong.problems);
+            }
+        }
     }
 
     #[test]

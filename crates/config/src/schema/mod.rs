@@ -8,7 +8,7 @@ mod client_auth;
 mod headers;
 mod health;
 mod http2;
-mod keys;
+pub(crate) mod keys;
 pub(crate) mod keyserver;
 mod listener;
 mod pkcs11;

@@ -17,8 +17,10 @@ use super::{Brief, brief, prepare};
 
 /// One that has lived for so long is started again at once.
 const STEADY: Duration = Duration::from_secs(10);
-/// How long the end of the engine may come after that of the key process, which is then its consequence.
-const END_WAIT: Duration = Duration::from_millis(20);
+/// How long the end of the engine may come after that of the key process, which is then its consequence: of one that has ended
+/// in order, as it does when nobody asks it any more, and of one that has not.
+const END_WAIT: Duration = Duration::from_secs(2);
+const BROKEN_END_WAIT: Duration = Duration::from_millis(20);
 /// The pause before another start, twice as long each time that it has not lived for that long.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -56,16 +58,16 @@ fn keep_up(mut brief: Brief) -> ExitCode {
     let mut pause = PAUSE_MIN;
     loop {
         let started = Instant::now();
-        let how = match start(&brief) {
+        let (how, in_order) = match start(&brief) {
             Ok((child, socket)) => listen(child, &socket, &mut paths),
-            Err(error) => format!("it cannot be started: {error}"),
+            Err(error) => (format!("it cannot be started: {error}"), false),
         };
         // All but the first, which is for questions about files: nobody is at that unless there are some.
         for link in &brief.files[1..] {
             let _ = propylon_sys::try_send_message(link, GONE);
         }
         // Where the engine has ended, this process does before it has slept, and there is nothing to tell.
-        thread::sleep(END_WAIT);
+        thread::sleep(if in_order { END_WAIT } else { BROKEN_END_WAIT });
         if started.elapsed() >= STEADY {
             pause = PAUSE_MIN;
         }
@@ -86,8 +88,8 @@ fn start(brief: &Brief) -> io::Result<(Child, OwnedFd)> {
     Ok((child, own))
 }
 
-/// Takes note of the files whose keys it holds, until it ends. Returns how.
-fn listen(mut child: Child, socket: &OwnedFd, paths: &mut BTreeSet<PathBuf>) -> String {
+/// Takes note of the files whose keys it holds, until it ends. Returns how, and whether in order.
+fn listen(mut child: Child, socket: &OwnedFd, paths: &mut BTreeSet<PathBuf>) -> (String, bool) {
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];
     loop {
         match propylon_sys::receive_message(socket, &mut buffer) {
@@ -103,5 +105,8 @@ fn listen(mut child: Child, socket: &OwnedFd, paths: &mut BTreeSet<PathBuf>) -> 
     }
     // It may have closed its end and live on.
     let _ = child.kill();
-    child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
+    match child.wait() {
+        Ok(status) => (status.to_string(), status.success()),
+        Err(error) => (error.to_string(), false),
+    }
 }

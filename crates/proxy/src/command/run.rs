@@ -47,6 +47,8 @@ pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
     match outcome {
         Ok(Outcome::Drained) => ExitCode::SUCCESS,
         Ok(Outcome::CutOff(_)) => ExitCode::from(CUT_OFF),
+        // The log has why.
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
         Err(error) => {
             error.into_iter().for_each(|error| log::error!("{error}"));
             ExitCode::FAILURE
