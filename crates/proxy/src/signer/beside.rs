@@ -55,7 +55,7 @@ pub async fn keep(signer: Rc<Signer>, socket: OwnedFd) {
                 sleep(pause(failures, signer.chance())).await;
             }
             News::Over(why) => {
-                signer.with(|dispatch, _| dispatch.report.over(why));
+                signer.with(|dispatch, _| dispatch.end(why));
                 return pending().await;
             }
         }

@@ -103,6 +103,8 @@ pub struct Dispatch {
     unreachable: u64,
     next_round: u64,
     random: fastrand::Rng,
+    /// Nobody will sign here any more.
+    is_over: bool,
     /// To be woken by whoever holds this, when it is no longer borrowed.
     wake: Vec<Waker>,
     pub report: Report,
@@ -139,6 +141,7 @@ impl Dispatch {
             unreachable: 0,
             next_round: 0,
             random: fastrand::Rng::with_seed(seed),
+            is_over: false,
             wake: Vec::new(),
             report,
             settings,
@@ -149,6 +152,10 @@ impl Dispatch {
 
     pub fn submit(&mut self, key: RemoteKey, scheme: Scheme, input: Box<[u8]>, now: u64) -> Result<JobId, JobError> {
         let opcode = opcode_of(scheme).ok_or(JobError::Refused)?;
+        if self.is_over {
+            self.report.concluded("unavailable");
+            return Err(JobError::Unavailable);
+        }
         if self.slots.len() - self.free.len() >= self.settings.jobs_max {
             self.report.full();
             return Err(JobError::Unavailable);
@@ -174,6 +181,17 @@ impl Dispatch {
         }
         self.place(id, now);
         Ok(id)
+    }
+
+    /// Nobody will sign any more, for good: nobody is to wait for it.
+    pub fn end(&mut self, why: &str) {
+        self.is_over = true;
+        self.report.over(why);
+        for (_, id) in std::mem::take(&mut self.deadlines) {
+            if self.job(id).is_some() {
+                self.conclude(id, Err(JobError::Unavailable));
+            }
+        }
     }
 
     fn open(&mut self, job: Box<Job>) -> JobId {

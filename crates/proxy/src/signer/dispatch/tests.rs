@@ -168,6 +168,21 @@ fn frame(id: u32, opcode: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn where_nobody_will_sign_any_more_nobody_waits() {
+    let mut core = Core::new(1);
+    let flying = core.submit();
+    core.dispatch.closed(0, "it has ended", core.now);
+    let waiting = core.submit();
+    core.dispatch.end("its supervisor is gone");
+    for id in [flying, waiting] {
+        assert!(matches!(core.dispatch.slots[id.slot as usize].content, Content::Done(Err(JobError::Unavailable))));
+    }
+    let remote = RemoteKey::new(0, core.key.public_info()).unwrap();
+    let late = core.dispatch.submit(remote, SCHEME, DIGEST.into(), core.now);
+    assert!(matches!(late, Err(JobError::Unavailable)));
+}
+
+#[test]
 fn a_request_names_operation_digest_and_key() {
     let mut core = Core::new(1);
     let job = core.submit();
