@@ -47,6 +47,16 @@ fn check_is_content_with_a_good_configuration() {
 }
 
 #[test]
+fn check_warns_of_an_account_that_this_machine_does_not_have() {
+    let scratch = Scratch::new();
+    let text = |user: &str| format!("[process]\nuser = \"{user}\"\n{}", whole());
+    let said = check(&scratch, &text("nobody-of-the-kind"), &[]);
+    assert!(said.stderr.contains(":2:1: warning: `user`: no user named \"nobody-of-the-kind\""), "{}", said.stderr);
+    let said = check(&scratch, &text("nobody"), &[]);
+    assert!(!said.stderr.contains("`user`"), "{}", said.stderr);
+}
+
+#[test]
 fn check_tells_every_problem_with_its_place_and_its_remedy() {
     let scratch = Scratch::new();
     let text = whole().replace("backend = \"app\"", "backend = \"apq\"").replace("127.0.0.1:1\"", "127.0.0.1\"")

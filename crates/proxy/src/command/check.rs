@@ -71,6 +71,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
     match origin::with_state(source) {
         Ok(meant) => token_file(source, &meant.config)
             .into_iter()
+            .chain(unknown_user(source, &meant.config))
             .chain(isolation::problems(&meant.config, source))
             .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
@@ -92,6 +93,14 @@ pub fn token_file(source: &Source, config: &Config) -> Option<Problem> {
         format!("`token_file`: {} cannot be used: {}", file.path.display(), admin::wrong_token_file(&file.path)?);
     let fix = "until it is mended, changes by the admin API are refused";
     Some(Problem::warning(&source.name, Some(file.at), what, fix))
+}
+
+/// An account that this machine does not have; the one that will run it may.
+fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
+    let error = propylon_sys::Account::find(config.process.user.as_ref()?).err()?;
+    let at = propylon_config::locate(source, "process.user");
+    let fix = "no engine starts on a machine that does not know it";
+    Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
 }
 
 /// A certificate's finding, told as a problem of the line that names the certificate.
