@@ -350,6 +350,7 @@ fn a_bad_key_changes_nothing_and_is_told_with_its_place() {
         let said = engine.reload();
         let log = engine.stderr().join("\n");
         assert!(log.contains(told) && log.contains("one.pem"), "{told}: {said}\n{log}");
+        assert!(!log.contains("the sandbox of this process"), "another process reads it, and did: {log}");
         handshakes(&engine);
     }
     keys.replace("one.pem", &good);

@@ -303,7 +303,9 @@ pub fn denial(path: &Path) -> Option<(String, String)> {
 /// A finding about a file, with the sandbox's part in it: the mode of a file is not what has to be mended where it is this
 /// process that keeps itself from it.
 pub fn judged(finding: &Finding) -> Finding {
-    match denial(&finding.path) {
+    // What is wrong with a file that was read, by this process or by one that holds its keys, has nothing to do with that.
+    let is_denied = finding.what.to_ascii_lowercase().contains("permission denied");
+    match denial(&finding.path).filter(|_| is_denied) {
         Some((why, fix)) => Finding { what: format!("{}: {why}", finding.what), fix, ..finding.clone() },
         None => finding.clone(),
     }
