@@ -219,6 +219,14 @@ pub const TABLE: &[Condition] = &[
         "the access log names the clients",
     ),
     rises(
+        "handshakes-unsigned",
+        "propylon_tls_handshake_failures_total",
+        Problem,
+        "TLS handshakes fail, since nobody signs for their certificates in time",
+        "look at the key servers of the profile's signer, or with keys.isolate at the key process",
+    )
+    .only("reason", &["signer-timeout", "signer-unavailable"]),
+    rises(
         "handshakes-failed",
         "propylon_tls_handshake_failures_total",
         Note,
@@ -340,6 +348,14 @@ pub const TABLE: &[Condition] = &[
         "raise max_connections of the servers, or add some",
     )
     .only("reason", &["client-gone"]),
+    rises(
+        "circuit-open",
+        "propylon_queue_refused_total",
+        Problem,
+        "requests are refused: as many are in progress at the backend as its circuit.requests allows",
+        "add servers, or raise circuit.requests",
+    )
+    .only("reason", &["circuit-open"]),
     rises(
         "queue-refused",
         "propylon_queue_refused_total",
