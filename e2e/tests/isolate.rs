@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::chown;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,12 +11,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use propylon_e2e::admin::{TOKEN, ask_admin, snapshot, with_state};
+use propylon_e2e::certificates::{leaf, leaf_of};
 use propylon_e2e::engine::complete;
 use propylon_e2e::lineage::{How, Lineage, is_alive};
 use propylon_e2e::load::{Load, Manner};
 use propylon_e2e::program::{Said, run, signal};
 use propylon_e2e::wait::{PATIENCE, holds};
-use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, memory};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Response, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
 use rustix::process::{Signal, geteuid};
 use rustls::pki_types::PrivateKeyDer;
@@ -453,6 +455,10 @@ fn where_keys_are_cannot_change_while_a_process_runs() {
     }
     // Nor the folders of keys.
     let engine = Engine::start(&config(&origin, &keys, ISOLATE));
+    engine.rewrite(&config(&origin, &keys, &format!("{ISOLATE}store = \"elsewhere\"\n")));
+    engine.reload();
+    let log = engine.stderr().join("\n");
+    assert!(log.contains("`keys.store` cannot change while the process runs"), "{log}");
     let others = Keys::new();
     engine.rewrite(&config(&origin, &others, ISOLATE));
     engine.reload();
@@ -519,4 +525,293 @@ fn a_configuration_beside_its_keys_is_read_again_and_what_else_was_replaced_ther
     let log = engine.stderr().join("\n");
     assert!(log.contains("clients.pem has been replaced, and lies in one folder with private keys"), "{log}");
     assert_eq!(visit(), 202);
+}
+
+/// An engine to which certificates can be uploaded: the lines of its configuration, and where they are kept.
+struct Uploads {
+    state: Scratch,
+    store: Scratch,
+}
+
+impl Uploads {
+    fn new() -> Uploads {
+        Uploads { state: Scratch::new(), store: Scratch::new() }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.store.join("keys")
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.folder()).expect("a folder").flatten().map(|entry| entry.path()).collect()
+    }
+
+    /// The lines of `[process]`, and those of other sections.
+    fn lines(&self) -> (String, String) {
+        let (state, token) = with_state(&self.state);
+        let rest =
+            format!("[admin]\nbind = \"127.0.0.1:0\"\n{token}\n{ISOLATE}store = {:?}\n", self.folder().display());
+        (state, rest)
+    }
+
+    /// A process with this configuration can neither read them nor put others beside them.
+    #[track_caller]
+    fn are_out_of_reach(&self, config: &str) {
+        let config = self.state.write("propylon.toml", complete(config));
+        let shown: serde_json::Value = serde_json::from_str(&attempt(&config, &["show"]).ok().text()).expect("JSON");
+        if shown["landlock"]["state"] != "enforced" {
+            return eprintln!("skipped: Landlock is {shown}");
+        }
+        for (what, path) in [("read", &self.files()[0]), ("write", &self.folder().join("new.pem"))] {
+            let said = attempt(&config, &[what, path.to_str().expect("text")]);
+            assert!(said.text().contains("denied"), "{what}: {}", said.text());
+        }
+    }
+
+    fn config(&self, origin: &Origin, keys: &Keys) -> String {
+        let (process, rest) = self.lines();
+        config(origin, keys, &format!("[process]\nworkers = 2\n{process}\n{rest}"))
+    }
+}
+
+fn change(admin: SocketAddr, method: &str, name: &str, pem: &str) -> Response {
+    let length = pem.len();
+    Client::plain(admin).ask(format!(
+        "{method} /v1/certificates/public/{name} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\
+         Authorization: Bearer {TOKEN}\r\nContent-Type: application/x-pem-file\r\nContent-Length: {length}\r\n\r\n{pem}"
+    ))
+}
+
+#[track_caller]
+fn put(admin: SocketAddr, name: &str, pem: &str) {
+    let told = change(admin, "PUT", name, pem);
+    assert_eq!(told.status, 200, "{}", told.text());
+}
+
+/// The engine and the supervisor have none of these keys, and the key process those that were sent.
+#[track_caller]
+fn only_the_key_process_has(engine: &Engine, keys: &Keys, sent: &Keys, when: &str) {
+    if !memory::may_look() {
+        return;
+    }
+    for pid in [engine.pid(), child(engine.pid(), "key-supervisor").expect("one")] {
+        // What was freed a moment ago may be on its way to be.
+        let started = Instant::now();
+        while let left = memory::found(pid, &keys.traces())
+            && !left.is_empty()
+        {
+            assert!(started.elapsed() < PATIENCE, "{when}: {left:#?}");
+        }
+    }
+    assert!(!memory::found(key_process(engine.pid()), &sent.traces()).is_empty(), "{when}: the key process has them");
+}
+
+/// Whether clients that ask for this name get this certificate, which somebody has signed for.
+fn is_served(web: SocketAddr, name: &str, pem: &str) -> bool {
+    leaf(web, name, &Certificates::shared().client()).is_ok_and(|found| found == leaf_of(pem))
+}
+
+#[track_caller]
+fn served(web: SocketAddr, uploads: &[(&str, &str)]) {
+    for (name, pem) in uploads {
+        assert!(is_served(web, name, pem), "{name}");
+    }
+}
+
+#[test]
+fn what_is_uploaded_is_kept_by_the_key_process_and_nowhere_else_until_it_is_removed() {
+    let (origin, mut keys, uploads) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let text = uploads.config(&origin, &keys);
+    let mut sent = Keys { scratch: Scratch::new(), pems: Vec::new() };
+    let mut issue = |name: &str, algorithm| {
+        let pem = Certificates::shared().issue(&[name], algorithm);
+        sent.pems.push((name.to_owned(), pem.clone()));
+        pem
+    };
+    let (ec, rsa) = (issue("ec.test", &PKCS_ECDSA_P256_SHA256), issue("rsa.test", &PKCS_RSA_SHA256));
+    let all = [("ec.test", ec.as_str()), ("rsa.test", rsa.as_str())];
+    keys.pems.append(&mut sent.pems.clone());
+    let refused = keys.issue("refused", &PKCS_RSA_SHA256);
+    let clean = |engine: &Engine, when: &str| only_the_key_process_has(engine, &keys, &sent, when);
+
+    let engine = Engine::start(&text);
+    put(engine.admin(), "ec", &ec);
+    put(engine.admin(), "rsa", &rsa);
+    served(engine.address("web"), &all);
+    let split = |pem: &str| pem.find("-----BEGIN PRIVATE KEY-----").expect("a key");
+    let torn = format!("{}{}", &ec[..split(&ec)], &refused[split(&refused)..]);
+    assert_eq!(change(engine.admin(), "PUT", "torn", &torn).status, 422);
+    clean(&engine, "after uploads");
+    let files = uploads.files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for path in files.iter().chain([&uploads.folder()]) {
+        assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o077, 0, "{path:?}");
+    }
+    for text in fs::read_dir(uploads.state.join("state")).expect("a folder").flatten() {
+        assert!(!fs::read_to_string(text.path()).expect("the state").contains("PRIVATE"));
+    }
+    uploads.are_out_of_reach(&text);
+    // By the same name it takes the place of the one before, whose file goes.
+    let next = Certificates::shared().issue(&["ec.test"], &PKCS_ECDSA_P384_SHA384);
+    put(engine.admin(), "ec", &next);
+    assert_eq!(uploads.files().len(), 2);
+    put(engine.admin(), "ec", &ec);
+    engine.reload();
+    served(engine.address("web"), &all);
+    signal(key_process(engine.pid()), Signal::KILL);
+    served(engine.address("web"), &all);
+    clean(&engine, "after another start of the key process");
+    drop(engine);
+
+    let engine = Engine::start(&text);
+    served(engine.address("web"), &all);
+    clean(&engine, "after another start");
+    for name in ["ec", "rsa"] {
+        let told = change(engine.admin(), "DELETE", name, "");
+        assert_eq!(told.status, 200, "{}", told.text());
+    }
+    assert_eq!(uploads.files(), [PathBuf::new(); 0]);
+    assert!(!is_served(engine.address("web"), "ec.test", &ec) && !is_served(engine.address("web"), "rsa.test", &rsa));
+    handshakes(&engine);
+    signal(key_process(engine.pid()), Signal::KILL);
+    handshakes(&engine);
+    assert!(!engine.stderr().iter().any(|line| line.contains("cannot be read again")), "{:#?}", engine.stderr());
+    if memory::may_look() {
+        let left = memory::found(key_process(engine.pid()), &sent.traces());
+        assert!(left.is_empty(), "removed, and not read again: {left:#?}");
+    }
+}
+
+#[test]
+fn a_successor_serves_what_was_uploaded_before_and_takes_more() {
+    let (origin, keys, uploads) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let (process, rest) = uploads.lines();
+    let mut lineage = Lineage::start(&process, &config(&origin, &keys, &rest));
+    let [one, two] =
+        ["one.test", "two.test"].map(|name| Certificates::shared().issue(&[name], &PKCS_ECDSA_P256_SHA256));
+    put(lineage.admin(), "one", &one);
+    served(lineage.address("web"), &[("one.test", &one)]);
+    let before = lineage.pid();
+    lineage.upgrade(How::Signal);
+    served(lineage.address("web"), &[("one.test", &one)]);
+    put(lineage.admin(), "two", &two);
+    served(lineage.address("web"), &[("one.test", &one), ("two.test", &two)]);
+    lineage.gone(before);
+    assert_eq!(uploads.files().len(), 2, "the one before has left them alone");
+    signal(key_process(lineage.pid()), Signal::KILL);
+    served(lineage.address("web"), &[("one.test", &one), ("two.test", &two)]);
+    assert_eq!(change(lineage.admin(), "DELETE", "one", "").status, 200);
+    assert!(!is_served(lineage.address("web"), "one.test", &one));
+    assert_eq!(uploads.files().len(), 1);
+}
+
+#[test]
+fn an_upload_that_is_none_is_refused_as_it_is_without_a_key_process_and_leaves_no_file() {
+    let (origin, keys, uploads) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let engine = Engine::start(&uploads.config(&origin, &keys));
+    let state = Scratch::new();
+    let (state_line, token) = with_state(&state);
+    let plain = format!("[process]\nworkers = 1\n{state_line}\n[admin]\nbind = \"127.0.0.1:0\"\n{token}\n");
+    let plain = Engine::start(&config(&origin, &keys, &plain));
+    let [one, other] = ["a.test", "b.test"].map(|name| Certificates::shared().issue(&[name], &PKCS_ECDSA_P256_SHA256));
+    let split = |pem: &str| pem.find("-----BEGIN PRIVATE KEY-----").expect("a key");
+    let said = |engine: &Engine, bad: &str| {
+        let told = change(engine.admin(), "PUT", "bad", bad);
+        let text: serde_json::Value = serde_json::from_str(&told.text()).expect("JSON");
+        let what = text["problems"][0]["what"].as_str().or(text["problems"][0]["message"].as_str());
+        let what = what.unwrap_or_else(|| panic!("no problem in {text:#}")).to_owned();
+        // The path at its beginning, which ends in a number that is drawn for each.
+        (told.status, what.rsplit_once(".pem: ").map_or(what.clone(), |(_, what)| what.to_owned()))
+    };
+    for bad in [
+        format!("{}{}", &one[..split(&one)], &other[split(&other)..]),
+        one[..split(&one)].to_owned(),
+        one[split(&one)..].to_owned(),
+        one.replace("-----END PRIVATE KEY-----", "-----END PUBLIC KEY-----"),
+        "no certificate".to_owned(),
+    ] {
+        let (status, what) = said(&engine, &bad);
+        assert_eq!((status, what.as_str()), (422, said(&plain, &bad).1.as_str()));
+        assert_eq!(uploads.files(), [PathBuf::new(); 0], "{what}");
+    }
+    let long = change(engine.admin(), "PUT", "long", &format!("{one}{}", "#".repeat(48 * 1024)));
+    assert!(long.status == 409 && long.text().contains("with keys.isolate a certificate"), "{}", long.text());
+    assert_eq!(change(engine.admin(), "PUT", "..%2Fx", &one).status, 409);
+    let dry = change(engine.admin(), "PUT", "dry?dry_run=1", &one);
+    assert_eq!((dry.status, uploads.files().len()), (200, 0), "{}", dry.text());
+    // Where it cannot be written that is said, and what is served is served.
+    fs::remove_dir(uploads.folder()).expect("an empty folder");
+    let lost = change(engine.admin(), "PUT", "lost", &one);
+    assert!(lost.status == 500 && lost.text().contains("keys"), "{}", lost.text());
+    handshakes(&engine);
+}
+
+#[test]
+fn uploads_belong_to_the_account_that_serves_and_where_that_cannot_write_they_are_refused() {
+    if !geteuid().is_root() {
+        return eprintln!("only root can start a process that becomes another account: nothing was tried");
+    }
+    const NOBODY: u32 = 65_534;
+    let (origin, keys, uploads) = (Origin::always(ANSWER), Keys::new(), Uploads::new());
+    let text = uploads.config(&origin, &keys).replace("workers = 2", "workers = 2\nuser = \"nobody\"");
+    let own = ["one.pem", "chain.pem", "key.pem", "folder/a.pem"].map(|name| keys.path(name));
+    for path in own.iter().chain([&uploads.state.join("token"), &uploads.state.path().to_owned()]) {
+        chown(path, Some(NOBODY), None).expect("our own");
+    }
+    let pem = Certificates::shared().issue(&["own.test"], &PKCS_ECDSA_P256_SHA256);
+    // It is root's folder in which this one would have to be made.
+    let engine = Engine::start(&text);
+    assert!(
+        engine.stderr().iter().any(|line| line.contains("certificates cannot be uploaded")),
+        "{:#?}",
+        engine.stderr()
+    );
+    let told = change(engine.admin(), "PUT", "own", &pem);
+    assert!(told.status == 500 && told.text().contains("rights"), "{}", told.text());
+    handshakes(&engine);
+    drop(engine);
+    chown(uploads.store.path(), Some(NOBODY), None).expect("our own folder");
+    let engine = Engine::start(&text);
+    put(engine.admin(), "own", &pem);
+    served(engine.address("web"), &[("own.test", &pem)]);
+    assert_eq!(fs::metadata(&uploads.files()[0]).expect("a file").uid(), NOBODY);
+}
+
+#[test]
+fn the_folder_of_uploads_is_one_of_its_own() {
+    let (origin, keys, uploads, scratch) = (Origin::always(ANSWER), Keys::new(), Uploads::new(), Scratch::new());
+    let good = uploads.config(&origin, &keys);
+    assert!(!check(&scratch, &good).contains("error:"), "{}", check(&scratch, &good));
+    let without = good.replace(&format!("store = {:?}\n", uploads.folder().display()), "");
+    assert!(check(&scratch, &without).contains("without keys.store the admin API takes no certificates"));
+    let at =
+        |folder: &Path| good.replace(&format!("{:?}", uploads.folder().display()), &format!("{:?}", folder.display()));
+    for (folder, what) in [
+        (uploads.state.join("state/keys"), "this process may not have the run of"),
+        (keys.path("folder"), "lies in keys.store"),
+        (keys.scratch.path().to_owned(), "lies in keys.store"),
+        (scratch.path().to_owned(), "lies in keys.store"),
+        (PathBuf::from("/tmp"), "there may be no private key in /tmp"),
+    ] {
+        let said = check(&scratch, &at(&folder));
+        assert!(said.contains(what) && said.contains("check.toml:"), "{folder:?}:\n{said}");
+    }
+    let unused = good.replace("isolate = true\n", "");
+    assert!(check(&scratch, &unused).contains("`store` has no use without isolate = true"));
+
+    // What was uploaded before is to be moved.
+    let pem = Certificates::shared().issue(&["early.test"], &PKCS_ECDSA_P256_SHA256);
+    let engine = Engine::start(&unused);
+    put(engine.admin(), "early", &pem);
+    drop(engine);
+    let said = check(&scratch, &good);
+    assert!(said.contains("was uploaded without keys.isolate") && said.contains("mv "), "{said}");
+    fs::create_dir_all(uploads.folder()).expect("a folder");
+    fs::set_permissions(uploads.folder(), fs::Permissions::from_mode(0o700)).expect("our own folder");
+    for file in fs::read_dir(uploads.state.join("state/certificates/public")).expect("a folder").flatten() {
+        fs::copy(file.path(), uploads.folder().join(file.file_name())).expect("a copy");
+        fs::remove_file(file.path()).expect("our own file");
+    }
+    let engine = Engine::start(&good);
+    served(engine.address("web"), &[("early.test", &pem)]);
 }

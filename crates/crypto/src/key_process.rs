@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use wire::{
-    ANSWER_BYTES_MAX, Answer, GONE, HERE, KeyFile, MESSAGE_BYTES_MAX, Malformed, Order, Question, SECTIONS_MAX, Setup,
-    Unread,
+    ANSWER_BYTES_MAX, Answer, GONE, HERE, KeyFile, MESSAGE_BYTES_MAX, Malformed, Order, Question, SECTIONS_MAX, Secret,
+    Setup, UPLOAD_BYTES_MAX, Unread,
 };
 
 use crate::key::Ski;
@@ -49,6 +49,19 @@ pub enum Failure {
     Unread(Unread),
     /// The key process does not answer.
     Away,
+}
+
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> io::Error {
+        match failure {
+            Failure::Unread(Unread::Missing) => ErrorKind::NotFound.into(),
+            Failure::Unread(Unread::Denied) => ErrorKind::PermissionDenied.into(),
+            Failure::Unread(Unread::Failed(why)) => io::Error::other(why),
+            Failure::Unread(Unread::Other) => io::Error::other("it holds something else"),
+            Failure::Unread(why) => io::Error::other(format!("{why:?}")),
+            Failure::Away => io::Error::other("the key process does not answer"),
+        }
+    }
 }
 
 impl KeyFiles {
@@ -110,6 +123,22 @@ impl KeyFiles {
             self.ask(&Question::Keep(part.to_vec()))?;
         }
         self.ask(&Question::Forget(stamp)).map(drop)
+    }
+
+    /// Keeps a chain with its key, at most [`UPLOAD_BYTES_MAX`], among uploads, in a file that can be read from then on.
+    pub fn put(&self, name: &str, pem: &[u8]) -> Result<(), Failure> {
+        self.ask(&Question::Put { name: name.into(), pem: Secret::new(pem) }).map(drop)
+    }
+
+    /// Removes an upload's file.
+    pub fn remove(&self, name: &str) -> Result<(), Failure> {
+        self.ask(&Question::Remove(name.into())).map(drop)
+    }
+
+    /// The names of all uploads' files.
+    pub fn uploads(&self) -> Result<Vec<String>, Failure> {
+        let names = self.bytes(&Question::Uploads)?;
+        Ok(String::from_utf8_lossy(&names).lines().map(str::to_owned).collect())
     }
 
     fn ask(&self, question: &Question) -> Result<Answer, Failure> {

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -77,8 +77,14 @@ fn heed_no_signals() -> io::Result<()> {
 
 fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     let Brief { setup, files: mut sockets, folders, paths } = brief;
+    let store = setup.store.as_deref();
+    if let Some(store) = store
+        && let Err(error) = files::prepare_store(store)
+    {
+        log::error!("keys.store {}: {error}; certificates cannot be uploaded", store.display());
+    }
     if setup.sandbox {
-        confine(folders)?;
+        confine(folders, store)?;
     }
     let desk = sockets.remove(0);
     let mut files = Files::new(&setup, supervisor.try_clone().ok());
@@ -91,7 +97,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     let shared = Arc::new(Shared::new(files.keys(), None, Rules::new(Vec::new()), usize::MAX, sockets.len()));
     start(&setup, &shared, sockets).map_err(|error| format!("a thread cannot be started: {error}"))?;
     end_with(supervisor).map_err(|error| format!("a thread cannot be started: {error}"))?;
-    if setup.sandbox && !sandbox::confine_calls_beside()? {
+    if setup.sandbox && !sandbox::confine_calls_beside(store.is_some())? {
         log::warn!("key process: seccomp: not enforced: no filter is known for this processor");
     }
     if !is_first {
@@ -101,10 +107,10 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
 }
 
 /// Before there is a second thread, and before a key is read.
-fn confine(folders: Vec<PathBuf>) -> Result<(), String> {
+fn confine(folders: Vec<PathBuf>, store: Option<&Path>) -> Result<(), String> {
     propylon_sys::no_new_privileges().map_err(|error| format!("no_new_privs was refused: {error}"))?;
     let readable: BTreeSet<PathBuf> = folders.into_iter().collect();
-    let what = sandbox::confine_to(&readable)?;
+    let what = sandbox::confine_to(&readable, store)?;
     log::info!("key process: Landlock: {what}");
     Ok(())
 }
@@ -171,6 +177,8 @@ fn answer(desk: OwnedFd, mut files: Files, shared: &Shared) -> io::Result<()> {
         // One that is none has no number to answer to.
         let Ok((id, question)) = Question::parse(&buffer[..length]) else { continue };
         let answer = files.answer(question);
+        // It may have been a key.
+        buffer[..length].fill(0);
         if files.take_changed() {
             shared.keys.store(Arc::new(files.keys()));
         }

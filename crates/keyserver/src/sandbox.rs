@@ -8,8 +8,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
-    path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus,
+    Scope, path_beneath_rules,
 };
 use propylon_config::keyserver::KeyServer;
 use propylon_sys::{
@@ -35,7 +35,8 @@ pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
             folder.display()
         );
     }
-    let enforced = restrict(&readable, &changeable, makes_connections(config))
+    let all = AccessFs::from_all(LANDLOCK) & !AccessFs::Execute;
+    let enforced = restrict(&readable, (&changeable, all), makes_connections(config))
         .map_err(|error| format!("Landlock: {error}; to do without, say landlock = false"))?;
     if enforced != NOT_ENFORCED {
         let changeable = changeable.iter().filter_map(|path| std::fs::canonicalize(path).ok());
@@ -44,9 +45,13 @@ pub fn confine_files(config: &KeyServer) -> Result<&'static str, String> {
     Ok(enforced)
 }
 
-/// The same of the key process of an engine: nothing but these, for reading.
-pub fn confine_to(folders: &BTreeSet<PathBuf>) -> Result<&'static str, String> {
-    restrict(folders, &[], false).map_err(|error| format!("Landlock: {error}"))
+/// The same of the key process of an engine: nothing but these, for reading, and its folder of uploads, in which it makes files
+/// and removes them.
+pub fn confine_to(folders: &BTreeSet<PathBuf>, store: Option<&Path>) -> Result<&'static str, String> {
+    let made = AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::RemoveFile;
+    let store: Vec<PathBuf> = store.map(Path::to_path_buf).into_iter().collect();
+    let readable = folders.iter().chain(&store).cloned().collect();
+    restrict(&readable, (&store, made), false).map_err(|error| format!("Landlock: {error}"))
 }
 
 fn module_paths(config: &KeyServer) -> impl Iterator<Item = &PathBuf> {
@@ -57,10 +62,10 @@ fn makes_connections(config: &KeyServer) -> bool {
     config.tokens.iter().any(|token| token.network)
 }
 
-/// `changeable` is what the library of a hardware module works with: there everything may be done but run programs.
+/// `changeable` are paths where more may be done than reading, such as those that the library of a hardware module works with.
 fn restrict(
     paths: &BTreeSet<PathBuf>,
-    changeable: &[PathBuf],
+    (changeable, done): (&[PathBuf], BitFlags<AccessFs>),
     connections: bool,
 ) -> Result<&'static str, RulesetError> {
     let net = if connections { AccessNet::BindTcp.into() } else { AccessNet::from_all(LANDLOCK) };
@@ -70,7 +75,7 @@ fn restrict(
         .scope(Scope::from_all(LANDLOCK))?
         .create()?
         .add_rules(path_beneath_rules(paths, AccessFs::ReadFile | AccessFs::ReadDir))?
-        .add_rules(path_beneath_rules(changeable, AccessFs::from_all(LANDLOCK) & !AccessFs::Execute))?
+        .add_rules(path_beneath_rules(changeable, done))?
         .restrict_self()?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => "enforced",
@@ -110,9 +115,23 @@ pub fn confine_calls(config: &KeyServer) -> Result<bool, String> {
     apply(&filter(config)).map_err(|error| format!("seccomp: {error}; to do without, say seccomp = false"))
 }
 
-/// The same of the key process of an engine.
-pub fn confine_calls_beside() -> Result<bool, String> {
-    apply(&allowed().kill(&deadly(false))).map_err(|error| format!("seccomp: {error}"))
+/// The same of the key process of an engine, which writes files where it has a folder of uploads.
+pub fn confine_calls_beside(writes: bool) -> Result<bool, String> {
+    apply(&beside(writes)).map_err(|error| format!("seccomp: {error}"))
+}
+
+fn beside(writes: bool) -> CallFilter {
+    let calls = allowed().kill(&deadly(false));
+    if !writes {
+        return calls;
+    }
+    // For opening files to write them Landlock is the limit.
+    let calls = calls.allow(&[libc::SYS_openat, libc::SYS_fsync, libc::SYS_unlinkat, libc::SYS_renameat2]);
+    #[cfg(target_arch = "x86_64")]
+    let calls = calls.allow(&[libc::SYS_unlink, libc::SYS_rename]);
+    #[cfg(not(target_arch = "x86_64"))]
+    let calls = calls.allow(&[libc::SYS_renameat]);
+    calls
 }
 
 fn apply(filter: &CallFilter) -> Result<bool, CallFilterError> {
@@ -299,9 +318,10 @@ mod tests {
 
     #[test]
     fn the_filters_can_be_compiled_and_do_not_contradict_each_other() {
-        let filter = allowed().kill(&deadly(false));
-        assert_eq!(filter.contradictions(), [0; 0]);
-        filter.check().expect("programs");
+        for filter in [beside(false), beside(true)] {
+            assert_eq!(filter.contradictions(), [0; 0]);
+            filter.check().expect("programs");
+        }
     }
 
     /// In a thread of its own, which is the only one that the kernel then holds to it.
@@ -314,7 +334,9 @@ mod tests {
         let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let (own, other) = (here.join("Cargo.toml"), here.join("../../Cargo.toml"));
         let result = confined(move || {
-            let status = restrict(&BTreeSet::from([here.join("src"), own.clone()]), &[], false).expect("a ruleset");
+            let status =
+                restrict(&BTreeSet::from([here.join("src"), own.clone()]), (&[], AccessFs::Execute.into()), false)
+                    .expect("a ruleset");
             let read = |path: &Path| std::fs::read(path).map(drop).map_err(|error| error.kind());
             let append = |path: &Path| {
                 let opened = std::fs::OpenOptions::new().append(true).open(path);
@@ -325,6 +347,37 @@ mod tests {
         let denied = Err(std::io::ErrorKind::PermissionDenied);
         if result.0.starts_with("enforced") {
             assert_eq!((result.1, result.2, result.3), (Ok(()), denied, denied));
+        }
+    }
+
+    #[test]
+    fn a_key_process_writes_in_its_folder_of_uploads_and_nowhere_else() {
+        let folder = std::env::temp_dir().join(format!("propylon-store-{}", std::process::id()));
+        let (store, other) = (folder.join("keys"), folder.join("other"));
+        std::fs::create_dir_all(&store).expect("a folder");
+        std::fs::create_dir_all(&other).expect("a folder");
+        let (own, others) = (store.clone(), other.clone());
+        let outcome = confined(move || {
+            let status = confine_to(&BTreeSet::from([others.clone()]), Some(&own)).expect("a ruleset");
+            beside(true).apply(Confined::ThisThread).expect("a filter");
+            let write = |folder: &Path| -> std::io::Result<()> {
+                let mut file = std::fs::File::create_new(folder.join("draft"))?;
+                std::io::Write::write_all(&mut file, b"key")?;
+                file.sync_all()?;
+                std::fs::rename(folder.join("draft"), folder.join("a.pem"))?;
+                std::fs::File::open(folder)?.sync_all()?;
+                std::fs::read(folder.join("a.pem"))?;
+                std::fs::remove_file(folder.join("a.pem"))
+            };
+            let made = std::fs::create_dir(own.join("folder")).map_err(|error| error.kind());
+            (status, write(&own), write(&others).map_err(|error| error.kind()), made)
+        });
+        let _ = std::fs::remove_dir_all(&folder);
+        outcome.1.expect("its own folder");
+        let denied = Err(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(outcome.3, denied, "no such call");
+        if outcome.0.starts_with("enforced") {
+            assert_eq!(outcome.2, denied);
         }
     }
 

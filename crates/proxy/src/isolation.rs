@@ -19,6 +19,7 @@ use propylon_sys::{folder_of, folders_of, is_broad};
 use crate::engine::worker_count;
 use crate::logger;
 use crate::snapshot::Snapshot;
+use crate::state;
 
 /// How long it may take to be there.
 const START_WAIT: Duration = Duration::from_secs(20);
@@ -61,6 +62,7 @@ impl KeyProcess {
             batch: config.process.batch == Batch::Auto,
             sandbox: config.process.sandbox.on,
             config: std::path::absolute(path)?,
+            store: config.keys.store.as_ref().map(|store| store.path.clone()),
         };
         let mut readable = folders(config);
         readable.extend(config_folder(path));
@@ -98,7 +100,25 @@ pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
     if files.iter().any(|(path, _)| path.starts_with(CERTBOT)) {
         folders.extend(["live", "archive"].map(|name| Path::new(CERTBOT).join(name)));
     }
-    folders.into_iter().filter_map(|folder| std::fs::canonicalize(folder).ok()).collect()
+    let found = folders.into_iter().filter_map(|folder| std::fs::canonicalize(folder).ok());
+    found.chain(store(config)).collect()
+}
+
+/// Where the key process keeps uploads, without links in it; it may not be there yet.
+pub fn store(config: &Config) -> Option<PathBuf> {
+    let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
+    Some(without_links(&store.path))
+}
+
+/// As far as it is there.
+fn without_links(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let known = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+    match known.and_then(|(above, known)| Some((known, path.strip_prefix(above).ok()?))) {
+        Some((known, rest)) if rest.as_os_str().is_empty() => known,
+        Some((known, rest)) => known.join(rest),
+        None => path,
+    }
 }
 
 /// Sees to it that the key process forgets keys that are not in use any more.
@@ -182,7 +202,44 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
         );
         Some(Problem::error(&source.name, Some(file.at), what, "put this, or the keys, in a folder of their own"))
     };
-    broad.chain(config.other_files().into_iter().filter_map(problem)).collect()
+    let others = config.other_files().into_iter().filter_map(problem);
+    broad.chain(others).chain(beside_uploads(config, source)).chain(earlier_uploads(config, source)).collect()
+}
+
+/// In the folder of uploads there is nothing else: an engine has files made and removed there by their names.
+fn beside_uploads(config: &Config, source: &Source) -> Option<Problem> {
+    let (store, named) = (store(config)?, config.keys.store.as_ref()?);
+    let own = config.key_files().into_iter().map(|(path, _)| path).filter(|path| !is_upload(path, &named.path));
+    let sockets = config.other_files().into_iter().filter(|file| file.access == FileAccess::Socket);
+    let config_file = Path::new(&source.name);
+    let others = own.chain(sockets.map(|file| file.path)).chain([config_file]);
+    let other = others.into_iter().find(|path| {
+        let is_in_it = |folder: &PathBuf| without_links(folder).starts_with(&store);
+        folders_of(path).iter().any(is_in_it)
+    })?;
+    let what = format!("{} lies in keys.store, where only the key process keeps what it was given", other.display());
+    let fix = "give keys.store a folder of its own";
+    Some(Problem::error(&source.name, Some(named.at), what, fix))
+}
+
+/// Whether a file is called as uploads are, and lies where they do.
+fn is_upload(path: &Path, store: &Path) -> bool {
+    let mark = path.file_stem().and_then(|stem| Path::new(stem).extension()?.to_str());
+    folder_of(path) == store && mark.is_some_and(|mark| mark.len() == 16 && mark.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// What was uploaded before this process was to have no keys lies where it writes.
+fn earlier_uploads(config: &Config, source: &Source) -> Option<Problem> {
+    let store = config.keys.store.as_ref()?;
+    let file = state::earlier_upload(&config.process.state.as_ref()?.path)?;
+    let what = format!("{} was uploaded without keys.isolate, and is where this process may read it", file.display());
+    let folder = folder_of(&file);
+    let fix = format!(
+        "move it, and what is beside it, to keys.store (mv {}/* {}), for the account of process.user",
+        folder.display(),
+        store.path.display()
+    );
+    Some(Problem::error(&source.name, Some(store.at), what, fix))
 }
 
 /// The log of the processes beside this one: `level` as in what they are told.

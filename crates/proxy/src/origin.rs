@@ -153,7 +153,8 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("process.sandbox_paths", |pushed, file| swap(&mut pushed.process.sandbox.paths, &mut file.process.sandbox.paths)),
     ("process.sandbox_ports", |pushed, file| swap(&mut pushed.process.sandbox.ports, &mut file.process.sandbox.ports)),
     ("admin", |pushed, file| swap(&mut pushed.admin, &mut file.admin)),
-    ("keys.isolate", |pushed, file| swap(&mut pushed.keys, &mut file.keys)),
+    ("keys.isolate", |pushed, file| swap(&mut pushed.keys.isolate, &mut file.keys.isolate)),
+    ("keys.store", |pushed, file| swap(&mut pushed.keys.store, &mut file.keys.store)),
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
 ];
 
@@ -233,7 +234,7 @@ mod tests {
             "state = 't'\nworkers = 3\nuser = 'root'\nmax_connections = 7\nconnections_per_source = 8\n\
              memory_limit = '1GiB'\nshare_address = true\nbatch = 'off'\nhandshakes = { in_progress = 9 }\nimmutable = true\n\
              upgrade_socket = 'u'\nsandbox = 'off'\nsandbox_paths = ['/p']\nsandbox_ports = [1]",
-            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\n",
+            "[admin]\nbind = '127.0.0.1:9'\n[log]\naccess = 'stdout'\n[keys]\nisolate = true\nstore = '/k'\n",
         );
         let of =
             |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());

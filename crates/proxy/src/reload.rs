@@ -7,7 +7,6 @@
 mod places;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Keeper as Orders;
 use propylon_config::{Config, FreePlaces, Problem, Source};
+use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ use crate::service;
 use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 use crate::sockets;
-use crate::state::{self, Pushed, ServerChange, ServerName, State};
+use crate::state::{self, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::telemetry::{Telemetry, server_label};
 use crate::upgrade::handover::Handover;
 use places::Places;
@@ -321,6 +321,7 @@ impl Keeper {
             self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
         }
         let changed = !changes.is_empty();
+        let uploads_changed = draft.meant.state.certificates != self.meant.state.certificates;
         self.meant = draft.meant;
         {
             let mut shown = self.shown.borrow_mut();
@@ -329,7 +330,9 @@ impl Keeper {
         if changed {
             self.publish(draft.snapshot).await;
         }
-        self.remove_unused_certificates();
+        if uploads_changed {
+            self.remove_unused_certificates();
+        }
         self.conclude(if changed { "applied" } else { "unchanged" });
         Ok(Done { generation: self.snapshot().generation, changes, warnings, kept })
     }
@@ -639,16 +642,10 @@ impl Keeper {
 
     /// Files of certificates that were replaced or taken away.
     fn remove_unused_certificates(&self) {
-        let Some(folder) = &self.meant.config.process.state else { return };
-        for profile in self.meant.config.tls.iter().filter(|profile| state::is_plain_name(&profile.name)) {
-            let folder = state::certificates_folder(&folder.path, &profile.name);
-            let used: Vec<&String> =
-                self.meant.state.certificates.get(&profile.name).into_iter().flat_map(BTreeMap::values).collect();
-            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-                if !used.iter().any(|used| **used == entry.file_name().to_string_lossy()) {
-                    let _ = std::fs::remove_file(entry.path());
-                }
-            }
+        let Meant { config, state, .. } = &self.meant;
+        let Some(folder) = &config.process.state else { return };
+        if let Err(error) = Uploads::of(config, &folder.path).remove_unused(config, state) {
+            log::warn!("certificates that were uploaded and are not used any more cannot be removed: {error}");
         }
     }
 
@@ -669,7 +666,8 @@ impl Settings {
 
 /// A certificate's file, written before anybody knows whether it is good; removed again unless it is kept.
 struct Upload {
-    folder: PathBuf,
+    uploads: Uploads,
+    profile: String,
     file: String,
     kept: bool,
 }
@@ -680,10 +678,6 @@ impl Upload {
         if !meant.config.tls.iter().any(|known| known.name == *profile) {
             return Err(Refused::Unknown(format!("there is no [tls.{profile}]")));
         }
-        if meant.config.keys.isolate.is_some() {
-            let what = "with keys.isolate this process takes no private key".to_owned();
-            return Err(Refused::Forbidden(what, "write the file where [tls.NAME] names one, and reload"));
-        }
         let Some(state) = &meant.config.process.state else {
             let what = "there is nowhere to keep certificates".to_owned();
             return Err(Refused::Forbidden(what, "set process.state to a folder"));
@@ -692,13 +686,24 @@ impl Upload {
             let what = "the names of profile and certificate have to be names of files as well".to_owned();
             return Err(Refused::Forbidden(what, "use letters, digits, `-`, `_` and `.`"));
         }
-        let folder = state::certificates_folder(&state.path, profile);
+        let uploads = Uploads::of(&meant.config, &state.path);
+        if meant.config.keys.isolate.is_some() {
+            if let Uploads::Here(_) = uploads {
+                let what = "with keys.isolate this process takes no private key".to_owned();
+                let fix =
+                    "set keys.store to a folder of its own and restart, or write the file where [tls.NAME] names one";
+                return Err(Refused::Forbidden(what, fix));
+            }
+            if pem.len() > UPLOAD_BYTES_MAX {
+                let what = format!("with keys.isolate a certificate with its key has at most {UPLOAD_BYTES_MAX} bytes");
+                return Err(Refused::Forbidden(what, "leave out what clients do not need, such as roots"));
+            }
+        }
         // Another name than the one that is served now: it may have to come back.
         let file = format!("{name}.{:016x}.pem", fastrand::u64(..));
-        let written = state::create_folder(&folder).and_then(|()| state::write_whole(&folder, &file, pem.as_bytes()));
-        match written {
-            Ok(()) => Ok(Some(Upload { folder, file, kept: false })),
-            Err(error) => Err(Refused::State(format!("{}: {error}", folder.display()))),
+        match uploads.put(profile, &file, pem) {
+            Ok(()) => Ok(Some(Upload { uploads, profile: profile.clone(), file, kept: false })),
+            Err(error) => Err(Refused::State(format!("{}: {error}", uploads.folder(profile).display()))),
         }
     }
 
@@ -710,7 +715,7 @@ impl Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         if !self.kept {
-            let _ = std::fs::remove_file(self.folder.join(&self.file));
+            let _ = self.uploads.remove(&self.profile, &self.file);
         }
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use propylon_config::{Certificate, CertificateSource, Config, Drain, Problem, Server};
+use propylon_crypto::key_process::KeyFiles;
 use serde_json::{Map, Value, json};
 
 use crate::telemetry::server_label;
@@ -89,6 +90,7 @@ impl State {
 
     /// Lays the changes over a configuration. What they are about and is no longer there is left alone.
     pub fn lay_over(&self, config: &mut Config, folder: &Path, problems: &mut Vec<Problem>) {
+        let uploads = Uploads::of(config, folder);
         for backend in &mut config.backends {
             let Some(changes) = self.servers.get(&backend.name) else { continue };
             let before = backend.servers.clone();
@@ -110,7 +112,7 @@ impl State {
                 first.default = true;
             }
             let uploaded = files.values().map(|file| Certificate {
-                source: CertificateSource::Path(certificates_folder(folder, &profile.name).join(file)),
+                source: CertificateSource::Path(uploads.folder(&profile.name).join(file)),
                 ocsp: None,
                 default: false,
                 at: profile.at,
@@ -327,9 +329,75 @@ impl ServerChange {
     }
 }
 
-/// Where a profile's certificates are kept that came by the admin API.
-pub fn certificates_folder(folder: &Path, profile: &str) -> PathBuf {
-    folder.join(CERTIFICATES).join(profile)
+/// Where certificates are kept that came by the admin API.
+pub enum Uploads {
+    /// In a folder for each profile.
+    Here(PathBuf),
+    /// In one, which the key process alone can read and write.
+    Beside(PathBuf),
+}
+
+impl Uploads {
+    /// `folder` is that of the state.
+    pub fn of(config: &Config, folder: &Path) -> Uploads {
+        match config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some()) {
+            Some(store) => Uploads::Beside(store.path.clone()),
+            None => Uploads::Here(folder.join(CERTIFICATES)),
+        }
+    }
+
+    /// Where a profile's are.
+    pub fn folder(&self, profile: &str) -> PathBuf {
+        match self {
+            Uploads::Here(folder) => folder.join(profile),
+            Uploads::Beside(store) => store.clone(),
+        }
+    }
+
+    pub fn put(&self, profile: &str, file: &str, pem: &str) -> io::Result<()> {
+        let folder = self.folder(profile);
+        match self {
+            Uploads::Here(_) => create_folder(&folder).and_then(|()| write_whole(&folder, file, pem.as_bytes())),
+            Uploads::Beside(_) => Ok(key_files()?.put(file, pem.as_bytes())?),
+        }
+    }
+
+    pub fn remove(&self, profile: &str, file: &str) -> io::Result<()> {
+        match self {
+            Uploads::Here(_) => fs::remove_file(self.folder(profile).join(file)),
+            Uploads::Beside(_) => Ok(key_files()?.remove(file)?),
+        }
+    }
+
+    /// Removes all that this state has no use for.
+    pub fn remove_unused(&self, config: &Config, state: &State) -> io::Result<()> {
+        if let Uploads::Beside(_) = self {
+            let files = key_files()?;
+            let used: HashSet<&String> = state.certificates.values().flat_map(BTreeMap::values).collect();
+            let unused = files.uploads()?.into_iter().filter(|name| !used.contains(name));
+            return unused.map(|name| files.remove(&name).map_err(io::Error::from)).collect();
+        }
+        for profile in config.tls.iter().filter(|profile| is_plain_name(&profile.name)) {
+            let used: Vec<&String> =
+                state.certificates.get(&profile.name).into_iter().flat_map(BTreeMap::values).collect();
+            for entry in fs::read_dir(self.folder(&profile.name)).into_iter().flatten().flatten() {
+                if !used.iter().any(|used| **used == entry.file_name().to_string_lossy()) {
+                    let _ = fs::remove_file(entry.path());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Keys that the admin API was given before a process beside this one held them: a file of them.
+pub fn earlier_upload(state: &Path) -> Option<PathBuf> {
+    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries(&state.join(CERTIFICATES)).flat_map(|profile| entries(&profile)).next()
+}
+
+fn key_files() -> io::Result<&'static KeyFiles> {
+    propylon_tls::key_files().ok_or_else(|| io::Error::other("there is no key process"))
 }
 
 /// Whether a name can be a file's, and leads nowhere else.

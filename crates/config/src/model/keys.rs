@@ -3,13 +3,15 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use super::{At, CertificateSource, Config, NamedFile};
+use super::{At, CertificateSource, Config, NamedFile, StateFolder};
 
 /// Where private keys are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Keys {
     /// Where it is written that a process of its own holds them, beside the one that serves. Absent: that one does.
     pub isolate: Option<At>,
+    /// Where that process keeps certificates that came by the admin API, with their keys. Absent: it takes none.
+    pub store: Option<StateFolder>,
 }
 
 impl Config {

@@ -74,7 +74,7 @@ pub struct UpgradeSocket {
     pub at: At,
 }
 
-/// Where the admin API's changes are kept.
+/// A folder in which what the admin API changes is kept.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     /// Joined to the configuration's folder.

@@ -1,15 +1,28 @@
 //! `[keys]`
 
-use super::close;
-use crate::model::{At, Config, Keys};
+use std::path::Path;
+
+use super::{close, file};
+use crate::model::{At, Config, Keys, StateFolder};
 use crate::report::Report;
 use crate::walk::Section;
 
-pub(crate) fn keys(mut section: Option<Section<'_, '_>>) -> Keys {
+pub(crate) fn keys(mut section: Option<Section<'_, '_>>, base: &Path) -> Keys {
     let mut keys = Keys::default();
     if let Some(section) = &mut section {
         let at = section.entry("isolate").map(|entry| section.report.at(entry.key_span));
         keys.isolate = section.boolean("isolate").filter(|found| found.value).and(at);
+        let report = section.report;
+        keys.store = section.string("store").and_then(|found| {
+            let at = report.at(found.span);
+            file(report, "store", found, base).map(|path| StateFolder { path, at })
+        });
+        if keys.isolate.is_none()
+            && let Some(store) = &keys.store
+        {
+            let what = "`store` has no use without isolate = true: uploads go to process.state";
+            report.warning_at(store.at, what, "remove it, or set isolate = true");
+        }
     }
     close(section);
     keys
@@ -45,6 +58,11 @@ pub(crate) fn check(report: &Report<'_>, config: &Config) {
     let Some(isolate) = config.keys.isolate else { return };
     for (at, what, fix) in uncovered(config) {
         report.error_at(at, not_covered(what), fix);
+    }
+    if config.keys.store.is_none() && config.process.state.is_some() && !config.process.immutable {
+        let what = "with keys.isolate and without keys.store the admin API takes no certificates";
+        let fix = "name a folder of its own, such as store = \"/var/lib/propylon/keys\" with process.state beside it";
+        report.warning_at(isolate, what, fix);
     }
     if !config.process.sandbox.on {
         let what = "with sandbox = \"off\" the process that serves has no key, and may open the files that they are in";

@@ -63,7 +63,7 @@ pub(crate) fn config(report: &Report<'_>, root: &Node<'_>, base: &Path) -> Confi
     let process = process::process(top.section("process"), base);
     let admin = process::admin(top.section("admin"), base);
     let log = process::log(top.section("log"), base);
-    let keys = keys::keys(top.section("keys"));
+    let keys = keys::keys(top.section("keys"), base);
     let tracing = tracing::tracing(top.section("tracing"), base);
     let listeners = top.named("listener");
     let tls = top.named("tls");

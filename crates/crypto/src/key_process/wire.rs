@@ -2,9 +2,12 @@
 //! anything is taken from it.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+use zeroize::Zeroizing;
 
 use crate::key::Ski;
 
@@ -14,6 +17,10 @@ pub const MESSAGE_BYTES_MAX: usize = 48 * 1024;
 const PATH_BYTES_MAX: usize = 4096;
 /// An answer in all its messages: a configuration has 4 MiB at most, and a file of 1 MiB holds no more than that.
 pub const ANSWER_BYTES_MAX: usize = 5 * 1024 * 1024;
+/// An upload fits in one message, with its name: a chain and its key take some 10 KB.
+pub const UPLOAD_BYTES_MAX: usize = MESSAGE_BYTES_MAX - 512;
+/// An upload's file, with room for what it is called while it is written.
+const NAME_BYTES_MAX: usize = 200;
 /// A file with more certificates, or keys, is none that TLS has a use for.
 pub const SECTIONS_MAX: usize = 4096;
 
@@ -32,6 +39,8 @@ pub enum Order {
     Folder(PathBuf),
     /// A file whose keys were in use before.
     File(PathBuf),
+    /// That file has been removed.
+    Removed(PathBuf),
     /// That was all.
     End,
 }
@@ -53,6 +62,8 @@ pub struct Setup {
     pub sandbox: bool,
     /// The engine's configuration, which it may not be able to read.
     pub config: PathBuf,
+    /// The folder of uploads, in which it writes.
+    pub store: Option<PathBuf>,
 }
 
 /// What is asked about files.
@@ -70,7 +81,17 @@ pub enum Question {
     Keep(Vec<Ski>),
     /// All others that were read with this stamp, or an earlier one, are to be forgotten.
     Forget(u64),
+    /// This is to be written to the file of this name among uploads, a chain with its key.
+    Put { name: String, pem: Secret },
+    /// The file of this name among uploads is to be removed.
+    Remove(String),
+    /// The names of all uploads, one in each line.
+    Uploads,
 }
+
+/// Bytes that are wiped when they are freed, and shown nowhere.
+#[derive(PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
 
 /// A PEM file without what is secret in it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -115,6 +136,24 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
+impl Secret {
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Secret {
+        Secret(Zeroizing::new(bytes.to_vec()))
+    }
+
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
 impl Order {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
@@ -125,6 +164,10 @@ impl Order {
                 writer.flag(setup.lax).flag(setup.batch).flag(setup.sandbox);
                 writer.flag(setup.user.is_some()).bytes(setup.user.as_deref().unwrap_or_default().as_bytes());
                 writer.path(&setup.config);
+                writer.flag(setup.store.is_some());
+                if let Some(store) = &setup.store {
+                    writer.path(store);
+                }
             }
             Order::More => {
                 writer.byte(b'm');
@@ -134,6 +177,9 @@ impl Order {
             }
             Order::File(path) => {
                 writer.byte(b'f').path(path);
+            }
+            Order::Removed(path) => {
+                writer.byte(b'r').path(path);
             }
             Order::End => {
                 writer.byte(b'e');
@@ -151,11 +197,14 @@ impl Order {
                 let has_user = reader.flag()?;
                 let user = String::from_utf8(reader.bytes()?.to_vec()).map_err(|_| Malformed)?;
                 let (user, links) = (has_user.then_some(user), u16::try_from(links).map_err(|_| Malformed)?);
-                Order::Begin(Setup { user, level, links, lax, batch, sandbox, config: reader.path()? })
+                let config = reader.path()?;
+                let store = if reader.flag()? { Some(reader.path()?) } else { None };
+                Order::Begin(Setup { user, level, links, lax, batch, sandbox, config, store })
             }
             b'm' => Order::More,
             b'd' => Order::Folder(reader.path()?),
             b'f' => Order::File(reader.path()?),
+            b'r' => Order::Removed(reader.path()?),
             b'e' => Order::End,
             _ => return Err(Malformed),
         };
@@ -164,10 +213,14 @@ impl Order {
 }
 
 impl Question {
-    /// With a number that the answer will have.
+    /// With a number that the answer will have. It may have a key in it.
     #[must_use]
-    pub fn to_bytes(&self, id: u32) -> Vec<u8> {
-        let mut writer = Writer::default();
+    pub fn to_bytes(&self, id: u32) -> Zeroizing<Vec<u8>> {
+        // Room for all of it at once: what grows leaves copies behind.
+        let mut writer = match self {
+            Question::Put { pem, .. } => Writer(Vec::with_capacity(pem.bytes().len() + 512)),
+            _ => Writer::default(),
+        };
         writer.number(id);
         match self {
             Question::Read { path, stamp } => {
@@ -189,8 +242,17 @@ impl Question {
             Question::Forget(stamp) => {
                 writer.byte(b'x').long(*stamp);
             }
+            Question::Put { name, pem } => {
+                writer.byte(b'w').bytes(name.as_bytes()).bytes(pem.bytes());
+            }
+            Question::Remove(name) => {
+                writer.byte(b'd').bytes(name.as_bytes());
+            }
+            Question::Uploads => {
+                writer.byte(b'l');
+            }
         }
-        writer.0
+        Zeroizing::new(writer.0)
     }
 
     pub fn parse(bytes: &[u8]) -> Result<(u32, Question), Malformed> {
@@ -210,6 +272,9 @@ impl Question {
                 Question::Keep(skis.to_vec())
             }
             b'x' => Question::Forget(reader.long()?),
+            b'w' => Question::Put { name: reader.name()?, pem: Secret::new(reader.bytes()?) },
+            b'd' => Question::Remove(reader.name()?),
+            b'l' => Question::Uploads,
             _ => return Err(Malformed),
         };
         reader.end().map(|()| (id, question))
@@ -388,6 +453,15 @@ impl<'a> Reader<'a> {
         is_one.then(|| OsStr::from_bytes(bytes).into()).ok_or(Malformed)
     }
 
+    /// Of an upload: it leads nowhere but into the folder that they are in, and none of them is hidden.
+    fn name(&mut self) -> Result<String, Malformed> {
+        let name = self.bytes()?;
+        let fits = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let is_one = name.len() <= NAME_BYTES_MAX && name.first() != Some(&b'.') && name.ends_with(b".pem");
+        let text = (is_one && name.iter().all(fits)).then(|| String::from_utf8_lossy(name).into_owned());
+        text.ok_or(Malformed)
+    }
+
     fn file(&mut self) -> Result<KeyFile, Malformed> {
         let mut file = KeyFile { open_to_all: self.flag()?, has_dsa: self.flag()?, ..KeyFile::default() };
         for number in &mut file.look {
@@ -436,13 +510,15 @@ mod tests {
             batch: true,
             sandbox: true,
             config: "/etc/propylon/propylon.toml".into(),
+            store: Some("/var/lib/propylon/keys".into()),
         };
         let orders = [
             Order::Begin(setup.clone()),
-            Order::Begin(Setup { user: None, ..setup }),
+            Order::Begin(Setup { user: None, store: None, ..setup }),
             Order::More,
             Order::Folder("/etc/keys".into()),
             Order::File(OsStr::from_bytes(b"/etc/\xff.pem").into()),
+            Order::Removed("/var/lib/keys/a.pem".into()),
             Order::End,
         ];
         for order in orders {
@@ -456,10 +532,30 @@ mod tests {
             Question::Keep(vec![[1; 20], [2; 20]]),
             Question::Keep(Vec::new()),
             Question::Forget(u64::MAX),
+            Question::Put { name: "shop.1.pem".into(), pem: Secret::new(&[7; UPLOAD_BYTES_MAX]) },
+            Question::Remove("shop.1.pem".into()),
+            Question::Uploads,
         ];
         for question in questions {
-            assert_eq!(Question::parse(&question.to_bytes(5)), Ok((5, question)));
+            let bytes = question.to_bytes(5);
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+            assert_eq!(Question::parse(&bytes), Ok((5, question)));
         }
+    }
+
+    #[test]
+    fn an_upload_has_no_name_that_leads_elsewhere() {
+        let long = format!("{}.pem", "a".repeat(NAME_BYTES_MAX));
+        for name in
+            ["", ".pem", ".a.pem", "../a.pem", "/a.pem", "a/b.pem", "a\0.pem", "a\n.pem", "a.toml", "\u{e9}.pem", &long]
+        {
+            let (remove, put) = (Question::Remove(name.into()), Secret::new(b"key"));
+            assert_eq!(Question::parse(&remove.to_bytes(1)), Err(Malformed), "{name}");
+            let put = Question::Put { name: name.into(), pem: put };
+            assert_eq!(Question::parse(&put.to_bytes(1)), Err(Malformed), "{name}");
+        }
+        let put = Question::Put { name: "a.pem".into(), pem: Secret::new(b"key") };
+        assert!(!format!("{put:?}").contains("key"), "{put:?}");
     }
 
     #[test]
@@ -496,7 +592,8 @@ mod tests {
         let good = [
             Answer::File(small).to_bytes(),
             Order::File("/a".into()).to_bytes(),
-            Question::Read { path: "/a".into(), stamp: 1 }.to_bytes(1),
+            Question::Read { path: "/a".into(), stamp: 1 }.to_bytes(1).to_vec(),
+            Question::Put { name: "a.pem".into(), pem: Secret::new(&[1, 2]) }.to_bytes(1).to_vec(),
         ];
         for good in good {
             for cut in 0..good.len() {

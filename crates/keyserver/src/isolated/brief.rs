@@ -54,7 +54,7 @@ impl Brief {
                 Order::Folder(path) => brief.folders.push(path),
                 Order::File(path) => brief.paths.push(path),
                 Order::End => break,
-                Order::Begin(_) => return Err(ErrorKind::InvalidData.into()),
+                Order::Begin(_) | Order::Removed(_) => return Err(ErrorKind::InvalidData.into()),
             }
             if brief.folders.len() + brief.paths.len() > PATHS_MAX || brief.files.len() > usize::from(u16::MAX) {
                 return Err(ErrorKind::InvalidData.into());
@@ -84,6 +84,7 @@ mod tests {
                 batch: true,
                 sandbox: true,
                 config: "/etc/propylon.toml".into(),
+                store: None,
             };
             let file = || one.try_clone().expect("a file");
             let brief = Brief {

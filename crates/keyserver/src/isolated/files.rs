@@ -4,11 +4,12 @@
 //! nothing of any other file but that it is none of these.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use propylon_config::SOURCE_BYTES_MAX;
 use propylon_crypto::key_process::{Answer, KeyFile, Order, Question, SECTIONS_MAX, Setup, Unread};
@@ -24,11 +25,17 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
 /// As many as are held at once.
 const KEYS_MAX: usize = 200_000;
+/// Uploads' files, each of one message's length at most.
+const UPLOADS_MAX: usize = 10_000;
+/// A draft that is older was left behind by a process that ended over it.
+const DRAFT_AGE: Duration = Duration::from_secs(60);
 
 pub struct Files {
     /// Keys that every account can get at are held.
     lax: bool,
     config: PathBuf,
+    /// The folder of uploads.
+    store: Option<PathBuf>,
     /// Each with the highest stamp that it was read with.
     held: HashMap<Ski, (PrivateKey, u64)>,
     /// Those that were said to be in use.
@@ -46,6 +53,7 @@ impl Files {
         Files {
             lax: setup.lax,
             config: setup.config.clone(),
+            store: setup.store.clone(),
             held: HashMap::new(),
             kept: HashSet::new(),
             supervisor,
@@ -90,6 +98,12 @@ impl Files {
                 self.changed |= self.held.len() < before;
                 Answer::Done
             }
+            Question::Put { name, pem } => done(self.put(&name, pem.bytes())),
+            Question::Remove(name) => done(self.remove(&name)),
+            Question::Uploads => match self.store().and_then(uploads) {
+                Ok(names) => Answer::Bytes(names.join("\n").into_bytes()),
+                Err(error) => Answer::Unread(Unread::of(&error)),
+            },
         }
     }
 
@@ -139,6 +153,43 @@ impl Files {
         Answer::File(file)
     }
 
+    fn store(&self) -> io::Result<&Path> {
+        self.store.as_deref().ok_or_else(|| io::Error::other("there is no folder for uploads"))
+    }
+
+    /// Writes an upload for this account alone, whole or not at all, and so that it is there after a crash. Whoever asks
+    /// has it read next, as any other file.
+    fn put(&self, name: &str, pem: &[u8]) -> io::Result<()> {
+        let store = self.store()?;
+        if uploads(store)?.len() >= UPLOADS_MAX {
+            return Err(io::Error::other(format!("there are {UPLOADS_MAX} uploads")));
+        }
+        let draft = store.join(format!("{DRAFT}{name}"));
+        // Left behind, it may have another mode.
+        remove_if_there(&draft)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        let written = file.write_all(pem).and_then(|()| file.sync_all());
+        let written = written.and_then(|()| fs::rename(&draft, store.join(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        written.and_then(|()| File::open(store)?.sync_all())
+    }
+
+    /// Its key is held until it is forgotten with others.
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        let store = self.store()?;
+        let path = store.join(name);
+        remove_if_there(&path)?;
+        File::open(store)?.sync_all()?;
+        if self.told.remove(&path)
+            && let Some(supervisor) = &self.supervisor
+        {
+            let _ = propylon_sys::send_message(supervisor, &Order::Removed(path).to_bytes(), &[]);
+        }
+        Ok(())
+    }
+
     /// So that another process reads it again, should this one end.
     fn tell(&mut self, path: &Path) {
         let Some(supervisor) = &self.supervisor else { return };
@@ -146,6 +197,51 @@ impl Files {
             let _ = propylon_sys::send_message(supervisor, &Order::File(path.into()).to_bytes(), &[]);
         }
     }
+}
+
+/// Before an upload's name, until all of it is written.
+const DRAFT: &str = ".draft-";
+
+/// Makes the folder of uploads ready for this account: to be called before it is all that can be written to.
+pub fn prepare_store(store: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(store)?;
+    if fs::metadata(store)?.mode() & 0o022 != 0 {
+        return Err(io::Error::other("other accounts may write in it; chmod go-w it"));
+    }
+    for entry in fs::read_dir(store)?.flatten() {
+        let is_draft = entry.file_name().as_encoded_bytes().starts_with(DRAFT.as_bytes());
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        // Another engine's key process may be writing one.
+        let is_old = || modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > DRAFT_AGE));
+        if is_draft && is_old() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    // Whether it can be written in.
+    let probe = store.join(format!("{DRAFT}probe-{}", std::process::id()));
+    remove_if_there(&probe)?;
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+    fs::remove_file(&probe)
+}
+
+fn uploads(store: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(store)? {
+        let name = entry?.file_name();
+        names.extend(name.to_str().filter(|name| !name.starts_with('.') && name.ends_with(".pem")).map(str::to_owned));
+    }
+    Ok(names)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn done(outcome: io::Result<()>) -> Answer {
+    outcome.map_or_else(|error| Answer::Unread(Unread::of(&error)), |()| Answer::Done)
 }
 
 const DSA: &[u8] = b"BEGIN DSA PRIVATE KEY";
@@ -225,8 +321,9 @@ fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
+
+    use propylon_crypto::key_process::Secret;
 
     use super::*;
 
@@ -254,8 +351,8 @@ mod tests {
     }
 
     fn files(config: &Path) -> Files {
-        let (user, config) = (None, config.into());
-        let setup = Setup { user, level: 0, links: 1, lax: false, batch: false, sandbox: false, config };
+        let (user, config, store) = (None, config.into(), None);
+        let setup = Setup { user, level: 0, links: 1, lax: false, batch: false, sandbox: false, config, store };
         Files::new(&setup, None)
     }
 
@@ -338,6 +435,52 @@ mod tests {
         files.answer(Question::Keep(vec![keys[1]]));
         files.answer(Question::Forget(3));
         assert!(!files.take_changed(), "nothing is another");
+    }
+
+    #[test]
+    fn uploads_are_kept_for_this_account_alone_until_they_are_removed() {
+        let folder = Folder::new("uploads");
+        let store = folder.0.join("made/keys");
+        prepare_store(&store).expect("a folder");
+        assert_eq!(fs::metadata(&store).expect("it is there").mode() & 0o777, 0o700);
+        let mut files = files(Path::new("none"));
+        let put = |name: &str, text: &str| Question::Put { name: name.into(), pem: Secret::new(text.as_bytes()) };
+        assert!(matches!(files.answer(put("a.pem", "")), Answer::Unread(_)), "there is no folder");
+        files.store = Some(store.clone());
+        let (text, key) = pem();
+        assert_eq!(files.answer(put("a.pem", "before")), Answer::Done);
+        assert_eq!(files.answer(put("a.pem", &text)), Answer::Done);
+        assert_eq!(files.answer(Question::Uploads), Answer::Bytes(b"a.pem".to_vec()));
+        let path = store.join("a.pem");
+        assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
+        assert!(matches!(files.read(&path, 1), Answer::File(KeyFile { open_to_all: false, .. })));
+        assert!(files.held.contains_key(&ski(&key)));
+        // What others left behind, or are at.
+        fs::write(store.join(".draft-b.pem"), "half").expect("a file");
+        prepare_store(&store).expect("it is there");
+        assert!(store.join(".draft-b.pem").exists(), "it may be written to at this time");
+        let long_ago = std::time::SystemTime::now() - 2 * DRAFT_AGE;
+        let draft = OpenOptions::new().write(true).open(store.join(".draft-b.pem")).expect("a file");
+        draft.set_modified(long_ago).expect("our own file");
+        prepare_store(&store).expect("it is there");
+        assert_eq!(files.answer(Question::Remove("a.pem".into())), Answer::Done);
+        assert_eq!(files.answer(Question::Remove("a.pem".into())), Answer::Done, "it is gone");
+        assert_eq!(fs::read_dir(&store).expect("a folder").count(), 0);
+        fs::set_permissions(&store, PermissionsExt::from_mode(0o777)).expect("our own folder");
+        assert!(prepare_store(&store).is_err(), "others could write there");
+    }
+
+    #[test]
+    fn uploads_are_limited_in_number() {
+        let folder = Folder::new("many");
+        for number in 0..UPLOADS_MAX {
+            File::create(folder.0.join(format!("{number}.pem"))).expect("a file");
+        }
+        let mut files = files(Path::new("none"));
+        files.store = Some(folder.0.clone());
+        let put = Question::Put { name: "one-more.pem".into(), pem: Secret::new(b"key") };
+        let Answer::Unread(Unread::Failed(why)) = files.answer(put) else { panic!("it is one too many") };
+        assert!(why.contains("uploads"), "{why}");
     }
 
     #[test]

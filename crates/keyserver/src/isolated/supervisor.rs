@@ -94,13 +94,11 @@ fn listen(mut child: Child, socket: &OwnedFd, paths: &mut BTreeSet<PathBuf>) -> 
     loop {
         match propylon_sys::receive_message(socket, &mut buffer) {
             Ok((0, _)) | Err(_) => break,
-            Ok((length, _)) => {
-                if let Ok(Order::File(path)) = Order::parse(&buffer[..length])
-                    && paths.len() < brief::PATHS_MAX / 2
-                {
-                    paths.insert(path);
-                }
-            }
+            Ok((length, _)) => match Order::parse(&buffer[..length]) {
+                Ok(Order::File(path)) if paths.len() < brief::PATHS_MAX / 2 => drop(paths.insert(path)),
+                Ok(Order::Removed(path)) => drop(paths.remove(&path)),
+                _ => {}
+            },
         }
     }
     // It may have closed its end and live on.

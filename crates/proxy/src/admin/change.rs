@@ -101,7 +101,7 @@ impl NotDone {
             NotDone::Refused(Refused::Forbidden(what, fix)) => format!("{what}; {fix}"),
             NotDone::Refused(Refused::Unknown(what) | Refused::Taken(what)) => what.clone(),
             NotDone::Refused(Refused::State(what)) => {
-                format!("the state cannot be written: {what}; check process.state, its rights and the disk")
+                format!("the state cannot be written: {what}; check that folder, its rights and the disk")
             }
         }
     }
@@ -194,10 +194,7 @@ async fn proceed(request: Request<Incoming>, by: Caller, office: &Office) -> Res
                 Refused::Taken(what) => refused(StatusCode::CONFLICT, &one(what, "use PATCH to change it")),
                 Refused::State(what) => refused(
                     StatusCode::INTERNAL_SERVER_ERROR,
-                    &one(
-                        format!("the state cannot be written: {what}"),
-                        "check process.state, its rights and the disk",
-                    ),
+                    &one(format!("the state cannot be written: {what}"), "check that folder, its rights and the disk"),
                 ),
             }
         }

@@ -35,6 +35,9 @@ pub fn config(config: &Config) -> Value {
         }
     }
     root["keys"] = json!({ "isolate": config.keys.isolate.is_some() });
+    if let Some(store) = &config.keys.store {
+        root["keys"]["store"] = path(&store.path);
+    }
     if let Some(each) = &config.tracing {
         root["tracing"] = tracing(each);
     }
@@ -690,6 +693,8 @@ mod tests {
         [admin]
         bind = "127.0.0.1:9900"
         token_file = "token"
+        [keys]
+        store = "keys"
         [log]
         access = "logs/access.log"
         level = "warn"

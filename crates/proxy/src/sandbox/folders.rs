@@ -101,7 +101,7 @@ impl Folders {
         let folders = folders.found();
         match config.keys.isolate {
             None => folders,
-            Some(_) => folders.apart_from(isolation::folders(config), &files),
+            Some(_) => folders.apart_from(isolation::folders(config), isolation::store(config), &files),
         }
     }
 
@@ -115,7 +115,7 @@ impl Folders {
 
     /// Without those in which there are keys, which another process holds. Of them these files can be read, as long as they are
     /// not replaced.
-    fn apart_from(mut self, keys: BTreeSet<PathBuf>, files: &[PathBuf]) -> Folders {
+    fn apart_from(mut self, keys: BTreeSet<PathBuf>, store: Option<PathBuf>, files: &[PathBuf]) -> Folders {
         let usual = USUAL_KEYS.iter().filter_map(|path| fs::canonicalize(path).ok());
         let closed: BTreeSet<PathBuf> = keys.iter().cloned().chain(usual).collect();
         let read = std::mem::take(&mut self.read);
@@ -129,7 +129,7 @@ impl Folders {
             }
         }
         // Which files there are: what is in them is not read.
-        self.listed.extend(keys.iter().cloned());
+        self.listed.extend(keys.iter().filter(|folder| Some(*folder) != store.as_ref()).cloned());
         self.keys = keys;
         self
     }

@@ -1,6 +1,5 @@
 //! Keys that are in a process beside this one: who reads files in which they may be.
 
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
@@ -39,17 +38,6 @@ pub(super) fn trouble(path: &Path, failure: Failure) -> Trouble {
                        its, the right to read this file";
             Trouble::error(path, "the key process may not read this file", fix)
         }
-        failure => pem::unreadable(path, &io_error(failure)),
-    }
-}
-
-pub(super) fn io_error(failure: Failure) -> io::Error {
-    match failure {
-        Failure::Unread(Unread::Missing) => io::ErrorKind::NotFound.into(),
-        Failure::Unread(Unread::Denied) => io::ErrorKind::PermissionDenied.into(),
-        Failure::Unread(Unread::Failed(why)) => io::Error::other(why),
-        Failure::Unread(Unread::Other) => io::Error::other("it holds something else"),
-        Failure::Unread(why) => io::Error::other(format!("{why:?}")),
-        Failure::Away => io::Error::other("the key process does not answer"),
+        failure => pem::unreadable(path, &failure.into()),
     }
 }
