@@ -311,6 +311,9 @@ fn where_nobody_starts_a_key_process_any_more_the_engine_says_so_and_ends_as_eve
     let (origin, keys) = (Origin::always(ANSWER), Keys::new());
     let engine = Engine::start(&config(&origin, &keys, ISOLATE));
     let (supervisor, holder) = (child(engine.pid(), "key-supervisor").expect("one"), key_process(engine.pid()));
+    for (pid, name) in [(supervisor, "propylon-keysup\n"), (holder, "propylon-keys\n")] {
+        assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).expect("it lives"), name);
+    }
     signal(supervisor, Signal::KILL);
     holds("the key process ends with it", || !is_alive(holder));
     engine.metric_reaches("propylon_key_process_lost", &[], 1.0);

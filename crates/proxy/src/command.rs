@@ -167,8 +167,14 @@ pub fn main() -> ExitCode {
         Command::Servers(arguments) => control::servers(&arguments),
         Command::Certificates(arguments) => control::certificates(&arguments),
         Command::Launcher { successor } => launcher::main(&successor),
-        Command::KeySupervisor => isolated::supervise(isolation::start_log),
-        Command::KeyProcess => isolated::serve(isolation::start_log),
+        Command::KeySupervisor => {
+            let _ = propylon_sys::name_process(c"propylon-keysup");
+            isolated::supervise(isolation::start_log)
+        }
+        Command::KeyProcess => {
+            let _ = propylon_sys::name_process(c"propylon-keys");
+            isolated::serve(isolation::start_log)
+        }
         Command::Attempt(arguments) => attempt::main(&arguments),
         Command::WithParent { parent, program } => with_parent::main(parent, &program),
     }
