@@ -172,6 +172,13 @@ fn parent_of(pid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
+/// Whether no thread of a process goes on: a signal that stops it takes its time to reach all of them.
+fn is_stopped(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
+    let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+    states.into_iter().all(|status| status.contains("State:\tT"))
+}
+
 /// The key process of an engine, when there is one.
 #[track_caller]
 fn key_process(engine: u32) -> u32 {
@@ -297,6 +304,7 @@ fn a_key_process_that_hangs_lets_handshakes_fail_in_time_and_is_asked_again() {
     visit().expect("a handshake");
     let holder = key_process(engine.pid());
     signal(holder, Signal::STOP);
+    holds("all of it has stopped", || is_stopped(holder));
     // Sooner than this client would give up.
     let error = visit().err().expect("nobody signs");
     assert!(!matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
