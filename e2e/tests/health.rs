@@ -518,6 +518,34 @@ fn a_full_circuit_turns_requests_away() {
     assert_eq!(engine.client("plain").get("/").status, 200);
 }
 
+/// Cores that the process may use are asked for once: a worker may use its own alone, and would take the whole for its share.
+#[test]
+fn the_circuit_is_shared_by_as_many_workers_as_there_are() {
+    const CLIENTS: usize = 40;
+    const REQUESTS: usize = 10;
+    let (go, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Origin::answering(move |_| {
+        let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+        HELLO.into()
+    });
+    let text = config("", &[origin.address().to_string()], &format!("circuit = {{ requests = {REQUESTS} }}"));
+    let engine = Engine::start(&text.replacen("workers = 1", "workers = \"auto\"", 1));
+    let line = engine.stderr().into_iter().find(|line| line.contains(" runs with ")).expect("the line of a start");
+    let (_, workers) = line.split_once(" runs with ").expect("just found");
+    let workers: usize = workers.split(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| engine.client("plain")).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    let sent = || engine.metric("propylon_server_requests_total", &[]) as usize;
+    let refused = || engine.metric("propylon_queue_refused_total", &[("reason", "circuit-open")]) as usize;
+    holds("every request is with the server or refused", || sent() + refused() >= CLIENTS);
+    let most = REQUESTS.div_ceil(workers) * workers;
+    assert!((1..=most).contains(&sent()), "{} of {most} at most, with {workers} workers", sent());
+    (0..CLIENTS).for_each(|_| go.send(()).expect("the origin waits"));
+    let answered = clients.iter_mut().map(|client| client.read_response().status);
+    assert_eq!(answered.filter(|status| *status == 200).count(), sent());
+}
+
 #[test]
 fn a_name_is_followed_to_its_new_address_and_kept_where_it_is_while_nobody_answers() {
     let [one, two] = twins();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -133,10 +133,13 @@ fn launcher(config: &Config, own: &Own) -> Option<Launcher> {
         .ok()
 }
 
-/// Threads that will serve.
+/// Cores that the process may run on. Asked once, by the main thread: a worker stays on one core, and may run on no other.
+static CORES: LazyLock<usize> = LazyLock::new(|| propylon_sys::allowed_cores().len().max(1));
+
+/// Threads that serve; the same on every thread and for the process's whole life, since what is shared out is by it.
 pub fn worker_count(config: &Config) -> usize {
     match config.process.workers {
-        Workers::Auto => propylon_sys::allowed_cores().len().max(1),
+        Workers::Auto => *CORES,
         Workers::Count(count) => count.get().into(),
     }
 }
@@ -642,5 +645,24 @@ async fn any_finished(threads: &[JoinHandle<io::Result<()>>]) {
 async fn all_finished(threads: &[JoinHandle<io::Result<()>>]) {
     while !threads.iter().all(JoinHandle::is_finished) {
         sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use propylon_config::Source;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_on_its_core_counts_as_many_workers_as_everybody_else() {
+        let text = "[listener.plain]\nbind = \"127.0.0.1:0\"\n[[route]]\nrespond = { status = 204 }\n";
+        let source = Source::of(std::path::Path::new("propylon.toml"), text.into()).expect("text");
+        let (config, _) = propylon_config::parse(&source).expect("a configuration");
+        assert_eq!(config.process.workers, Workers::Auto);
+        let everywhere = worker_count(&config);
+        let core = propylon_sys::allowed_cores()[0];
+        let pinned = std::thread::spawn(move || propylon_sys::pin_to_core(core).map(|()| worker_count(&config)));
+        assert_eq!(pinned.join().expect("no panic").expect("a core of ours"), everywhere);
     }
 }
