@@ -1,18 +1,19 @@
 //! The process itself: how it checks, starts, logs, spreads its work, and ends.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Lines};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
-use std::sync::Mutex;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use propylon_e2e::engine::simple;
+use propylon_e2e::engine::{complete, simple};
 use propylon_e2e::http::in_chunks;
 use propylon_e2e::keyserver::KeyServer;
-use propylon_e2e::program::{Said, run};
+use propylon_e2e::program::{Said, finish, run, signal};
 use propylon_e2e::{Certificates, Client, Ending, Engine, Origin, Scratch, binaries, eventually, holds};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -675,4 +676,122 @@ fn signals_are_delivered_to_no_worker() {
         }
     }
     assert!(workers > 0);
+}
+
+/// An engine whose standard error is read up to its start and no further, until the story wants it to.
+struct Unread {
+    engine: Child,
+    said: Option<Lines<BufReader<ChildStderr>>>,
+    scratch: Scratch,
+    text: String,
+    addresses: HashMap<&'static str, SocketAddr>,
+}
+
+impl Unread {
+    fn start(origin: &Origin) -> Unread {
+        let text = complete(&format!("[log]\naccess = \"off\"\nlevel = \"debug\"\n{}", simple(&[origin.address()])));
+        let scratch = Scratch::new();
+        let path = scratch.write("propylon.toml", &text);
+        let mut command = Command::new(binaries::propylon());
+        command.arg("run").arg("-c").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut engine = command.spawn().expect("the engine starts");
+        let mut said = BufReader::new(engine.stderr.take().expect("piped")).lines();
+        let mut addresses = HashMap::new();
+        let marks = [("admin", "admin at http://"), ("plain", "at http://"), ("web", "at https://")];
+        for line in said.by_ref().map(|line| line.expect("a line")) {
+            let found = marks.iter().find_map(|(name, mark)| Some((*name, line.split_once(mark)?.1.parse().ok()?)));
+            addresses.extend(found);
+            if line.contains(" runs with ") {
+                break;
+            }
+        }
+        Unread { engine, said: Some(said), scratch, text, addresses }
+    }
+
+    fn client(&self, name: &str) -> Client {
+        Client::plain(self.addresses[name])
+    }
+
+    fn ask_admin(&self, path: &str) -> String {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.addresses["admin"]);
+        let response = self.client("admin").ask(request);
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        response.text()
+    }
+
+    fn lost(&self) -> u64 {
+        let metrics = self.ask_admin("/metrics");
+        let value = metrics.lines().find_map(|line| line.strip_prefix("propylon_log_lost_total "));
+        value.expect("the metric").parse().expect("a count")
+    }
+
+    /// Has the engine say more than the pipe and the engine have room for.
+    fn fill(&self) {
+        let wrong: String = (0..400).map(|n| format!("{}{n} = 1\n", "wrong".repeat(40))).collect();
+        self.scratch.write("propylon.toml", format!("{wrong}{}", self.text));
+        eventually(Duration::from_secs(60), "lines without room", || {
+            signal(self.engine.id(), Signal::HUP);
+            assert_eq!(self.ask_admin("/health").trim(), "ok");
+            (self.lost() > 0).then_some(())
+        });
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        if let Ok(None) = self.engine.try_wait() {
+            let _ = self.engine.kill();
+            let _ = self.engine.wait();
+        }
+    }
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_stops_nothing() {
+    let origin = Origin::always(HELLO);
+    let mut unread = Unread::start(&origin);
+    unread.fill();
+    // Each is a line of the worker's.
+    for _ in 0..20 {
+        let mut client = unread.client("web");
+        client.send("no handshake\r\n\r\n");
+        assert_ne!(client.ending(), Ending::Open);
+    }
+    assert_eq!(unread.client("plain").get("/").text(), "hello\n");
+    holds("it is seen", || unread.ask_admin("/status.json").contains("\"log-lost\""));
+    signal(unread.engine.id(), Signal::TERM);
+    let status = finish(&mut unread.engine, Duration::from_secs(20), "the engine drains and ends");
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_standard_error_that_is_read_again_says_how_many_lines_were_lost() {
+    let origin = Origin::always(HELLO);
+    let mut unread = Unread::start(&origin);
+    unread.fill();
+    let whole = format!("Z propylon[{}]: ", unread.engine.id());
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let (said, read) = (unread.said.take().expect("not read yet"), Arc::clone(&lines));
+    let reader = std::thread::spawn(move || {
+        said.map_while(Result::ok).for_each(|line| read.lock().expect("nobody panics with it").push(line));
+    });
+    let lines = || lines.lock().expect("nobody panics with it").clone();
+    let told = || -> u64 {
+        let counts =
+            lines().into_iter().filter_map(|line| Some(line.split_once(" of this log were lost")?.0.to_owned()));
+        counts.map(|before| before.rsplit(' ').nth(1).expect("a count").parse::<u64>().expect("a number")).sum()
+    };
+    holds("as many as are counted", || told() > 0 && told() == unread.lost());
+    eventually(Duration::from_secs(20), "a line after them", || {
+        signal(unread.engine.id(), Signal::USR1);
+        lines().iter().any(|line| line.contains("SIGUSR1")).then_some(())
+    });
+    signal(unread.engine.id(), Signal::TERM);
+    assert_eq!(finish(&mut unread.engine, Duration::from_secs(20), "the engine ends").code(), Some(0));
+    reader.join().expect("a reader");
+    let lines = lines();
+    for line in &lines {
+        assert_eq!((line.find(&whole), line.matches(&whole).count()), (Some(23), 1), "{line}");
+    }
+    assert!(lines.last().is_some_and(|line| line.contains("drained in ")), "{:?}", lines.last());
 }

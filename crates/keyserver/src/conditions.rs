@@ -22,6 +22,13 @@ pub const TABLE: &[Condition] = &[
         "please report it with the lines of the log around this one",
     ),
     rises(
+        "keyserver-log-lost",
+        "propylon_keyserver_log_lost_total",
+        Warning,
+        "lines of the log are lost: whoever reads standard error does not keep up, or has gone",
+        "have the reader of standard error keep up",
+    ),
+    rises(
         "keyserver-lanes-wrong",
         "propylon_keyserver_bad_lanes_total",
         Problem,

@@ -27,6 +27,7 @@ pub use supervisor::supervise;
 use crate::access::Rules;
 use crate::hsm::Tokens;
 use crate::kernels::Kernels;
+use crate::logger::{self, Flush};
 use crate::sandbox;
 use crate::server::THREADS_PER_CORE;
 use crate::signing::Lines;
@@ -39,6 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `propylon key-process`: on standard input it has its supervisor. `log` sets the log's level.
 pub fn serve(log: fn(u8)) -> ExitCode {
+    let _flush = Flush;
     let prepared = prepare(log);
     let outcome = prepared.and_then(|(brief, supervisor)| run(brief, supervisor));
     match outcome {
@@ -86,6 +88,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     if setup.sandbox {
         confine(folders, store)?;
     }
+    logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
     let desk = sockets.remove(0);
     let mut files = Files::new(&setup, supervisor.try_clone().ok());
     let is_first = paths.is_empty();
@@ -145,6 +148,7 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
         thread::Builder::new().name(format!("links-{index}")).spawn(move || {
             let outcome = worker.run(&ready);
             log::error!("the key process ends, since one of its threads has: {outcome:?}");
+            log::logger().flush();
             std::process::exit(1);
         })?;
     }
@@ -156,6 +160,7 @@ fn start(setup: &Setup, shared: &Arc<Shared>, sockets: Vec<OwnedFd>) -> io::Resu
 fn end_with(supervisor: OwnedFd) -> io::Result<()> {
     let wait = move || {
         while !matches!(propylon_sys::receive_message(&supervisor, &mut [0; 16]), Ok((0, _)) | Err(_)) {}
+        log::logger().flush();
         std::process::exit(0);
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)

@@ -17,7 +17,7 @@ mod kernels;
 mod keys;
 mod line;
 mod lobby;
-mod logger;
+pub mod logger;
 mod rate;
 mod request;
 mod sandbox;

@@ -1,11 +1,28 @@
 //! What the process says of itself: one line a message on standard error, with its time, its level and the process, for the
 //! `log` crate's macros.
+//!
+//! Until [`write_aside`] whoever has a line writes it, and waits until it is written. From then on nobody waits: threads that
+//! serve must not stop because nobody reads standard error.
 
-use std::io::Write;
-use std::time::SystemTime;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::panic::{self, PanicHookInfo};
+use std::sync::OnceLock;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use propylon_config::log_line;
+use propylon_sys::LineQueue;
+
+/// How long the end of the process may take because of lines that wait.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+static QUEUE: LineQueue = LineQueue::new(lost_line);
+/// By whose name lines are told.
+static PROGRAM: OnceLock<&str> = OnceLock::new();
 
 struct Stderr;
 
@@ -24,16 +41,36 @@ impl Log for Stderr {
             Level::Info => "info",
             Level::Debug | Level::Trace => "debug",
         };
-        // One write, so that lines of several threads do not mix; a closed standard error is nobody's business.
-        let line = log_line("propylon-keyserver", level, SystemTime::now(), record.args());
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        say(&line(level, record.args()));
     }
 
-    fn flush(&self) {}
+    /// Before the process ends.
+    fn flush(&self) {
+        QUEUE.flush(FLUSH_PATIENCE);
+    }
+}
+
+fn line(level: &str, text: impl Display) -> String {
+    log_line(PROGRAM.get().unwrap_or(&"propylon"), level, SystemTime::now(), text)
+}
+
+fn lost_line(count: u64) -> String {
+    line(
+        "warning",
+        format_args!("{count} line{} of this log were lost: nobody took them", if count == 1 { "" } else { "s" }),
+    )
+}
+
+fn say(text: &str) {
+    if !QUEUE.push(text.as_bytes()) {
+        // One write, so that lines of several threads do not mix; a closed standard error is nobody's business.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
 }
 
 /// Starts logging; called again, changes the level only.
-pub fn start(level: propylon_config::Level) {
+pub fn start(program: &'static str, level: propylon_config::Level) {
+    let _ = PROGRAM.set(program);
     let _ = log::set_logger(&Stderr);
     log::set_max_level(match level {
         propylon_config::Level::Error => LevelFilter::Error,
@@ -41,4 +78,34 @@ pub fn start(level: propylon_config::Level) {
         propylon_config::Level::Info => LevelFilter::Info,
         propylon_config::Level::Debug => LevelFilter::Debug,
     });
+}
+
+/// From here on lines are written by a thread of their own, which is confined as the caller is; panics are lines as well.
+pub fn write_aside() -> io::Result<()> {
+    QUEUE.start(io::stderr().as_fd().try_clone_to_owned()?)?;
+    panic::set_hook(Box::new(tell_panic));
+    Ok(())
+}
+
+/// Lines that nobody took, so far.
+pub fn lost() -> u64 {
+    QUEUE.lost()
+}
+
+/// Writes what waits when it goes, however its function ends.
+pub struct Flush;
+
+impl Drop for Flush {
+    fn drop(&mut self) {
+        log::logger().flush();
+    }
+}
+
+fn tell_panic(panic: &PanicHookInfo<'_>) {
+    let name = thread::current().name().unwrap_or("without a name").to_owned();
+    say(&line("error", format_args!("thread '{name}' {panic}")));
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        say(&format!("{backtrace}\n"));
+    }
 }

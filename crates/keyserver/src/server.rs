@@ -27,6 +27,7 @@ use crate::hsm::Tokens;
 use crate::identity;
 use crate::kernels::Kernels;
 use crate::keys::{Keys, Origin};
+use crate::logger;
 use crate::sandbox;
 use crate::shelf::{self, Change, Shelf, Watched};
 use crate::signing::Lines;
@@ -88,6 +89,7 @@ pub fn run(config: KeyServer) -> Result<(), Failure> {
     let count = worker_count(config.server.workers);
     let (sockets, admin) = bind(&config, count)?;
     confine(&config)?;
+    logger::write_aside().map_err(Failure::threads)?;
 
     log::info!("serves {} keys on {count} cores", keys.len());
     let main = THREADS_PER_CORE * count;
@@ -173,6 +175,7 @@ fn start_worker(worker: Worker, ready: Arc<Barrier>) -> io::Result<JoinHandle<()
         if let Err(error) = worker.run(&ready) {
             // Connections would still be given to it.
             log::error!("a worker cannot start: {error}; the process ends");
+            log::logger().flush();
             std::process::exit(1);
         }
     })
@@ -261,6 +264,7 @@ impl Server {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut looks, mut conditions, started) = (interval(LOOK_INTERVAL), conditions::watch(), Instant::now());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut lines_lost = 0;
         log::info!("propylon-keyserver {} runs", env!("CARGO_PKG_VERSION"));
         loop {
             tokio::select! {
@@ -271,7 +275,10 @@ impl Server {
                     self.tokens.look_again();
                     self.look(true);
                 }
-                _ = looks.tick() => conditions.look(&self.view.store, started.elapsed(), SystemTime::now()),
+                _ = looks.tick() => {
+                    lines_lost = self.count_lost_lines(lines_lost);
+                    conditions.look(&self.view.store, started.elapsed(), SystemTime::now());
+                }
                 _ = ticks.tick() => {
                     self.look_at_tokens();
                     if self.config.keys.watch {
@@ -282,6 +289,13 @@ impl Server {
         }
         self.drain().await;
         Ok(())
+    }
+
+    /// Brings what the log has lost into the metrics; returns what is counted by now.
+    fn count_lost_lines(&self, seen: u64) -> u64 {
+        let now = logger::lost();
+        self.column.add(self.telemetry.log_lost, now - seen);
+        now
     }
 
     /// Takes over what has changed; what is wrong changes nothing. `asked`: somebody waits for an answer in the log.

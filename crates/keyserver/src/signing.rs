@@ -174,6 +174,7 @@ impl Hand {
         let name = self.crew.name();
         if catch_unwind(AssertUnwindSafe(|| self.work(ready))).is_err() {
             log::error!("a thread for {name} has failed by a bug in Propylon: please report it; the process ends");
+            log::logger().flush();
             std::process::abort();
         }
     }

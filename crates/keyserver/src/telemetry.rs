@@ -38,6 +38,7 @@ pub struct Telemetry {
     pub kernels: KernelMetrics,
     pub stopped_reading: Counter,
     pub panics: Counter,
+    pub log_lost: Counter,
     pub keys: Gauge,
     pub reloads: Counter,
     pub reload_faults: Counter,
@@ -206,6 +207,11 @@ impl Telemetry {
                  requests in work as it may.",
             ),
             panics: counter(registry, "propylon_keyserver_panics_total", "Connections that a bug of ours has ended."),
+            log_lost: counter(
+                registry,
+                "propylon_keyserver_log_lost_total",
+                "Lines on standard error lost because nobody took them.",
+            ),
             keys: gauge(registry, "propylon_keyserver_keys", "Private keys served."),
             reloads: counter(
                 registry,

@@ -292,6 +292,7 @@ impl Desk {
             if !is_over {
                 log::error!("key process: an engine's socket cannot be served any more: {end:?}");
             }
+            log::logger().flush();
             std::process::exit(i32::from(!is_over));
         });
         Ok(())

@@ -26,6 +26,7 @@ use crate::batches;
 use crate::conditions::{self, Conditions};
 use crate::health::Health;
 use crate::isolation::{Forgetting, KeyProcess};
+use crate::logger;
 use crate::opening::{Opened, StartError, open};
 use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
@@ -159,6 +160,8 @@ pub enum Outcome {
 pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     let Prepared { path, meant, snapshot, launcher, sandbox, admin, upgrade, takeover, adopted, log, .. } = prepared;
     let (connections_max, mut key_process) = (prepared.connections_max, prepared.key_process);
+    // Inside of the sandbox, and before any thread that serves.
+    logger::write_aside().map_err(StartError::Threads)?;
     let workers = worker_count(&snapshot.config);
     let (telemetry, store) = Telemetry::new(&snapshot.config, workers + 1);
     let telemetry = Arc::new(telemetry);
@@ -320,6 +323,7 @@ impl Main {
         let mut looks = interval(SHORTAGE_LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut log_failures_seen = FailureCounts::default();
+        let mut lines_lost = 0;
         let mut exports_seen = ExportCounts::default();
         let mut replaced = Vec::new();
         let end = loop {
@@ -339,6 +343,7 @@ impl Main {
                 }
                 _ = seconds.tick() => {
                     log_failures_seen = self.count_log_failures(log_failures_seen);
+                    lines_lost = self.count_lost_lines(lines_lost);
                     replaced = self.report_replaced(&sandbox, replaced);
                     let snapshot = Arc::clone(&shown.borrow().snapshot);
                     self.exporter.start_if_needed(&snapshot);
@@ -527,6 +532,13 @@ impl Main {
         column.add(process.access_log_failed, now.writes - seen.writes);
         column.add(process.access_log_lost, now.lines - seen.lines);
         column.add(process.access_log_reopens, now.reopens - seen.reopens);
+        now
+    }
+
+    /// The same with what this process says of itself.
+    fn count_lost_lines(&self, seen: u64) -> u64 {
+        let now = logger::lost();
+        self.column().add(self.telemetry.process.log_lost, now - seen);
         now
     }
 

@@ -167,6 +167,7 @@ pub struct ProcessMetrics {
     pub access_log_failed: Counter,
     pub access_log_lost: Counter,
     pub access_log_reopens: Counter,
+    pub log_lost: Counter,
     pub replaced_files: Gauge,
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
@@ -634,11 +635,8 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
             "Access log lines dropped because the log's reader was too slow.",
             &[],
         ),
-        access_log_failed: r.counter(
-            "propylon_access_log_write_errors_total",
-            "Writes of the access log that failed.",
-            &[],
-        ),
+        access_log_failed: r.counter("propylon_access_log_write_errors_total", "Failed writes of the access log.", &[]),
+        log_lost: r.counter("propylon_log_lost_total", "Lines on standard error lost because nobody took them.", &[]),
         access_log_lost: r.counter(
             "propylon_access_log_lost_total",
             "Access log lines lost because they could not be written.",

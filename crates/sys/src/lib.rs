@@ -7,6 +7,7 @@ mod calls;
 mod cores;
 mod folders;
 mod handover;
+mod line_queue;
 mod memory;
 mod pipe;
 mod privileges;
@@ -24,6 +25,7 @@ pub use handover::{
     listen_messages, message_listener, message_pair, peer_process, receive_message, send_message, set_nonblocking,
     shares_port, tcp_listener, try_receive_message, try_send_message, unix_listener,
 };
+pub use line_queue::{LINES_WAITING_BYTES_MAX, LineQueue};
 pub use memory::{MemoryGroup, give_memory_back, machine_memory_bytes};
 pub use pipe::Pipe;
 pub use privileges::{Account, PrivilegesError, drop_privileges};

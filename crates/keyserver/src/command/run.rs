@@ -5,11 +5,15 @@ use std::process::ExitCode;
 
 use propylon_config::{Level, Source, parse_keyserver, render};
 
-use crate::logger;
+use crate::logger::{self, Flush};
 use crate::server;
 
+/// The name in the log.
+const PROGRAM: &str = "propylon-keyserver";
+
 pub fn main(path: &Path) -> ExitCode {
-    logger::start(Level::Info);
+    logger::start(PROGRAM, Level::Info);
+    let _flush = Flush;
     let source = match Source::read(path) {
         Ok(source) => source,
         Err(problem) => {
@@ -27,7 +31,7 @@ pub fn main(path: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    logger::start(config.level);
+    logger::start(PROGRAM, config.level);
     match server::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -43,6 +43,7 @@ impl Seat {
             log::error!(
                 "a thread for token \"{name}\" has failed by a bug in Propylon: please report it; the process ends"
             );
+            log::logger().flush();
             std::process::abort();
         }
     }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use propylon_crypto::key_process::{GONE, MESSAGE_BYTES_MAX, Order};
 
 use super::{Brief, brief, prepare};
+use crate::logger::{self, Flush};
 
 /// One that has lived for so long is started again at once.
 const STEADY: Duration = Duration::from_secs(10);
@@ -27,11 +28,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// `propylon key-supervisor`: on standard input it has the engine. `log` sets the log's level.
 pub fn supervise(log: fn(u8)) -> ExitCode {
+    let _flush = Flush;
     let outcome = prepare(log).and_then(|(brief, engine)| {
         if let Some(user) = &brief.setup.user {
             let account = propylon_sys::Account::find(user).map_err(|error| error.to_string())?;
             propylon_sys::drop_privileges(&account).map_err(|error| error.to_string())?;
         }
+        logger::write_aside().map_err(|error| format!("a thread cannot be started: {error}"))?;
         end_with(engine).map_err(|error| format!("a thread cannot be started: {error}"))?;
         Ok(brief)
     });
@@ -48,6 +51,7 @@ pub fn supervise(log: fn(u8)) -> ExitCode {
 fn end_with(engine: OwnedFd) -> io::Result<()> {
     let wait = move || {
         while !matches!(propylon_sys::receive_message(&engine, &mut [0; 16]), Ok((0, _)) | Err(_)) {}
+        // At once, whoever reads the log or not: another key process would be started for nobody.
         std::process::exit(0);
     };
     thread::Builder::new().name("end".into()).spawn(wait).map(drop)

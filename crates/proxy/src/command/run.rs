@@ -30,6 +30,7 @@ const PROBLEMS_TOLD_MAX: usize = 5;
 pub fn main(path: &Path, upgrade: Option<Option<PathBuf>>) -> ExitCode {
     let own = Own::of_process();
     logger::start(propylon_config::Level::Info);
+    let _flush = logger::Flush;
     // This is the main thread: it reads keys, and is sent them, in buffers that are libraries'.
     propylon_sys::wipe_freed_memory();
     if let Err(error) = propylon_sys::no_core_dumps() {

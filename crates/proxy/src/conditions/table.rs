@@ -22,6 +22,13 @@ pub const TABLE: &[Condition] = &[
         "please report it; process.batch = \"off\" does without the vector unit",
     ),
     rises(
+        "log-lost",
+        "propylon_log_lost_total",
+        Warning,
+        "lines of the log are lost: whoever reads standard error does not keep up, or has gone",
+        "have the reader of standard error keep up, or ask for less by log.level",
+    ),
+    rises(
         "access-log-lost",
         "propylon_access_log_lost_total",
         Problem,
