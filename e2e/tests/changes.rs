@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use propylon_e2e::admin::admin;
 use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Client, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
@@ -91,6 +92,19 @@ fn what_is_put_back_leaves_nothing_behind() {
     assert_eq!(overrides(), 0);
     let kept = std::fs::read_to_string(scratch.join("state/state.json")).expect("a state");
     assert!(!kept.contains("drain") && !kept.contains("removed"), "{kept}");
+}
+
+#[test]
+fn a_reload_that_is_only_tried_hides_nothing_from_whoever_watches_the_file() {
+    let app = hello();
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let text = config(&format!("{state}\nwatch_config = true"), &token, &[app.address()], "");
+    let engine = Engine::start(&text);
+    engine.rewrite(&text.replace("drain_timeout = \"1s\"", "drain_timeout = \"2s\""));
+    let (status, answer) = admin(&engine, "POST", "/v1/reload?dry_run=1", "");
+    assert_eq!((status, answer["result"].as_str()), (200, Some("dry-run")), "{answer:#}");
+    engine.metric_reaches("propylon_config_generation", &[], 2.0);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! read and its addresses bound. Whatever stands in the way is collected, and nothing has happened. Then the state is
 //! written, and from there on nothing can fail: the snapshot is published, and every core goes by it.
 
+mod file;
 mod places;
 
 use std::cell::RefCell;
@@ -42,6 +43,7 @@ use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, ServerName, State, Uploads};
 use crate::telemetry::{Telemetry, server_label};
 use crate::upgrade::handover::Handover;
+use file::WatchedFile;
 use places::Places;
 
 /// How long a change waits until every core goes by it, before it is answered all the same.
@@ -140,8 +142,8 @@ pub struct Keeper {
     path: PathBuf,
     /// What is in use was made of it.
     meant: Meant,
-    /// The text of the file when it was last looked at, and what it looked like then.
-    seen: (String, Option<Look>),
+    /// The file, for `process.watch_config`.
+    file: WatchedFile,
     shown: Rc<RefCell<Shown>>,
     older: Vec<Older>,
     places: Places,
@@ -184,9 +186,6 @@ struct Draft {
     kept: Vec<Finding>,
 }
 
-/// Of a file: its inode, its length, and when it was changed.
-type Look = (u64, u64, i64, i64);
-
 impl Keeper {
     pub fn new(beginning: Beginning, health: Health, telemetry: Arc<Telemetry>, store: Arc<Store>) -> Keeper {
         let Beginning { path, meant, snapshot, sandbox, orders, publish } = beginning;
@@ -194,14 +193,14 @@ impl Keeper {
         let origin = told_origin(&meant);
         let overrides = meant.state.overrides();
         let shown = Shown { snapshot, older: 0, oldest_age: Duration::ZERO, last: None, origin, overrides };
-        let seen = (meant.file.text.clone(), None);
+        let file = WatchedFile::new(meant.file.text.clone());
         let shown = Rc::new(RefCell::new(shown));
         let older = Vec::new();
         let places = Places::new(&shown.borrow().snapshot.config, shown.borrow().snapshot.generation);
         let keeper = Keeper {
             path,
             meant,
-            seen,
+            file,
             shown,
             older,
             places,
@@ -291,7 +290,7 @@ impl Keeper {
             self.may_admin()?;
         }
         let upload = Upload::of(&change, &self.meant)?;
-        let draft = match self.intend(change, upload.as_ref()) {
+        let draft = match self.intend(change, upload.as_ref(), dry_run) {
             Ok(wanted) => self.draft(wanted, files).await,
             Err(refused) => Err(refused),
         };
@@ -352,7 +351,7 @@ impl Keeper {
     }
 
     /// From what is asked for to what it is to be made of.
-    fn intend(&mut self, change: Change, upload: Option<&Upload>) -> Result<Wanted, Refused> {
+    fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
         let mut server = None;
@@ -364,7 +363,10 @@ impl Keeper {
                 };
                 file =
                     isolation::read_source(&self.path).map_err(|problem| Refused::Problems(vec![unread(problem)]))?;
-                self.seen.0.clone_from(&file.text);
+                // What was only tried is still to be found by whoever watches the file.
+                if !dry_run {
+                    self.file.take(&file.text);
+                }
             }
             Change::FileChanged(changed) => file = changed,
             Change::Push { text, is_json } => {
@@ -562,17 +564,8 @@ impl Keeper {
         if !self.meant.config.process.watch_config {
             return;
         }
-        let look = look(&self.path);
-        if look.is_some() && look == self.seen.1 && !is_fresh(look) {
-            return;
-        }
-        self.seen.1 = look;
-        // A file that is away for a moment is being replaced.
-        let Ok(file) = isolation::read_source(&self.path) else { return };
-        if file.text == self.seen.0 {
-            return;
-        }
-        self.seen.0.clone_from(&file.text);
+        let path = &self.path;
+        let Some(file) = self.file.changed(path, || isolation::read_source(path).ok()) else { return };
         log::info!("{} has changed", self.path.display());
         match self.change(Change::FileChanged(file), false).await {
             Ok(done) => self.tell(&done),
@@ -933,16 +926,4 @@ fn tell_refused(refused: &Refused) {
         Refused::Unknown(what) | Refused::Taken(what) | Refused::State(what) => log::error!("{what}"),
     }
     log::error!("the configuration was refused; the one from before stays in effect");
-}
-
-fn look(path: &std::path::Path) -> Option<Look> {
-    use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
-}
-
-/// So new that it may yet change without looking any different: file systems note times in steps.
-fn is_fresh(look: Option<Look>) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
-    look.is_some_and(|(_, _, modified, _)| now - modified < 2)
 }

@@ -1,0 +1,139 @@
+//! The file of the configuration, where it is watched: what it says now, once that has stopped changing.
+//!
+//! A file that is written in place is seen at any of its lengths, and half of a configuration may well be one. So what is
+//! new is taken when two looks in a row have found the same. Whoever renames a whole file over it never shows half of one.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use propylon_config::Source;
+
+/// Of a file: its inode, its length, and when it was changed.
+type Look = (u64, u64, i64, i64);
+
+/// File that is looked at for something new.
+pub struct WatchedFile {
+    /// The text that was last taken.
+    taken: String,
+    /// What the file looked like when that was last found in it.
+    known: Option<Look>,
+    /// Something new, as the last look has found it.
+    new: Option<(Look, String)>,
+}
+
+impl WatchedFile {
+    pub fn new(taken: String) -> WatchedFile {
+        WatchedFile { taken, known: None, new: None }
+    }
+
+    /// Takes what somebody else has read of it.
+    pub fn take(&mut self, text: &str) {
+        text.clone_into(&mut self.taken);
+        self.new = None;
+    }
+
+    /// Looks at the file, and takes what is new in it if the look before has found the same.
+    pub fn changed(&mut self, path: &Path, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        self.settled(look(path), now, read)
+    }
+
+    /// As [`WatchedFile::changed`], at this second since 1970.
+    fn settled(&mut self, look: Option<Look>, now: i64, read: impl FnOnce() -> Option<Source>) -> Option<Source> {
+        // A file that is away for a moment is being replaced.
+        let Some(look) = look else {
+            self.new = None;
+            return None;
+        };
+        if self.known == Some(look) && !is_fresh(look, now) {
+            return None;
+        }
+        let Some(file) = read() else {
+            self.new = None;
+            return None;
+        };
+        if file.text == self.taken {
+            (self.known, self.new) = (Some(look), None);
+            return None;
+        }
+        if self.new.as_ref().is_none_or(|(seen, text)| *seen != look || *text != file.text) {
+            self.new = Some((look, file.text));
+            return None;
+        }
+        (self.known, self.new) = (Some(look), None);
+        self.taken.clone_from(&file.text);
+        Some(file)
+    }
+}
+
+fn look(path: &Path) -> Option<Look> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// So new that it may yet change without looking any different: file systems note times in steps.
+fn is_fresh((_, _, modified, _): Look, now: i64) -> bool {
+    now - modified < 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(text: &str) -> Source {
+        Source { name: "a.toml".into(), base: "/etc".into(), text: text.into() }
+    }
+
+    /// The file's inode, its time and its text at one look, and what is taken.
+    fn at(file: &mut WatchedFile, now: i64, inode: u64, modified: i64, text: &str) -> Option<String> {
+        let look = (inode, text.len() as u64, modified, 0);
+        file.settled(Some(look), now, || Some(source(text))).map(|taken| taken.text)
+    }
+
+    #[test]
+    fn what_is_still_being_written_is_not_taken_at_any_length() {
+        let (whole, mut file) = ("abcdefgh", WatchedFile::new("old".into()));
+        for length in 1..whole.len() {
+            let now = 100 + length as i64;
+            assert_eq!(at(&mut file, now, 1, now, &whole[..length]), None, "{length}");
+        }
+        assert_eq!(at(&mut file, 110, 1, 110, whole), None);
+        assert_eq!(at(&mut file, 111, 1, 110, whole).as_deref(), Some(whole));
+        assert_eq!(at(&mut file, 112, 1, 110, whole), None, "once");
+    }
+
+    #[test]
+    fn two_looks_have_to_agree_in_everything() {
+        for (inode, modified, text) in [(2, 100, "new"), (1, 101, "new"), (1, 100, "now"), (1, 100, "newer")] {
+            let mut file = WatchedFile::new("old".into());
+            assert_eq!(at(&mut file, 100, 1, 100, "new"), None);
+            assert_eq!(at(&mut file, 101, inode, modified, text), None, "{inode} {modified} {text}");
+            assert_eq!(at(&mut file, 102, inode, modified, text).as_deref(), Some(text));
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_away_or_is_what_it_was_begins_anew() {
+        let mut file = WatchedFile::new("old".into());
+        assert_eq!(at(&mut file, 100, 1, 100, "new"), None);
+        assert!(file.settled(None, 101, || None).is_none());
+        assert_eq!(at(&mut file, 102, 1, 100, "new"), None);
+        assert_eq!(at(&mut file, 103, 2, 103, "old"), None);
+        assert_eq!(at(&mut file, 104, 1, 100, "new"), None);
+        // Somebody else has read it between two looks.
+        file.take("new");
+        assert_eq!(at(&mut file, 105, 1, 100, "new"), None);
+    }
+
+    #[test]
+    fn a_file_that_has_not_changed_for_a_while_is_not_read() {
+        let mut file = WatchedFile::new("old".into());
+        assert_eq!(at(&mut file, 100, 1, 99, "old"), None);
+        assert_eq!(at(&mut file, 100, 1, 99, "new"), None, "as fresh as it is, it is read");
+        let mut file = WatchedFile::new("old".into());
+        assert_eq!(at(&mut file, 200, 1, 100, "old"), None);
+        let unread = || -> Option<Source> { panic!("there is no reason to read it") };
+        assert!(file.settled(Some((1, 3, 100, 0)), 201, unread).is_none());
+    }
+}
