@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use propylon_e2e::admin::admin;
+use propylon_e2e::admin::{admin, push};
 use propylon_e2e::wait::PATIENCE;
 use propylon_e2e::{Client, Engine, Origin, Scratch, holds};
 use rustix::process::Signal;
@@ -92,6 +92,43 @@ fn what_is_put_back_leaves_nothing_behind() {
     assert_eq!(overrides(), 0);
     let kept = std::fs::read_to_string(scratch.join("state/state.json")).expect("a state");
     assert!(!kept.contains("drain") && !kept.contains("removed"), "{kept}");
+}
+
+#[test]
+fn a_pushed_text_that_asks_for_another_process_is_refused_with_the_places() {
+    let app = hello();
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let text = config(&state, &token, &[app.address()], "");
+    let engine = Engine::start(&text);
+    for (from, to, path) in [
+        ("bind = \"127.0.0.1:0\"\ntoken_file", "bind = \"127.0.0.1:9\"\ntoken_file", "admin.bind"),
+        ("/token\"", "/other\"", "admin.token_file"),
+        ("workers = 2", "workers = 3", "process.workers"),
+        ("[process]\n", "[process]\nsandbox_ports = [443]\n", "process.sandbox_ports"),
+        ("access = \"off\"", "access = \"stderr\"", "log.access"),
+        ("[log]\n", "[keys]\nisolate = true\n[log]\n", "keys.isolate"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let other = text.replacen(from, to, 1);
+        let (status, answer) = push(&engine, &other);
+        assert_eq!(status, 422, "{path}: {answer:#}");
+        let problems = answer["problems"].as_array().expect("problems");
+        let problem = problems.iter().find(|problem| problem["severity"] == "error").expect("an error");
+        let what = problem["what"].as_str().unwrap_or_default();
+        assert!(what.starts_with(&format!("`{path}` cannot change while the process runs: it is ")), "{answer:#}");
+        let line = problem["line"].as_u64().expect("a line") as usize;
+        let key = path.rsplit('.').next().unwrap_or_default();
+        assert!(other.lines().nth(line - 1).is_some_and(|line| line.starts_with(key)), "{path} in line {line}");
+        // What it leaves out is the file's.
+        let silent: String =
+            other.lines().filter(|line| !line.starts_with(key)).map(|line| format!("{line}\n")).collect();
+        if key != "bind" {
+            let (status, answer) = push(&engine, &silent);
+            assert_eq!(status, 200, "{path}: {answer:#}");
+        }
+    }
+    assert_eq!(engine.metric("propylon_config_reloads_total", &[("result", "failed")]), 6.0);
 }
 
 #[test]

@@ -99,17 +99,27 @@ pub fn server_address(text: &str) -> Result<ServerAddress, (String, String)> {
 /// Where a key is written that the path leads to (`process.batch`), else the nearest of those that lead there, else the
 /// beginning. None where nothing can be found in the text at all.
 pub fn locate(source: &Source, path: &str) -> Option<At> {
+    find(source, path).map(|(at, _)| at)
+}
+
+/// Where a key is written that the path leads to; none where the text leaves it out.
+pub fn written(source: &Source, path: &str) -> Option<At> {
+    find(source, path).and_then(|(at, is_whole)| is_whole.then_some(at))
+}
+
+/// The place of the last key of the path that is there, and whether that is all of the path.
+fn find(source: &Source, path: &str) -> Option<(At, bool)> {
     let lines = Lines::new(problem::without_mark(&source.text));
     let reading = if source.is_json() { read::json::read(&lines) } else { read::toml::read(&lines) };
     let root = reading.root?;
     let (mut node, mut at) = (&root, At { line: 1, column: 1, length: 1 });
     for key in path.split('.') {
-        let tree::Value::Table(entries) = &node.value else { break };
-        let Some(entry) = entries.iter().find(|entry| entry.key == key) else { break };
+        let tree::Value::Table(entries) = &node.value else { return Some((at, false)) };
+        let Some(entry) = entries.iter().find(|entry| entry.key == key) else { return Some((at, false)) };
         at = lines.at(entry.key_span);
         node = &entry.node;
     }
-    Some(at)
+    Some((at, true))
 }
 
 /// With an error among the problems nothing is to be used.
@@ -151,6 +161,8 @@ mod tests {
             let source = Source { name: name.into(), base: "".into(), text: text.into() };
             let at = locate(&source, path).expect("a place");
             assert_eq!((at.line, at.column), (line, column), "{path} in {name}");
+            let is_left_out = ["process.batch", "admin"].contains(&path);
+            assert_eq!(written(&source, path), (!is_left_out).then_some(at), "{path} in {name}");
         }
     }
 }

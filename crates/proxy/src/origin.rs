@@ -4,7 +4,9 @@ use std::mem::swap;
 use std::path::{Path, PathBuf};
 
 use propylon_config::{Config, Problem, Severity, Source};
+use serde_json::Value;
 
+use crate::admin::effective;
 use crate::isolation;
 use crate::state::{FILE, ServerName, State};
 
@@ -158,11 +160,46 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
 ];
 
-/// What holds for a process's life comes from the file alone. A text that was pushed agrees with it, or it would have been refused;
-/// one that does not was written by somebody who has got into the sandbox, where the state can be written, and wants out of
+/// What holds for a process's life comes from the file alone. A text that is pushed leaves it out or says the same, or it is
+/// refused by [`said_otherwise`]; one of the state that does not was written by somebody who has got into the sandbox, where the state can be written, and wants out of
 /// it with the next process.
 fn keep_for_life(config: &mut Config, mut file: Config) {
     FOR_LIFE.iter().for_each(|(_, keep)| keep(config, &mut file));
+}
+
+/// What a text that is pushed says otherwise than the configuration in effect, and needs another process. What it leaves out
+/// is the file's.
+pub fn said_otherwise(pushed: &Source, in_effect: &Value) -> Vec<Problem> {
+    // Whoever lays it over the file tells what is wrong with it.
+    let Ok((config, _)) = propylon_config::parse(pushed) else { return Vec::new() };
+    let said = effective::config(&config);
+    let mut differing = Vec::new();
+    for (path, _) in FOR_LIFE {
+        let of = |root| path.split('.').fold(root, |value: &Value, key| &value[key]);
+        collect_differing((*path).to_owned(), of(in_effect), of(&said), &mut differing);
+    }
+    let problem = |(path, before): (String, &Value)| {
+        let at = propylon_config::written(pushed, &path)?;
+        let before = if before.is_null() { "not set".to_owned() } else { before.to_string() };
+        let what = format!("`{path}` cannot change while the process runs: it is {before}");
+        let fix = "leave it out or say the same; to change it, change the file and restart: this needs a restart";
+        Some(Problem::error(&pushed.name, Some(at), what, fix))
+    };
+    differing.into_iter().filter_map(problem).collect()
+}
+
+/// Every path below this one to something that is not the same, with what it was; tables are compared key by key.
+fn collect_differing<'v>(path: String, before: &'v Value, after: &'v Value, found: &mut Vec<(String, &'v Value)>) {
+    match (before, after) {
+        (Value::Object(known), Value::Object(said)) => {
+            let new = said.keys().filter(|key| !known.contains_key(*key));
+            for key in known.keys().chain(new) {
+                collect_differing(format!("{path}.{key}"), &before[key], &after[key], found);
+            }
+        }
+        _ if before != after => found.push((path, before)),
+        _ => {}
+    }
 }
 
 fn parse(source: &Source) -> Result<(Config, Vec<Problem>), Wrong> {
@@ -178,7 +215,6 @@ pub fn has_error(problems: &[Problem]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::effective;
     use crate::state::Pushed;
 
     fn source(port: u16) -> Source {
@@ -240,6 +276,15 @@ mod tests {
             |root: &serde_json::Value, path: &str| path.split('.').fold(root.clone(), |value, key| value[key].clone());
         let in_effect = |source: &Source| effective::config(&propylon_config::parse(source).expect("a good text").0);
         let (kept, pushed) = (in_effect(&file), in_effect(&other));
+        // Who pushes it is told all of it, each with its place.
+        let told = said_otherwise(&other, &kept);
+        for (path, _) in FOR_LIFE {
+            let is_told = |problem: &&Problem| problem.what.starts_with(&format!("`{path}"));
+            let problem = told.iter().find(is_told).unwrap_or_else(|| panic!("{path} is not told"));
+            let line = problem.at.map_or("", |at| other.text.lines().nth(at.line as usize - 1).unwrap_or_default());
+            assert!(line.contains(path.rsplit('.').next().unwrap_or_default()), "{path} at {line:?}");
+        }
+        assert_eq!(told.len(), FOR_LIFE.len(), "{told:?}");
         let state = Pushed { text: other.text, is_json: false, over: file.text.clone() };
         let state = State { pushed: Some(state), ..State::default() };
         let meant = effective::config(&mean(file, state, None).ok().expect("a configuration").config);
@@ -247,6 +292,28 @@ mod tests {
             assert_ne!(of(&kept, path), of(&pushed, path), "{path} is not tried");
             assert_eq!(of(&meant, path), of(&kept, path), "{path}");
         }
+    }
+
+    #[test]
+    fn what_a_pushed_text_leaves_out_is_the_files_and_what_it_says_has_to_be_the_same() {
+        let with = |process: &str, admin: &str| {
+            let text = source(1).text.replace("state = 's'", &format!("state = 's'\n{process}"));
+            Source { text: format!("{text}[admin]\nbind = '127.0.0.1:9'\n{admin}\n"), ..source(1) }
+        };
+        let file = with("workers = 3\nhandshakes = { in_progress = 9 }", "token_file = 't'");
+        let in_effect = effective::config(&propylon_config::parse(&file).expect("a good text").0);
+        let told = |text: &Source| -> Vec<String> {
+            said_otherwise(text, &in_effect).into_iter().map(|problem| problem.what).collect()
+        };
+        assert_eq!(told(&source(2)), [""; 0]);
+        assert_eq!(told(&with("", "")), [""; 0]);
+        assert_eq!(told(&with("workers = 3\nhandshakes = { queue_wait = '2s' }", "token_file = '/etc/t'")), [""; 0]);
+        let found = told(&with("handshakes = { in_progress = 8 }", "token_file = 'u'"));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("`process.handshakes.in_progress` cannot change") && found[0].ends_with(" 9"));
+        assert!(found[1].starts_with("`admin.token_file` cannot change") && found[1].ends_with("\"/etc/t\""));
+        let found = told(&with("user = 'root'", ""));
+        assert!(found[0].ends_with("it is not set"), "{found:?}");
     }
 
     #[test]

@@ -354,7 +354,7 @@ impl Keeper {
     fn intend(&mut self, change: Change, upload: Option<&Upload>, dry_run: bool) -> Result<Wanted, Refused> {
         let mut state = self.meant.state.clone();
         let mut file = self.meant.file.clone();
-        let mut server = None;
+        let (mut server, is_pushed) = (None, matches!(change, Change::Push { .. }));
         match change {
             Change::ReadAgain => {
                 let unread = |problem: Problem| match sandbox::denial(&self.path) {
@@ -411,7 +411,7 @@ impl Keeper {
             }
         }
         state.tidy();
-        Ok(Wanted { file, state, server })
+        Ok(Wanted { file, state, server, is_pushed })
     }
 
     /// The address as the configuration would have it.
@@ -736,10 +736,12 @@ struct Sketch {
     after: Value,
     problems: Vec<Problem>,
 }
+    /// The change is a text in place of the file's.
+    is_pushed: bool,
 
 impl Sketch {
     fn new(
-        Wanted { file, state, server }: Wanted,
+        Wanted { file, state, server, is_pushed }: Wanted,
         in_use: &Config,
         earlier: Arc<Snapshot>,
         free: &FreePlaces,
@@ -763,6 +765,9 @@ impl Sketch {
 
     fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
         let Sketch { meant, config, earlier, before, after, mut problems } = self;
+        if is_pushed {
+            problems.extend(origin::said_otherwise(&meant.source, &before));
+        }
         let built = earlier.succeeded_by(config, files, found);
         let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
         let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);
