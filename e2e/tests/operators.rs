@@ -4,9 +4,9 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, with_state};
+use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, with_state};
 use propylon_e2e::engine::{complete, simple};
-use propylon_e2e::{Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::PATIENCE};
+use propylon_e2e::{Certificates, Client, Engine, Origin, Scratch, binaries, eventually, holds, wait::PATIENCE};
 use serde_json::Value;
 
 const HELLO: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
@@ -252,6 +252,74 @@ fn servers_are_drained_weighed_and_listed_from_the_command_line() {
     assert_eq!((code, said.contains("no backend has a server 10.9.9.9:1")), (Some(1), true), "{said}");
     let audit = format!("server {server} changed: drained, by a client at 127.0.0.1:");
     logged(&engine, &[&audit, "with the token (propylon/"]);
+}
+
+#[test]
+fn a_file_that_a_reload_cannot_use_is_told_to_whoever_asks_and_stays_wrong_until_it_is_mended() {
+    let origin = hello();
+    let scratch = Scratch::new();
+    let (state, token) = with_state(&scratch);
+    let issue = || Certificates::shared().issue(&["localhost"], &rcgen::PKCS_ECDSA_P256_SHA256);
+    let shop = scratch.write("shop.pem", issue());
+    let other = scratch.write("other.pem", issue());
+    let tls = format!("[tls.public]\ncertificates = [\"{}\", \"{}\"]\n", shop.display(), other.display());
+    let listener = "[listener.web]\nbind = \"127.0.0.1:0\"\ntls = \"public\"\n";
+    let engine = Engine::start(&config(&state, &token, &[origin.address()], &(tls + listener)));
+    let reload = |more: &[&str]| {
+        let output = std::process::Command::new(binaries::propylon())
+            .args(["reload", "--admin", &engine.admin().to_string(), "--token-file"])
+            .arg(scratch.join("token"))
+            .args(more)
+            .output()
+            .expect("it runs");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), said(&output.stdout), said(&output.stderr))
+    };
+    let counted = |result| engine.metric("propylon_certificate_reloads_total", &[("result", result)]);
+    scratch.write("shop.pem", "garbage\n");
+    let (code, told, wrong) = reload(&["--dry-run"]);
+    assert_eq!(code, Some(1), "{told}{wrong}");
+    assert_eq!((counted("failure"), counted("success")), (0.0, 0.0), "it was only tried");
+    let (code, told, wrong) = reload(&[]);
+    assert_eq!(code, Some(1), "{told}{wrong}");
+    assert!(told.starts_with("nothing is different: generation 1\nwarning: ") && told.contains("shop.pem"), "{told}");
+    assert!(wrong.contains("stays in use in place of what cannot be used: ") && wrong.contains("shop.pem"), "{wrong}");
+    assert_eq!((counted("failure"), counted("success")), (1.0, 0.0));
+    assert_eq!(engine.metric("propylon_certificate_reload_errors_total", &[]), 1.0);
+    logged(&engine, &["]: warning: ", "shop.pem", "what was there before stays in use"]);
+    logged(&engine, &["]: error: ", "certificates could not all be read again"]);
+    let words = "1 of the files of certificates, keys or authorities cannot be used";
+    begins(&engine, "certificate-files", "]: error: ", words);
+    let top = std::process::Command::new(binaries::propylon())
+        .args(["top", "--once", "--admin", &engine.admin().to_string()])
+        .output()
+        .expect("it runs");
+    assert!(String::from_utf8_lossy(&top.stdout).contains(words), "{top:?}");
+    // It is no better for being read again, nor for another change, and one more is one more.
+    applied(&engine, "PATCH", &format!("/v1/backends/app/servers/{}", origin.address()), "{\"weight\":5}");
+    scratch.write("other.pem", "");
+    assert_eq!(reload(&[]).0, Some(1));
+    engine.metric_reaches("propylon_certificate_unusable_files", &[], 2.0);
+    let listed = status(&engine)["certificates"]["unusable_files"].clone();
+    assert_eq!(listed.as_array().map(Vec::len), Some(2), "{listed:#}");
+    scratch.write("shop.pem", issue());
+    assert_eq!(reload(&[]).0, Some(1), "the other one is still no good");
+    engine.metric_reaches("propylon_certificate_unusable_files", &[], 1.0);
+    scratch.write("other.pem", issue());
+    let (code, told, wrong) = reload(&[]);
+    assert_eq!(code, Some(0), "{told}{wrong}");
+    assert_eq!((counted("failure"), counted("success")), (3.0, 1.0));
+    is_over(&engine, "certificate-files");
+    // What is served from other files needs the ones that are wrong no more.
+    scratch.write("other.pem", "");
+    let (status, answer) = admin(&engine, "POST", "/v1/reload", "");
+    assert_eq!(status, 200, "{answer:#}");
+    assert_eq!(answer["unusable_files"], serde_json::json!([other.display().to_string()]), "{answer:#}");
+    engine.metric_reaches("propylon_certificate_unusable_files", &[], 1.0);
+    let alone = format!("[tls.public]\ncertificates = [\"{}\"]\n{listener}", shop.display());
+    let (status, answer) = push(&engine, &config(&state, &token, &[origin.address()], &alone));
+    assert_eq!(status, 200, "{answer:#}");
+    engine.metric_reaches("propylon_certificate_unusable_files", &[], 0.0);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! no longer (authorities, revocation lists, what is shown to servers) either all is taken over, or nothing changes.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -38,8 +39,6 @@ const REMINDER: Duration = Duration::from_secs(24 * 3600);
 
 /// Files that could not be used when they were last read, with what and whose they are; for the admin address.
 pub type Troubles = Rc<RefCell<Vec<(&'static str, String, Finding)>>>;
-/// Of them those that are kept to be shown.
-const TROUBLES_MAX: usize = 20;
 
 /// Which are to be read again, by position in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,10 +112,38 @@ impl Certificates {
     pub fn keep_all_troubles(&self, config: &Config, kept: &[Finding]) {
         self.troubles.borrow_mut().clear();
         for tls in &config.tls {
-            let is_own = |finding: &&Finding| tls.certificates.iter().any(|certificate| certificate.at == finding.at);
+            let is_own = |finding: &&Finding| {
+                tls.at == finding.at || tls.certificates.iter().any(|certificate| certificate.at == finding.at)
+            };
             let own: Vec<Finding> = kept.iter().filter(is_own).cloned().collect();
             self.keep_troubles("tls", &tls.name, &own);
         }
+    }
+
+    /// Forgets what was wrong with files of what is not in use any more, or has been read from others since.
+    pub fn forget_troubles(&self, earlier: &Snapshot, later: &Snapshot) {
+        let profile = |of: &Snapshot, name: &str| of.profiles.iter().find(|profile| profile.name() == name).cloned();
+        let upstream = |of: &Snapshot, name: &str| {
+            let (place, _) = of.config.live_backends().find(|(_, backend)| backend.name == name)?;
+            of.upstreams[place].clone()
+        };
+        let signer = |of: &Snapshot, name: &str| {
+            let (place, _) = of.config.live_signers().find(|(_, signer)| signer.name == name)?;
+            Some(Arc::clone(&of.signers[place]))
+        };
+        let stays = |kind: &str, name: &str| match kind {
+            "tls" => is_same(profile(earlier, name), profile(later, name)),
+            "backend" => is_same(upstream(earlier, name), upstream(later, name)),
+            _ => is_same(signer(earlier, name), signer(later, name)),
+        };
+        self.troubles.borrow_mut().retain(|(kind, name, _)| stays(kind, name));
+    }
+
+    /// How many files could not be used when they were last read.
+    pub fn unusable_files(&self) -> usize {
+        let troubles = self.troubles.borrow();
+        let paths: HashSet<&Path> = troubles.iter().map(|(_, _, finding)| finding.path.as_path()).collect();
+        paths.len()
     }
 
     /// Keeps what is wrong with the files of one name, in place of what was wrong with them before.
@@ -124,8 +151,7 @@ impl Certificates {
         let mut troubles = self.troubles.borrow_mut();
         troubles.retain(|(known_kind, known_name, _)| (*known_kind, known_name.as_str()) != (kind, name));
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
-        let room = TROUBLES_MAX.saturating_sub(troubles.len());
-        troubles.extend(errors.take(room).map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
+        troubles.extend(errors.map(|finding| (kind, name.to_owned(), sandbox::judged(finding))));
     }
 
     /// Those of a snapshot that is to be published. What is known is not looked at any sooner for it.
@@ -270,6 +296,10 @@ impl Watched {
         }
         is_due && self.stamp.is_changed(&stamp())
     }
+}
+
+fn is_same<T>(one: Option<Arc<T>>, two: Option<Arc<T>>) -> bool {
+    one.zip(two).is_some_and(|(one, two)| Arc::ptr_eq(&one, &two))
 }
 
 fn stamp_of(backend: &Backend) -> Stamp {

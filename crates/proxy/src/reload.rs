@@ -8,6 +8,7 @@ mod file;
 mod places;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::num::{NonZeroU16, NonZeroU32};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -108,6 +109,8 @@ pub struct Done {
     pub warnings: Vec<Problem>,
     /// Files that could not be read again, and are among the warnings: what was there before stays in use.
     kept: usize,
+    /// Those files, by their paths.
+    pub unusable: BTreeSet<PathBuf>,
 }
 
 /// Why nothing has changed.
@@ -247,7 +250,8 @@ impl Keeper {
             if hangup_waits && let Some(_turn) = turn(handover.as_ref()) {
                 hangup_waits = false;
                 service::reloading();
-                self.read_again().await;
+                // Whoever sends a signal has the answer in the log alone.
+                let _ = self.read_again("SIGHUP").await;
                 service::ready(self.store.columns() - 1, self.snapshot().generation);
             }
         }
@@ -260,6 +264,10 @@ impl Keeper {
         let asked = change.told();
         let outcome = match generation {
             Some(generation) if generation != current => Err(NotDone::OtherGeneration(current)),
+            // To try it is nothing that the log or the metrics would tell.
+            _ if matches!(change, Change::ReadAgain) && !dry_run => {
+                self.read_again("the admin API").await.map_err(NotDone::Refused)
+            }
             _ => self.change(change, dry_run).await.map_err(NotDone::Refused),
         };
         if !dry_run {
@@ -307,8 +315,9 @@ impl Keeper {
         let generation = self.snapshot().generation;
         let (changes, warnings) = (std::mem::take(&mut draft.changes), std::mem::take(&mut draft.warnings));
         let kept = draft.kept.len();
+        let unusable: BTreeSet<PathBuf> = draft.kept.iter().map(|finding| finding.path.clone()).collect();
         if dry_run {
-            return Ok(Done { generation, changes, warnings, kept });
+            return Ok(Done { generation, changes, warnings, kept, unusable });
         }
         if let Err(error) = self.write_state(&draft.meant.state) {
             self.conclude("failed");
@@ -318,6 +327,8 @@ impl Keeper {
         draft.snapshot.renew_links();
         if files == Files::ReadAgain {
             self.certificates.keep_all_troubles(&draft.meant.config, &draft.kept);
+        } else {
+            self.certificates.forget_troubles(&self.snapshot(), &draft.snapshot);
         }
         let changed = !changes.is_empty();
         let uploads_changed = draft.meant.state.certificates != self.meant.state.certificates;
@@ -333,7 +344,7 @@ impl Keeper {
             self.remove_unused_certificates();
         }
         self.conclude(if changed { "applied" } else { "unchanged" });
-        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept })
+        Ok(Done { generation: self.snapshot().generation, changes, warnings, kept, unusable })
     }
 
     /// What is forbidden to the admin API, whatever it asks for.
@@ -514,6 +525,7 @@ impl Keeper {
         for (gauge, count) in metrics.places.iter().zip(self.places.counts()) {
             column.set(*gauge, count as i64);
         }
+        column.set(self.telemetry.process.unusable_files, self.certificates.unusable_files() as i64);
         let mut shown = self.shown.borrow_mut();
         (shown.older, shown.oldest_age) = (self.older.len(), age);
         drop(shown);
@@ -527,12 +539,13 @@ impl Keeper {
         self.places.free(&self.snapshot().config, &alive, &self.telemetry, &self.store)
     }
 
-    /// SIGHUP.
-    async fn read_again(&mut self) {
-        log::info!("SIGHUP: reading the configuration and the certificates again");
+    /// SIGHUP, or what the admin API has for it: whoever asks, the log and the metrics tell the same.
+    async fn read_again(&mut self, by: &str) -> Result<Done, Refused> {
+        log::info!("{by}: reading the configuration and the certificates again");
         let before = self.snapshot();
         let counters = &Arc::clone(&self.telemetry).process.certificate_reloads;
-        match self.change(Change::ReadAgain, false).await {
+        let outcome = self.change(Change::ReadAgain, false).await;
+        match &outcome {
             Ok(done) => {
                 let refused = self.tell_kept(done.kept);
                 if !refused {
@@ -546,7 +559,7 @@ impl Keeper {
                     true => {}
                     false => self.tell_certificates(),
                 }
-                self.tell(&done);
+                self.tell(done);
             }
             Err(refused) => {
                 self.column().increment(counters.failure);
@@ -554,9 +567,10 @@ impl Keeper {
                 log::error!(
                     "certificates were not read again, for the configuration has errors; those from before stay in use"
                 );
-                tell_refused(&refused);
+                tell_refused(refused);
             }
         }
+        outcome
     }
 
     /// The file, if it is to be watched and has changed.
@@ -723,6 +737,8 @@ struct Wanted {
     state: State,
     /// The server that the change is about.
     server: Option<ServerName>,
+    /// The change is a text in place of the file's.
+    is_pushed: bool,
 }
 
 /// A configuration that is understood, on its way to a snapshot.
@@ -736,8 +752,6 @@ struct Sketch {
     after: Value,
     problems: Vec<Problem>,
 }
-    /// The change is a text in place of the file's.
-    is_pushed: bool,
 
 impl Sketch {
     fn new(
@@ -752,6 +766,9 @@ impl Sketch {
         let (before, after) = (effective::config(in_use), effective::config(&meant.config));
         let mut problems = meant.warnings.clone();
         problems.extend(for_life(&meant, &before, &after));
+        if is_pushed {
+            problems.extend(origin::said_otherwise(&meant.source, &before));
+        }
         let refused = sandbox.refused(&meant.config, &meant.source);
         if !refused.is_empty() {
             // Reading them would say the same once more, and less of why.
@@ -765,9 +782,6 @@ impl Sketch {
 
     fn compile(self, files: Files, found: &Answers) -> Result<Draft, Refused> {
         let Sketch { meant, config, earlier, before, after, mut problems } = self;
-        if is_pushed {
-            problems.extend(origin::said_otherwise(&meant.source, &before));
-        }
         let built = earlier.succeeded_by(config, files, found);
         let findings = built.as_ref().map_or_else(|findings| findings, |built| &built.warnings);
         let told = |finding: &Finding| with_path(problem(&meant.source, finding), finding);

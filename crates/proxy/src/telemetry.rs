@@ -172,6 +172,7 @@ pub struct ProcessMetrics {
     pub panics: Counter,
     pub certificate_reloads: CertificateReloads,
     pub certificate_reload_errors: Counter,
+    pub unusable_files: Gauge,
     pub ready_certificates: ReadyMetrics,
     pub ticket_key_changes: Counter,
     pub ticket_key_errors: Counter,
@@ -299,7 +300,7 @@ pub struct CertificateReloads {
 impl CertificateReloads {
     fn new(r: &mut Registry) -> CertificateReloads {
         let mut slot = |result: &str| {
-            let help = "Times that certificates were read again, by SIGHUP or because their files had changed.";
+            let help = "Times that certificates were read again: by SIGHUP, by the admin API or because their files had changed.";
             r.counter("propylon_certificate_reloads_total", help, &[("result", result)])
         };
         CertificateReloads { success: slot("success"), failure: slot("failure") }
@@ -621,6 +622,11 @@ fn process_metrics(r: &mut Registry) -> ProcessMetrics {
         certificate_reload_errors: r.counter(
             "propylon_certificate_reload_errors_total",
             "Errors found in certificates that were read again; what was there before stayed in use.",
+            &[],
+        ),
+        unusable_files: r.gauge(
+            "propylon_certificate_unusable_files",
+            "Files of certificates, keys or authorities that could not be used when they were last read.",
             &[],
         ),
         ready_certificates: ReadyMetrics::new(r),

@@ -429,6 +429,7 @@ fn told(done: &Done, dry_run: bool) -> Response<Full<Bytes>> {
         "generation": done.generation,
         "changes": done.changes,
         "warnings": problems(&done.warnings),
+        "unusable_files": done.unusable.iter().map(|path| path.display().to_string()).collect::<Vec<String>>(),
     });
     typed("application/json", format!("{body:#}\n"))
 }

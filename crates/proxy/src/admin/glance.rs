@@ -24,6 +24,7 @@ const BACKENDS_MAX: usize = 100;
 const SERVERS_MAX: usize = 200;
 const CERTIFICATES_MAX: usize = 100;
 const OTHER_DATED_MAX: usize = 50;
+const UNUSABLE_FILES_MAX: usize = 20;
 const SIGNERS_MAX: usize = 20;
 const FAULTS_MAX: usize = 60;
 /// Of a listener's addresses.
@@ -408,7 +409,7 @@ impl View {
             })
         });
         let troubles = self.troubles.borrow();
-        let troubles = troubles.iter().map(|(what, of, finding)| {
+        let troubles = troubles.iter().take(UNUSABLE_FILES_MAX).map(|(what, of, finding)| {
             let file = finding.path.display().to_string();
             json!({ "kind": what, "of": of, "file": file, "what": finding.what, "fix": finding.fix })
         });

@@ -423,7 +423,7 @@ const errorTable = new Table("errors-table", "Errors by what, where and why; rat
 // What somebody should look at, the worst first: [level, text, link].
 const listed = (items, tell, max = 3) => items.slice(0, max).map(tell).join("; ") + (items.length > max ? "; …" : "");
 // Conditions that are told from what else is known, with more to say.
-const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected"];
+const TOLD_HERE = ["change-refused", "backend-panic", "server-ejected", "server-name", "signer-ejected", "certificate-files"];
 const problems = () => {
   const { servers, backends, certificates, signers, all, draining, configuration, conditions, time } = latest(), found = [];
   const bad = (text, link) => found.push(["bad", text, link]), warn = (text, link) => found.push(["warn", text, link]);

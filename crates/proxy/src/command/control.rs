@@ -170,7 +170,13 @@ impl Engine {
         let (status, answer) = ask(&self.admin, &asked)?;
         let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
         match status {
-            200 => Ok(told(&answer)),
+            200 => match unusable(&answer) {
+                None => Ok(told(&answer)),
+                Some(files) => {
+                    print!("{}", told(&answer));
+                    Err(files)
+                }
+            },
             401 if self.token.is_none() => {
                 Err("a token is needed: name its file with --token-file, or the configuration with -c".into())
             }
@@ -199,6 +205,13 @@ fn told(answer: &Value) -> String {
     list(&answer["changes"]).for_each(|change| told += &format!("  {}\n", change_text(change)));
     list(&answer["warnings"]).for_each(|problem| told += &format!("warning: {}\n", problem_text(problem)));
     told
+}
+
+/// What is said of files that could not be used, where there are any. What they are is among the warnings.
+fn unusable(answer: &Value) -> Option<String> {
+    let files: Vec<String> = list(&answer["unusable_files"]).map(text).collect();
+    let told = || format!("what was there before stays in use in place of what cannot be used: {}", files.join(", "));
+    (!files.is_empty()).then(told)
 }
 
 /// `backend.app.servers[10.0.0.3:80].drain: false -> true`
@@ -322,7 +335,9 @@ mod tests {
         });
         let expected = "in effect as generation 7:\n  backend.app.servers[a:1].drain: false -> true\n  \
                         tls.public: read again\nwarning: w; f\n";
-        assert_eq!(told(&answer), expected);
+        assert_eq!((told(&answer), unusable(&answer)), (expected.into(), None));
+        let said = unusable(&json!({ "unusable_files": ["/a.pem", "/b.pem"] })).expect("two files");
+        assert!(said.ends_with(": /a.pem, /b.pem"), "{said}");
     }
 
     #[test]

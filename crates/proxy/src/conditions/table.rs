@@ -129,6 +129,14 @@ pub const TABLE: &[Condition] = &[
         "the log says why; `propylon check` tells all of it",
     )
     .told_elsewhere(),
+    above(
+        "certificate-files",
+        "propylon_certificate_unusable_files",
+        0,
+        Problem,
+        "{value} of the files of certificates, keys or authorities cannot be used; what was there before stays in use",
+        "the log names each with what is wrong; mend it, and reload where `watch` is not set",
+    ),
     rises(
         "admin-refused",
         "propylon_admin_refused_total",
@@ -444,7 +452,7 @@ pub const NO_CONDITION: &[(&str, &str)] = &[
     ("propylon_acme_failures", "the ACME keeper writes each failure to the log, and the certificate's expiry is watched"),
     ("propylon_acme_trouble", "the ACME keeper writes it to the log"),
     ("propylon_backend_panics_total", "propylon_backend_panic says for how long"),
-    ("propylon_certificate_reload_errors_total", "each file is in the log, and among certificates.unusable_files of /status.json"),
+    ("propylon_certificate_reload_errors_total", "propylon_certificate_unusable_files says for how long"),
     ("propylon_signer_ejections_total", "propylon_signer_ejected says for how long"),
     ("propylon_tls_parked_cancelled_total", "clients that go away, which is theirs to do"),
     ("propylon_tls_tickets_refused_total", "a client with an old ticket makes a full handshake"),
