@@ -681,7 +681,7 @@ fn what_is_uploaded_is_kept_by_the_key_process_and_nowhere_else_until_it_is_remo
         let told = change(engine.admin(), "DELETE", name, "");
         assert_eq!(told.status, 200, "{}", told.text());
     }
-    assert_eq!(uploads.files(), [PathBuf::new(); 0]);
+    assert_eq!(uploads.files(), Vec::<PathBuf>::new());
     assert!(!is_served(engine.address("web"), "ec.test", &ec) && !is_served(engine.address("web"), "rsa.test", &rsa));
     handshakes(&engine);
     signal(key_process(engine.pid()), Signal::KILL);
@@ -743,7 +743,7 @@ fn an_upload_that_is_none_is_refused_as_it_is_without_a_key_process_and_leaves_n
     ] {
         let (status, what) = said(&engine, &bad);
         assert_eq!((status, what.as_str()), (422, said(&plain, &bad).1.as_str()));
-        assert_eq!(uploads.files(), [PathBuf::new(); 0], "{what}");
+        assert_eq!(uploads.files(), Vec::<PathBuf>::new(), "{what}");
     }
     let long = change(engine.admin(), "PUT", "long", &format!("{one}{}", "#".repeat(48 * 1024)));
     assert!(long.status == 409 && long.text().contains("with keys.isolate a certificate"), "{}", long.text());

@@ -374,8 +374,8 @@ impl Uploads {
         if let Uploads::Beside(_) = self {
             let files = key_files()?;
             let used: HashSet<&String> = state.certificates.values().flat_map(BTreeMap::values).collect();
-            let unused = files.uploads()?.into_iter().filter(|name| !used.contains(name));
-            return unused.map(|name| files.remove(&name).map_err(io::Error::from)).collect();
+            let mut unused = files.uploads()?.into_iter().filter(|name| !used.contains(name));
+            return unused.try_for_each(|name| files.remove(&name).map_err(io::Error::from));
         }
         for profile in config.tls.iter().filter(|profile| is_plain_name(&profile.name)) {
             let used: Vec<&String> =
