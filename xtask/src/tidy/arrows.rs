@@ -1,6 +1,7 @@
 //! Who may depend on whom, and who must forbid unsafe code: the rules of the Cargo.toml files.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
@@ -35,6 +36,9 @@ enum UnsafeCode {
     Within(&'static [&'static str]),
 }
 
+/// Where the table is.
+const OWN: &str = "xtask/src/tidy/arrows.rs";
+
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "mio"];
 
 /// The table of arrows. A new one needs a reason in the commit that adds it here.
@@ -49,12 +53,12 @@ const ROOMS: &[Room] = &[
     ),
     Room {
         unsafe_code: UnsafeCode::Within(&["crates/crypto/src/awslc.rs", "crates/crypto/src/locked.rs"]),
-        ..Room::new("crypto", &["lanes", "sys", "metrics", "config"], &["rustls", "h2", "hyper", "http", "httparse"])
+        ..Room::new("crypto", &["lanes", "sys"], &["rustls", "h2", "hyper", "http", "httparse"])
     },
     Room { unsafe_code: UnsafeCode::Allowed, others: Others::None, ..Room::new("lanes", &[], &[]) },
     Room {
         unsafe_code: UnsafeCode::Within(&["crates/tls/src/park.rs"]),
-        ..Room::new("tls", &["crypto", "metrics", "config"], &["h2", "hyper", "http", "httparse"])
+        ..Room::new("tls", &["crypto", "config"], &["h2", "hyper", "http", "httparse"])
     },
     Room::new(
         "proxy",
@@ -66,11 +70,11 @@ const ROOMS: &[Room] = &[
     // Its links are TLS of the ordinary kind, for which the library is enough: `tls` is about clients by the thousand.
     Room::new("keyserver", &["crypto", "sys", "metrics", "config"], &["h2", "hyper", "http", "httparse"]),
     // A witness must not be family.
-    Room::new("bench", &["metrics"], &[]),
+    Room::new("bench", &[], &[]),
     Room::new("e2e", &[], &[]),
     Room {
         unsafe_code: UnsafeCode::Generated,
-        ..Room::new("fuzz", &["config", "policy", "lanes", "crypto", "tls", "proxy"], &[])
+        ..Room::new("fuzz", &["config", "lanes", "crypto", "tls", "proxy"], &[])
     },
     Room::new("xtask", &[], &["tokio"]),
 ];
@@ -129,12 +133,14 @@ pub struct Workspace {
     /// Names of dependencies that are not the names of their packages.
     renamed: HashMap<String, String>,
     forbids_unsafe: bool,
+    /// Arrows between our crates that a Cargo.toml has.
+    used: RefCell<HashSet<(&'static str, &'static str)>>,
 }
 
 impl Workspace {
     pub fn parse(text: &str) -> Self {
         let Ok(table) = DeTable::parse(text) else {
-            return Self { renamed: HashMap::new(), forbids_unsafe: false };
+            return Self { renamed: HashMap::new(), forbids_unsafe: false, used: RefCell::default() };
         };
         let workspace = table.get_ref().get("workspace").and_then(as_table);
         let dependencies = workspace.and_then(|workspace| sub_table(workspace, "dependencies"));
@@ -143,12 +149,22 @@ impl Workspace {
             Some((name.get_ref().to_string(), package.to_owned()))
         });
         let forbids_unsafe = workspace.is_some_and(forbids_unsafe);
-        Self { renamed: renamed.collect(), forbids_unsafe }
+        Self { renamed: renamed.collect(), forbids_unsafe, used: RefCell::default() }
     }
 
     pub fn check(&self) -> Option<Finding> {
         let message = "workspace.lints.rust must say unsafe_code = \"forbid\"";
         (!self.forbids_unsafe).then(|| Finding::error(Path::new("Cargo.toml"), 1, message))
+    }
+
+    /// Arrows of the table that nobody uses, once all members have been checked.
+    pub fn check_arrows(&self) -> Vec<Finding> {
+        let used = self.used.borrow();
+        let arrows = ROOMS.iter().flat_map(|room| room.ours.iter().map(|ours| (room.name, *ours)));
+        arrows
+            .filter(|arrow| !used.contains(arrow))
+            .map(|(from, to)| Finding::error(Path::new(OWN), 1, format!("nobody uses the arrow from {from} to {to}")))
+            .collect()
     }
 
     pub fn check_member(&self, file: &Path, text: &str) -> Vec<Finding> {
@@ -164,6 +180,8 @@ impl Workspace {
             .into_iter()
             .filter_map(|dependency| {
                 let package = self.renamed.get(&dependency.package).unwrap_or(&dependency.package);
+                let ours = room.ours.iter().find(|ours| package.strip_prefix("propylon-") == Some(**ours));
+                self.used.borrow_mut().extend(ours.map(|ours| (room.name, *ours)));
                 let refusal = room.refuses(package, dependency.tests_only)?;
                 Some(Finding::error(file, line_of(text, dependency.span.start), refusal))
             })

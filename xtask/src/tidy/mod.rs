@@ -1,9 +1,11 @@
 //! The house rules that no compiler knows. Each rule looks at one file and returns findings with their line.
 
 mod arrows;
+mod circles;
 mod conditions;
 mod documents;
 mod lexer;
+mod ratchets;
 mod sources;
 
 use std::fmt;
@@ -55,12 +57,14 @@ fn check(root: &Path) -> io::Result<Vec<Finding>> {
     let workspace = arrows::Workspace::parse(&workspace);
     findings.extend(workspace.check());
     let mut conditions = conditions::Conditions::default();
+    let mut ratchets = ratchets::Ratchets::default();
     for file in files(root)? {
         // What is not text has no rules.
         let Ok(text) = fs::read_to_string(root.join(&file)) else {
             continue;
         };
         conditions.read(&file, &text);
+        ratchets.read(&file, &text);
         let name = file.file_name().unwrap_or_default();
         match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => findings.extend(sources::check(&file, &text)),
@@ -72,6 +76,8 @@ fn check(root: &Path) -> io::Result<Vec<Finding>> {
         }
     }
     findings.extend(conditions.check());
+    findings.extend(ratchets.check());
+    findings.extend(workspace.check_arrows());
     for needed in ["STYLE.md", "ARCHITECTURE.md"] {
         if !root.join(needed).is_file() {
             findings.push(Finding::error(Path::new(needed), 1, "the file is missing"));

@@ -21,6 +21,11 @@ pub fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings
 }
 
+/// A source up to its inline module of tests.
+pub fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
+}
+
 fn leftovers(file: &Path, source: &Separated) -> Vec<Finding> {
     let in_comments = ["TODO", "FIXME", "XXX"].map(|word| (word, source.comments.as_str()));
     let in_code = ["dbg!", "todo!", "unimplemented!"].map(|word| (word, source.code.as_str()));
