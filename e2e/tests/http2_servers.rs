@@ -151,6 +151,23 @@ fn a_connection_ends_after_as_many_streams_as_it_may_carry() {
     chain.front.metric_reaches("propylon_server_connections", &[], 1.0);
 }
 
+/// Who has a seat and has not begun a stream with it yet is served, though the connection is closed for others.
+#[test]
+fn a_seat_is_good_though_its_connection_gets_no_further_streams() {
+    let origin = Origin::always(HELLO);
+    for requests_max in [1, 2, 5] {
+        let backend = format!("max_requests = {requests_max}\nhttp2 = {{ max_streams = 4 }}\nretries = 0");
+        let chain = Chain::with(&origin, &backend, "");
+        let mut command = Command::new("h2load");
+        command.args(["-n", "1000", "-c", "2", "-m", "40", &format!("{}/x", chain.front.url("plain"))]);
+        let said = run(command, b"", Duration::from_secs(60)).ok().text();
+        assert!(said.contains("1000 succeeded, 0 failed, 0 errored"), "{requests_max}: {said}");
+        assert_eq!(chain.front.metric("propylon_server_faults_total", &[]), 0.0, "{requests_max}");
+        let made = chain.front.metric("propylon_server_connections_total", &[]);
+        assert!(made >= f64::from(1000 / requests_max), "{requests_max}: {made} connections");
+    }
+}
+
 #[test]
 fn no_more_streams_are_on_a_connection_than_the_backend_allows_whatever_the_server_does() {
     let together = Barrier::new(3);

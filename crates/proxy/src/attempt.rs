@@ -179,7 +179,7 @@ fn begin_attempt(client: &ClientSide<'_>, request: &mut Request) {
 fn reached(seat: &Seat) -> Reached {
     match seat {
         Seat::Connection(connection) => Reached { peer: connection.way.address, is_http2: false },
-        Seat::Stream(seat) => Reached { peer: seat.link.peer(), is_http2: true },
+        Seat::Stream(permit) => Reached { peer: permit.slot.link.peer(), is_http2: true },
     }
 }
 

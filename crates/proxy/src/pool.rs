@@ -16,7 +16,7 @@ use propylon_policy::turnstile::{Bounds, Turnstile, UNLIMITED};
 
 use crate::core::Core;
 use crate::deadline::coarse_millis;
-use crate::http2::{Lane, ServerSeat, Terms};
+use crate::http2::{Lane, StreamPermit, Terms};
 use crate::notice::{Notice, Way};
 use crate::server::ServerStream;
 
@@ -245,7 +245,7 @@ impl Pool {
     }
 
     /// A seat on a connection that carries many requests, if there is one.
-    pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<ServerSeat> {
+    pub fn seat(&self, core: &Rc<Core>, server: usize) -> Option<StreamPermit> {
         let lane = &self.lanes[server];
         // A lower limit may have come into force after this core took over its configuration.
         let is_over = self.is_over(server);

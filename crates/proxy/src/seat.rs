@@ -23,7 +23,7 @@ use crate::client_side::ClientSide;
 use crate::core::Core;
 use crate::deadline::{Deadline, coarse_millis};
 use crate::exchange::Request;
-use crate::http2::{Lane, ServerSeat};
+use crate::http2::{Lane, StreamPermit};
 use crate::notice::{Notice, Way};
 use crate::pool::{Permit, PoolKey, Returned, ServerConnection, ServerTurnstile};
 use crate::proxied;
@@ -96,7 +96,7 @@ pub enum Refusal {
 /// What a request goes out on.
 pub enum Seat {
     Connection(Box<ServerConnection>),
-    Stream(ServerSeat),
+    Stream(StreamPermit),
 }
 
 enum Pick {

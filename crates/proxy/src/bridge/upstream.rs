@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::http1::{
     self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
 };
-use crate::http2::{self, Ahead, Chunk, Meter, ServerSeat, translate};
+use crate::http2::{self, Ahead, Chunk, Meter, ServerSeat, StreamPermit, translate};
 use crate::pool::ServerConnection;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
 
@@ -65,7 +65,7 @@ pub struct Http1 {
 }
 
 pub struct Http2 {
-    seat: ServerSeat,
+    slot: ServerSeat,
     response: ResponseFuture,
     send: SendStream<http2::Piece>,
     piece: Bytes,
@@ -108,18 +108,19 @@ impl Upstream {
     }
 
     /// Opens a stream for a request with such a head.
-    pub fn open(seat: ServerSeat, head: &RequestHead, text: &[u8]) -> Result<Upstream, Attempt> {
+    pub fn open(permit: StreamPermit, head: &RequestHead, text: &[u8]) -> Result<Upstream, Attempt> {
+        let link = &permit.slot.link;
         let unsent = |reason| Attempt { status: 502, reason, repeatable: Repeatable::Unsent };
         let tunnel = head.upgrade.is_some();
-        if tunnel && !seat.link.speaks_websocket() {
+        if tunnel && !link.speaks_websocket() {
             return Err(Attempt { status: 502, reason: "no-extended-connect", repeatable: Repeatable::No });
         }
         let no = Attempt { status: 502, reason: "bad-request-for-http2", repeatable: Repeatable::No };
-        let request = translate::server_request(text, tunnel, seat.link.is_tls).ok_or(no)?;
+        let request = translate::server_request(text, tunnel, link.is_tls).ok_or(no)?;
         let end = !tunnel && matches!(head.body, RequestBody::None | RequestBody::Length(0));
-        let (response, send) = seat.link.open(request, end).map_err(|_| unsent("closed-before-response"))?;
+        let (slot, response, send) = permit.open(request, end).map_err(|_| unsent("closed-before-response"))?;
         Ok(Upstream::Http2(Box::new(Http2 {
-            seat,
+            slot,
             response,
             send,
             piece: Bytes::new(),
@@ -578,7 +579,7 @@ impl Http2 {
         // Streams that a server was never to serve end with its GOAWAY; those it serves go on.
         let passed_over = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
         if error.is_go_away() || error.is_io() {
-            self.seat.link.close();
+            self.slot.link.close();
         }
         let reset = if self.reset.is_some_and(is_about_request) { REQUEST_RESET } else { STREAM_RESET };
         let (reason, repeatable) = match (refused || passed_over, answered) {
@@ -599,7 +600,7 @@ impl Drop for Http2 {
         if !self.ended {
             self.send.send_reset(Reason::CANCEL);
         }
-        self.seat.link.forget(&self.send);
+        self.slot.link.forget(&self.send);
     }
 }
 

@@ -102,7 +102,7 @@ impl Pace {
 
 /// What somebody in a lane's line hears.
 pub enum Answer {
-    Seat(ServerSeat),
+    Seat(StreamPermit),
     /// The server speaks HTTP/1.1, and a connection lies in the pool.
     Look,
     /// There is no connection, and this is why the last one came to nothing.
@@ -229,10 +229,15 @@ impl Drop for Place {
 
 /// A connection to a server.
 pub struct ServerLink {
+    core: Rc<Core>,
     /// None when no further stream may begin.
     send: RefCell<Option<SendRequest<Piece>>>,
+    /// There are no further seats.
+    is_closed: Cell<bool>,
     pub is_tls: bool,
     pub(super) seats: Cell<usize>,
+    /// Seats whose streams have not begun.
+    reserved: Cell<usize>,
     /// Streams begun on it.
     requests: Cell<u32>,
     /// Streams that the server allowed when that was last looked at.
@@ -252,24 +257,53 @@ pub struct ServerLink {
     is_dismissed: Cell<bool>,
 }
 
+/// The right to begin a stream, which holds though the connection is closed for others meanwhile.
+pub struct StreamPermit {
+    reservation: Reservation,
+    pub slot: ServerSeat,
+}
+
+/// A hold on what streams are begun with.
+struct Reservation(Rc<ServerLink>);
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.0.reserved.set(self.0.reserved.get() - 1);
+        self.0.let_go();
+    }
+}
+
+impl StreamPermit {
+    /// Begins the stream.
+    pub fn open(self, request: http::Request<()>, end: bool) -> Result<Opened, h2::Error> {
+        let StreamPermit { reservation, slot } = self;
+        let (response, sending) = slot.link.open(request, end)?;
+        drop(reservation);
+        Ok((slot, response, sending))
+    }
+}
+
+/// A stream that has begun: the place for it, its response and its sending half.
+type Opened = (ServerSeat, ResponseFuture, SendStream<Piece>);
+
 /// A place for one request; it is left when it is dropped.
 pub struct ServerSeat {
     pub link: Rc<ServerLink>,
     lane: Rc<Lane>,
-    core: Rc<Core>,
 }
 
 impl Drop for ServerSeat {
     fn drop(&mut self) {
         self.link.seats.set(self.link.seats.get() - 1);
-        self.link.left.set(self.core.timers.now());
-        if self.core.windows.end() {
-            self.core.call_drivers();
+        let core = &self.link.core;
+        self.link.left.set(core.timers.now());
+        if core.windows.end() {
+            core.call_drivers();
         }
         if self.link.seats.get() == 0 && (self.lane.abandoned.get() || self.lane.shedding.get()) {
             self.link.close();
         }
-        self.lane.serve(&self.core);
+        self.lane.serve(core);
     }
 }
 
@@ -279,12 +313,16 @@ impl ServerLink {
         is_tls: bool,
         expires: Option<Instant>,
         (notice, way): (Arc<Notice>, Way),
-        now: u64,
+        core: &Rc<Core>,
     ) -> ServerLink {
+        let now = core.timers.now();
         ServerLink {
+            core: Rc::clone(core),
             send: RefCell::new(Some(send)),
+            is_closed: Cell::new(false),
             is_tls,
             seats: Cell::new(0),
+            reserved: Cell::new(0),
             requests: Cell::new(0),
             allowed: Cell::new(0),
             expires,
@@ -313,12 +351,7 @@ impl ServerLink {
         self.send.borrow().as_ref().is_some_and(SendRequest::is_extended_connect_protocol_enabled)
     }
 
-    /// Begins a stream.
-    pub fn open(
-        &self,
-        request: http::Request<()>,
-        end: bool,
-    ) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
+    fn open(&self, request: http::Request<()>, end: bool) -> Result<(ResponseFuture, SendStream<Piece>), h2::Error> {
         let mut send = self.send.borrow_mut();
         // Of its own, so that one that waits to be opened does not stand in the way of the others.
         let mut send = send.as_mut().ok_or(h2::Reason::REFUSED_STREAM)?.clone();
@@ -327,14 +360,22 @@ impl ServerLink {
         Ok((response, sending))
     }
 
+    /// The library ends a connection when nobody can begin a stream and none is left.
+    fn let_go(&self) {
+        if self.is_closed.get() && self.reserved.get() == 0 {
+            *self.send.borrow_mut() = None;
+        }
+    }
+
     /// Nobody reads this stream's response any more.
     pub fn forget(&self, sending: &SendStream<Piece>) {
         self.responses.forget(sending.stream_id().as_u32());
     }
 
-    /// Gets no further streams; those begun go on.
+    /// Has no further seats; who has one may begin a stream, and those begun go on.
     pub fn close(&self) {
-        *self.send.borrow_mut() = None;
+        self.is_closed.set(true);
+        self.let_go();
         if let Some(driver) = self.driver.take() {
             driver.wake();
         }
@@ -347,7 +388,7 @@ impl ServerLink {
     }
 
     pub fn is_open(&self) -> bool {
-        self.send.borrow().is_some()
+        !self.is_closed.get()
     }
 
     /// Streams that the server allows at a time (RFC 9113 §5.1.2).
@@ -376,7 +417,7 @@ impl ServerLink {
 
     fn has_room(&self, terms: Terms) -> bool {
         let mut send = self.send.borrow_mut();
-        let Some(sender) = send.as_mut() else { return false };
+        let Some(sender) = send.as_mut().filter(|_| self.is_open()) else { return false };
         // Says so when the server has said GOAWAY or the connection is lost.
         if let Poll::Ready(Err(_)) = sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
             drop(send);
@@ -404,16 +445,17 @@ impl Lane {
     }
 
     /// A seat for somebody who has just come, behind those who wait.
-    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<ServerSeat> {
+    pub fn seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<StreamPermit> {
         if self.line.borrow().is_empty() { self.free_seat(core) } else { None }
     }
 
     /// A seat on a connection that has one, the fullest first: those that are not needed are to become idle.
-    fn free_seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<ServerSeat> {
+    fn free_seat(self: &Rc<Lane>, core: &Rc<Core>) -> Option<StreamPermit> {
         let links = self.links.borrow();
         let with_room = links.iter().filter(|link| link.has_room(self.terms.get()));
         let link = Rc::clone(with_room.max_by_key(|link| link.seats.get())?);
         link.seats.set(link.seats.get() + 1);
+        link.reserved.set(link.reserved.get() + 1);
         // Only its first stream says that the connection which was made last is of use: the old one's streams do not.
         if link.requests.get() == 0 {
             self.pace.quicken();
@@ -422,7 +464,8 @@ impl Lane {
         if core.windows.begin() {
             core.call_drivers();
         }
-        Some(ServerSeat { link, lane: Rc::clone(self), core: Rc::clone(core) })
+        let reservation = Reservation(Rc::clone(&link));
+        Some(StreamPermit { reservation, slot: ServerSeat { link, lane: Rc::clone(self) } })
     }
 
     pub fn has_room(&self) -> bool {

@@ -89,8 +89,7 @@ async fn live(
         return lane.failed(failed, core.timers.now());
     };
     let notice = Arc::clone(&snapshot.shared.servers[backend.0][server].notice);
-    let link =
-        Rc::new(ServerLink::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), core.timers.now()));
+    let link = Rc::new(ServerLink::new((send, Rc::clone(&wire.responses)), is_tls, expires, (notice, way), &core));
     lane.opened(&core, &link);
     note_links(&core, backend, server);
     drop(snapshot);

@@ -78,7 +78,7 @@ impl Seat {
     /// Its connection has carried another request.
     fn is_used(&self) -> bool {
         match self {
-            Seat::Stream(seat) => seat.link.requests() > 1,
+            Seat::Stream(permit) => permit.slot.link.requests() > 1,
             Seat::Connection(connection) => connection.requests > 1,
         }
     }
