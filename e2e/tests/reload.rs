@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 
 use propylon_e2e::admin::{TOKEN, admin, applied, ask_admin, push, server, snapshot, with_state};
 use propylon_e2e::certificates::{self, leaf_of};
@@ -807,6 +807,44 @@ fn a_limit_of_connections_of_http2_comes_into_force_under_load() {
     load.end();
     assert_eq!(engine.metric("propylon_queue_refused_total", &[]), 0.0);
     assert_eq!(engine.metric("propylon_server_faults_total", &[]), 0.0);
+}
+
+/// What is above a lower limit ends though nobody asks, and where there is room again connections stay.
+#[test]
+fn idle_connections_end_above_a_lower_limit_and_stay_below_a_higher_one() {
+    for protocol in ["http1", "h2"] {
+        let together = Barrier::new(3);
+        let origin = Origin::answering(move |_| {
+            together.wait();
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec()
+        });
+        let server = Engine::start(&simple(&[origin.address()]));
+        let setup = |limit: u32| {
+            let address = server.address("plain");
+            let server = format!("servers = [{{ address = \"{address}\", max_connections = {limit} }}]");
+            let backend = format!("{server}\nprotocol = \"{protocol}\"\nhttp2 = {{ max_streams = 1 }}");
+            config(&Setup { backend, ..Setup::default() }).replace("workers = 2", "workers = 1")
+        };
+        let engine = Engine::start(&setup(3));
+        let ask_together = || {
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| assert_eq!(answered(engine.address("plain")), "ok"));
+                }
+            });
+            engine.metric_reaches("propylon_server_connections", &[], 3.0);
+        };
+        ask_together();
+        engine.rewrite(&setup(1));
+        engine.reload();
+        holds("those that nobody uses end", || engine.metric("propylon_server_connections", &[]) <= 1.0);
+        engine.rewrite(&setup(3));
+        engine.reload();
+        ask_together();
+        let made = engine.metric("propylon_server_connections_total", &[]);
+        (0..4).for_each(|_| ask_together());
+        assert_eq!(engine.metric("propylon_server_connections_total", &[]), made, "{protocol}");
+    }
 }
 
 /// 200 changes of all kinds, or 1,000 with `PROPYLON_LONG` in the environment.

@@ -597,6 +597,7 @@ impl Core {
             backend.pool.sweep(now.saturating_sub(idle_limit), now.saturating_sub(REST_AFTER), |server, closed| {
                 self.pool_closed(index, server, closed)
             });
+            backend.pool.trim(|server, closed| self.pool_closed(index, server, closed));
             self.report_all_idle(index, &backend.pool);
         }
     }

@@ -219,14 +219,12 @@ impl Pool {
         self.retain(|server, _| self.kept[server].get(), &mut closed);
     }
 
-    /// Closes what is of servers that are gone and what is above the limits of this pool, and has the other cores know of the rest.
+    /// Closes what is of servers that are gone, and has the other cores know of the rest.
     pub fn settle(&self, mut closed: impl FnMut(usize, usize)) {
         self.retain(|server, _| self.kept[server].get(), &mut closed);
         for server in 0..self.servers() {
-            match self.kept[server].get() {
-                false => self.lanes[server].abandon(),
-                true if self.is_over(server) => self.lanes[server].shed_from_here_on(),
-                true => {}
+            if !self.kept[server].get() {
+                self.lanes[server].abandon();
             }
             self.note(server);
             // Somebody may have joined the line before these could be seen.
@@ -429,6 +427,20 @@ impl Pool {
         };
         self.lanes.iter().for_each(|lane| lane.sweep());
         self.retain(keep, closed);
+    }
+
+    /// Closes idle connections of servers that have more than they may, since their limit was lowered. To be called
+    /// again and again: a limit comes into force at about the time at which cores take over what it stands in.
+    pub fn trim(&self, mut closed: impl FnMut(usize, usize)) {
+        for server in (0..self.servers()).filter(|server| self.is_over(*server)) {
+            self.lanes[server].shed_from_here_on();
+            while self.is_over(server)
+                && let Some(idle) = self.evict(server)
+            {
+                closed(server, 1);
+                drop(idle);
+            }
+        }
     }
 
     /// Closes what belongs to a client that is gone.
