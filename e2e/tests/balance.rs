@@ -5,6 +5,8 @@ use std::fs::{Permissions, set_permissions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use propylon_e2e::engine::with;
@@ -258,6 +260,36 @@ fn a_client_whose_server_is_gone_gets_another_and_its_cookie() {
     let other = Engine::start(&with(&addresses, "", &sticky(&path)));
     assert!(get_with(&mut other.client("plain"), "/", &cookie(&first)).field("Set-Cookie").is_some());
     assert_eq!(other.metric("propylon_sticky_requests_total", &[("reason", "gone")]), 1.0);
+}
+
+#[test]
+fn a_client_waits_for_its_server_though_another_has_room() {
+    let (go, wait) = channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    let gated = |name: &'static str| {
+        let wait = Arc::clone(&wait);
+        Origin::answering(move |request| {
+            if request.starts_with(b"GET /long") {
+                let _ = wait.lock().expect("nobody panics with it").recv_timeout(Duration::from_secs(20));
+            }
+            answer("200 OK", name).into_bytes()
+        })
+    };
+    let origins = [gated("a"), gated("b")];
+    let limited =
+        origins.each_ref().map(|origin| format!("{{ address = \"{}\", max_connections = 1 }}", origin.address()));
+    let engine = engine_with(&limited.join(", "), "sticky = { cookie = \"seat\" }\nqueue = { timeout = \"10m\" }");
+    let mut client = engine.client("plain");
+    let first = client.get("/");
+    let cookie = cookie(&first);
+    client.send(format!("GET /long HTTP/1.1\r\nHost: a\r\n{cookie}\r\n"));
+    holds("its server is busy", || origins.iter().any(|origin| origin.received_text().contains("GET /long")));
+    let mut second = engine.client("plain");
+    second.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{cookie}\r\n"));
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    assert_eq!(engine.client("plain").get("/").status, 200, "the other one has room");
+    go.send(()).expect("the origin waits");
+    assert_eq!([client.read_response().text(), second.read_response().text()], [first.text(), first.text()]);
 }
 
 #[test]

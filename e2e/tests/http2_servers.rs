@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
-    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, PROTOCOL_ERROR,
-    RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
+    ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, PING,
+    PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -778,6 +778,143 @@ fn a_connection_that_fails_beside_an_open_one_fails_nobody_and_is_not_the_open_o
     }
     assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
     assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "success")]), 40.0);
+}
+
+/// As many as are needed, one at a time until the server has shown that they are of use, and then four.
+#[test]
+fn further_connections_are_made_when_the_first_is_of_use_and_there_is_need_of_them() {
+    // Two streams on each.
+    for (clients, expected) in [(16, 5), (5, 3)] {
+        let (first, others, answers) = (Gate::default(), Gate::default(), Gate::default());
+        let (opens, others_open, answering) = (first.clone(), others.clone(), answers.clone());
+        let served = AtomicUsize::new(0);
+        let origin = Origin::scripted(move |peer| {
+            if peer.number == 0 {
+                opens.wait()
+            } else {
+                others_open.wait()
+            }
+            let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+            answering.wait();
+            answer_all(&mut server, &served);
+        });
+        let backend = "http2 = { max_streams = 2 }\nqueue = { timeout = \"10m\" }\ntimeouts = { connect = \"1m\" }";
+        let engine = Engine::start(&front(origin.address(), backend));
+        let mut all: Vec<_> = (0..clients).map(|_| engine.client("plain")).collect();
+        all.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        holds("one is made", || origin.connections() >= 1);
+        engine.metric_reaches("propylon_server_requests_in_flight", &[], f64::from(clients));
+        assert_eq!(origin.connections(), 1, "nobody knows yet what they are good for");
+        first.open();
+        holds("those that are needed are made", || origin.connections() >= expected);
+        engine.metric_reaches("propylon_server_requests_in_flight", &[], f64::from(clients));
+        assert_eq!(origin.connections(), expected, "{clients} clients");
+        [others, answers].iter().for_each(Gate::open);
+        all.iter_mut().for_each(|client| assert_eq!(client.read_response().status, 200));
+    }
+}
+
+#[test]
+fn connections_on_which_a_server_allows_no_streams_come_with_longer_and_longer_pauses() {
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let notes = Arc::clone(&made);
+    let origin = Origin::scripted(move |peer| {
+        notes.lock().expect("nobody panics with it").push(Instant::now());
+        let Some(mut server) = Http2Server::start(peer, &[(STREAMS_MAX, 0)]) else { return };
+        while server.next_frame().is_some() {}
+    });
+    let engine = Engine::start(&front(origin.address(), "queue = { timeout = \"10m\" }"));
+    let mut clients: Vec<_> = (0..3).map(|_| engine.client("plain")).collect();
+    clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    holds("four are tried", || made.lock().expect("nobody panics with it").len() == 4);
+    let made = made.lock().expect("nobody panics with it");
+    // 0.1, 0.2 and 0.4 s, on clocks that tick ten times a second; never less, however slow the machine.
+    let took = *made.iter().max().expect("four") - *made.iter().min().expect("four");
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+}
+
+/// Whether the request is over one protocol or the other.
+#[test]
+fn connections_end_with_their_requests_while_the_engine_drains() {
+    for protocol in ["http1", "h2"] {
+        let (held, short) = (Gate::default(), Gate::default());
+        let (is_held, is_short) = (held.clone(), short.clone());
+        let origin = Origin::answering(move |request| {
+            if request.starts_with(b"GET /held") {
+                is_held.wait()
+            } else {
+                is_short.wait()
+            }
+            HELLO.into()
+        });
+        let back = Engine::start(&simple(&[origin.address()]));
+        let backend = format!("protocol = \"{protocol}\"\nhttp2 = {{ max_streams = 1 }}");
+        let mut engine = Engine::start(&format!(
+            "[process]\nworkers = 1\ndrain_timeout = \"1m\"\n{}",
+            with(&[back.address("plain")], "", &backend)
+        ));
+        let (mut one, mut two) = (engine.client("plain"), engine.client("plain"));
+        one.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+        two.send("GET /short HTTP/1.1\r\nHost: a\r\n\r\n");
+        let connections = || back.metric("propylon_connections", &[]);
+        holds("both are with the server", || {
+            let text = origin.received_text();
+            text.contains("GET /held") && text.contains("GET /short")
+        });
+        assert_eq!(connections(), 2.0, "{protocol}");
+        engine.signal(Signal::TERM);
+        holds("the drain has begun", || engine.stderr().iter().any(|line| line.contains("draining")));
+        short.open();
+        assert_eq!(two.read_response().text(), "hello\n", "{protocol}");
+        holds("its connection ends", || connections() == 1.0);
+        held.open();
+        assert_eq!(one.read_response().text(), "hello\n", "{protocol}");
+        assert_eq!(engine.wait(Duration::from_secs(20)).status.code(), Some(0));
+    }
+}
+
+#[test]
+fn a_connection_of_http2_that_nobody_needs_ends_when_its_time_is_over() {
+    let origin = Origin::always(HELLO);
+    let chain = Chain::with(&origin, "timeouts = { idle = \"1s\" }", "");
+    assert_eq!(chain.front.client("plain").get("/").text(), "hello\n");
+    chain.front.metric_reaches("propylon_server_connections", &[], 0.0);
+    assert_eq!(chain.front.metric("propylon_server_close_timeouts_total", &[]), 0.0, "in order");
+}
+
+/// A server that says nothing is asked whether it is there, and given up where it does not say so.
+#[test]
+fn a_server_that_answers_pings_may_take_its_time_and_another_is_given_up() {
+    let (asked, gate) = (Arc::new(AtomicUsize::new(0)), Gate::default());
+    let (pings, opens) = (Arc::clone(&asked), gate.clone());
+    let origin = Origin::scripted(move |peer| {
+        let is_there = peer.number == 0;
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        let mut request = 0;
+        while let Some(frame) = server.next_frame() {
+            match frame.kind {
+                HEADERS if is_there => request = frame.stream,
+                HEADERS => return opens.wait(),
+                PING if frame.flags & ACK == 0 => {
+                    server.send(PING, ACK, 0, &frame.payload);
+                    if pings.fetch_add(1, Ordering::SeqCst) == 2 {
+                        server.answer(request, b"hello\n");
+                    }
+                }
+                _ => {}
+            }
+        }
+    });
+    let backend = "http2 = { ping = \"1s\", max_streams = 1 }\nretries = 0\ntimeouts = { first_byte = \"10m\" }";
+    let engine = Engine::start(&front(origin.address(), backend));
+    let (mut one, mut two) = (engine.client("plain"), engine.client("plain"));
+    one.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+    two.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(two.read_response().status, 502, "it has stopped answering");
+    assert_eq!(one.read_response().text(), "hello\n", "the third ping was answered as well");
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    gate.open();
 }
 
 /// What the one good connection serves is no reason to try for another one at once.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use propylon_e2e::certificates::Certificates;
 use propylon_e2e::frames::{CANCEL, Http2, RST_STREAM};
@@ -206,6 +206,73 @@ fn an_idle_connection_serves_the_requests_of_every_worker() {
     assert!(engine.metric("propylon_server_handed_over_total", &[]) > 0.0);
     assert_eq!(engine.metric("propylon_server_reused_total", &[]), 39.0);
     engine.metric_reaches("propylon_server_connections", &[], 1.0);
+}
+
+#[test]
+fn an_idle_connection_is_had_without_a_wait() {
+    let origin = Origin::always(HELLO);
+    let engine = Engine::start(&config(origin.address(), 1, 1, ""));
+    let mut client = engine.client("plain");
+    for _ in 0..5 {
+        assert_eq!(client.get("/").text(), "hello\n");
+        engine.metric_reaches("propylon_server_connections_idle", &[], 1.0);
+    }
+    assert_eq!(engine.metric("propylon_queue_wait_seconds_count", &[]), 0.0);
+    assert_eq!(origin.connections(), 1);
+}
+
+/// A connection that comes back goes to who waits, unless it has lived its time, however many wait.
+#[test]
+fn a_connection_that_has_lived_its_time_is_handed_to_nobody() {
+    let origin = Origin::answering(|_| {
+        // The others are in the line by then.
+        std::thread::sleep(Duration::from_millis(5));
+        HELLO.into()
+    });
+    let engine = Engine::start(&config(origin.address(), 1, 1, "max_lifetime = \"100ms\""));
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let (began, mut client) = (Instant::now(), engine.client("plain"));
+                while origin.connections() < 4 && began.elapsed() < Duration::from_secs(20) {
+                    assert_eq!(client.get("/").text(), "hello\n");
+                }
+            });
+        }
+    });
+    assert!(origin.connections() >= 4, "{} connections", origin.connections());
+}
+
+#[test]
+fn who_needs_a_connection_of_its_own_is_handed_none_that_comes_back() {
+    let (origin, go) = patient();
+    let engine = Engine::start(&config(origin.address(), 1, 1, ""));
+    let (mut first, mut second) = (engine.client("plain"), engine.client("web"));
+    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the first is served", || origin.received_text().contains("/first"));
+    // A client's first request, which nobody could repeat.
+    second.send("POST /second HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+    for client in [&mut first, &mut second] {
+        go.send(()).expect("the origin waits");
+        assert_eq!(client.read_response().text(), "hello\n");
+    }
+    assert_eq!(origin.connections(), 2);
+    engine.metric_reaches("propylon_server_connections", &[], 1.0);
+}
+
+/// Where no connections are counted nothing is gained by a wait for a server that works on for nobody.
+#[test]
+fn a_connection_that_is_not_counted_ends_with_its_client() {
+    let (origin, go) = patient();
+    let config = config(origin.address(), 7, 1, "timeouts = { close = \"10m\" }");
+    let engine = Engine::start(&config.replace(", max_connections = 7", ""));
+    let mut client = engine.client("plain");
+    client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("the server is at work", || origin.received_text().contains("/slow"));
+    client.reset();
+    engine.metric_reaches("propylon_server_connections", &[], 0.0);
+    drop(go);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::fs;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use common::*;
 use propylon_config::{At, CustomPolicy, KeyType, TlsCipher, TlsGroup, TlsPolicy, TlsSuite, TlsVersion};
@@ -231,6 +233,11 @@ fn the_same_files_are_served_by_other_rules_where_these_have_changed() {
     use KeyType::{Ecdsa, Rsa};
     let directory = Directory::new();
     let files = [directory.write("ec.pem", ec(&["shop.example"])), directory.write("rsa.pem", rsa(&["shop.example"]))];
+    // Old enough to have settled: they are not read again.
+    let hour_ago = SystemTime::now() - Duration::from_secs(3600);
+    for file in &files {
+        fs::File::options().write(true).open(file).unwrap().set_modified(hour_ago).unwrap();
+    }
     let before = tls_profile(&[&files[0], &files[1]]);
     let (profile, _) = Profile::load(&before, ALPN).unwrap();
     let shown = |profile: &Profile, name: &str| -> Vec<KeyType> {
