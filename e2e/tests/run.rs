@@ -596,8 +596,8 @@ fn cpu_by_thread(engine: &Engine) -> BTreeMap<String, u64> {
     stats.filter_map(|stat| of(&stat)).collect()
 }
 
-/// Handshakes and requests until the engine has used a second of CPU since it was up. To come up costs the main thread
-/// some of it: kernels are tested before they are trusted.
+/// Handshakes and requests until the engine's workers have used a second of CPU since it was up. To come up costs the
+/// main thread some: kernels are tested before they are trusted.
 fn busy(workers: usize) -> BTreeMap<String, u64> {
     let origin = Origin::always(HELLO);
     let engine = Engine::start(&format!(
@@ -611,17 +611,21 @@ fn busy(workers: usize) -> BTreeMap<String, u64> {
         }
         let mut used = cpu_by_thread(&engine);
         used.iter_mut().for_each(|(name, used)| *used -= before.get(name).unwrap_or(&0));
-        (used.values().sum::<u64>() >= 100).then_some(used)
+        let workers = used.iter().filter(|(name, _)| name.starts_with("worker-"));
+        (workers.map(|(_, used)| used).sum::<u64>() >= 100).then_some(used)
     })
 }
 
 #[test]
 fn one_worker_is_one_busy_thread() {
     let used = busy(1);
-    let total: u64 = used.values().sum();
     println!("{used:?}");
-    assert!(used.len() <= 3, "{used:?}");
-    assert!(used["worker-0"] * 100 >= total * 95, "{used:?}");
+    let workers: Vec<&String> = used.keys().filter(|name| name.starts_with("worker-")).collect();
+    assert_eq!(workers, ["worker-0"]);
+    // Others have ticks of their own, as many a second however long the worker's second takes: what is asked is
+    // that requests are none of their work.
+    let others = used.iter().filter(|(name, _)| *name != "worker-0").map(|(_, used)| used).max();
+    assert!(others.is_none_or(|most| *most < used["worker-0"] / 2), "{used:?}");
 }
 
 #[test]
