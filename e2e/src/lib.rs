@@ -17,6 +17,7 @@ pub mod external;
 pub mod frames;
 pub mod grpc;
 pub mod http;
+pub mod isolation;
 pub mod keyserver;
 pub mod lineage;
 pub mod load;

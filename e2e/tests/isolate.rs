@@ -13,15 +13,14 @@ use std::time::{Duration, Instant};
 use propylon_e2e::admin::{TOKEN, ask_admin, snapshot, with_state};
 use propylon_e2e::certificates::{leaf, leaf_of};
 use propylon_e2e::engine::complete;
+use propylon_e2e::isolation::{attempt, child, is_stopped, key_process, traces};
 use propylon_e2e::lineage::{How, Lineage, is_alive};
 use propylon_e2e::load::{Load, Manner};
-use propylon_e2e::program::{Said, run, signal};
+use propylon_e2e::program::{run, signal};
 use propylon_e2e::wait::{PATIENCE, holds};
 use propylon_e2e::{Certificates, Client, Engine, Origin, Response, Scratch, binaries, memory};
 use rcgen::{PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, SignatureAlgorithm};
 use rustix::process::{Signal, geteuid};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
 
 const ANSWER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -85,51 +84,6 @@ impl Keys {
     }
 }
 
-fn traces(name: &str, pem: &str) -> Vec<(String, Vec<u8>)> {
-    let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("a key").secret_der().to_vec();
-    let key = &pem[pem.find("-----BEGIN PRIVATE KEY-----").expect("a key")..];
-    let lines: Vec<&str> = key.lines().filter(|line| !line.starts_with("-----")).collect();
-    let mut traces = vec![(format!("{name}: base64"), lines[lines.len() / 2].as_bytes()[..32].to_vec())];
-    for (part, number) in numbers(&der) {
-        let turned: Vec<u8> = number.iter().rev().copied().collect();
-        traces.push((format!("{name}: {part}"), number));
-        traces.push((format!("{name}: {part}, turned round"), turned));
-    }
-    traces
-}
-
-/// The private numbers of a key in PKCS#8, 32 bytes of each: a curve's scalar; RSA's d, p, q and the rest of them.
-fn numbers(der: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
-    let inner = |der: &[u8]| elements(&elements(der)[0].1);
-    let private = &inner(der)[2].1;
-    let parts = inner(private);
-    match parts.len() {
-        9 => ["d", "p", "q", "dp", "dq", "qinv"]
-            .into_iter()
-            .zip(&parts[3..])
-            .map(|(name, (_, number))| (name, number[number.len() - 40..number.len() - 8].to_vec()))
-            .collect(),
-        _ => vec![("scalar", parts[1].1[..32].to_vec())],
-    }
-}
-
-/// DER elements in a row: tags and contents.
-fn elements(mut der: &[u8]) -> Vec<(u8, Vec<u8>)> {
-    let mut all = Vec::new();
-    while let [tag, first, rest @ ..] = der {
-        let (length, rest) = match first {
-            0..=0x7f => (usize::from(*first), rest),
-            _ => {
-                let (digits, rest) = rest.split_at(usize::from(first & 0x7f));
-                (digits.iter().fold(0, |length, digit| length << 8 | usize::from(*digit)), rest)
-            }
-        };
-        all.push((*tag, rest[..length].to_vec()));
-        der = &rest[length..];
-    }
-    all
-}
-
 const ISOLATE: &str = "[keys]\nisolate = true\n";
 
 fn config(origin: &Origin, keys: &Keys, more: &str) -> String {
@@ -155,35 +109,6 @@ fn handshakes(engine: &Engine) {
             assert!(said.text().contains("200 OK"), "{flag} {scheme}: {}\n{}", said.text(), said.stderr);
         }
     }
-}
-
-/// The process that a process has started with this in its command line.
-fn child(parent: u32, what: &str) -> Option<u32> {
-    let all = fs::read_dir("/proc").expect("processes").flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| parent_of(*pid) == Some(parent)).find(|pid| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(what)
-    })
-}
-
-fn parent_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
-}
-
-/// Whether no thread of a process goes on: a signal that stops it takes its time to reach all of them.
-fn is_stopped(pid: u32) -> bool {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("its threads").flatten();
-    let states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-    states.into_iter().all(|status| status.contains("State:\tT"))
-}
-
-/// The key process of an engine, when there is one.
-#[track_caller]
-fn key_process(engine: u32) -> u32 {
-    let supervisor = child(engine, "key-supervisor").expect("a supervisor");
-    propylon_e2e::eventually(PATIENCE, "a key process", || child(supervisor, "key-process"))
 }
 
 #[track_caller]
@@ -236,13 +161,6 @@ fn no_key_is_in_the_memory_of_an_engine_whose_keys_are_isolated() {
     Client::tls_with(engine.address("web"), Certificates::shared().client());
     assert_eq!(snapshot(&engine)["keys"]["isolated"], true);
     assert_eq!(engine.metric("propylon_key_process_restarts_total", &[]), 0.0);
-}
-
-/// `propylon attempt` in the sandbox of this configuration.
-fn attempt(config: &Path, what: &[&str]) -> Said {
-    let mut command = Command::new(binaries::propylon());
-    command.arg("attempt").arg("-c").arg(config).args(what);
-    run(command, b"", Duration::from_secs(20))
 }
 
 #[test]
