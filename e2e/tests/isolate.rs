@@ -414,9 +414,9 @@ fn what_is_not_covered_is_refused_with_its_place_and_a_cure() {
         );
     let state = format!("[process]\nworkers = 1\nstate = {:?}\n{good}", keys.scratch.path());
     for (config, what) in [
-        (&with_signer, "keys.isolate does not cover the key that key servers are shown yet"),
-        (&towards, "keys.isolate does not cover keys that are shown to servers yet"),
-        (&acme, "keys.isolate does not cover keys of ordered certificates yet"),
+        (&with_signer, "keys.isolate does not cover the key that key servers are shown"),
+        (&towards, "keys.isolate does not cover keys that are shown to servers"),
+        (&acme, "keys.isolate does not cover keys of ordered certificates without keys.store"),
         (&state, "there are private keys in"),
     ] {
         let said = check(&scratch, config);

@@ -97,6 +97,32 @@ pub(crate) fn check_file(bytes: &[u8], names: &[String], now: i64) -> Result<Hel
     check_chain(chain, key.public_info(), names, now)
 }
 
+/// The same of a file with the chain alone, whose key another process has: `keeps` says of which.
+pub(crate) fn check_kept(
+    bytes: &[u8],
+    names: &[String],
+    now: i64,
+    keeps: impl FnOnce(&[u8]) -> bool,
+) -> Result<Held, String> {
+    let (chain, key) = sections(bytes)?;
+    if key.is_some() {
+        return Err("it has a private key, which with keys.isolate the key process alone may have".into());
+    }
+    let public = public_key(bytes).ok_or("it has no certificate")?;
+    if !keeps(&public) {
+        return Err("the key process does not have its key".into());
+    }
+    check_chain(chain, &public, names, now)
+}
+
+/// SubjectPublicKeyInfo of the first certificate in a file.
+pub(crate) fn public_key(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut sections = pem::sections(bytes).map_while(Result::ok);
+    let first = sections.find(|section| section.label == PemLabel::Certificate)?;
+    let (_, parsed) = X509Certificate::from_der(&first.der).ok()?;
+    Some(parsed.public_key().raw.to_vec())
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;

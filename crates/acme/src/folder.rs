@@ -26,7 +26,7 @@ pub(crate) type Look = (u64, i64, i64, u64);
 /// Of one folder that are read: as many as one account could have outstanding, and some that nobody has cleared away.
 const ANSWERS_MAX: usize = 1000;
 const RECORD_BYTES_MAX: u64 = 4 << 20;
-const ACCOUNT_BYTES_MAX: u64 = 64 * 1024;
+pub(crate) const ACCOUNT_BYTES_MAX: u64 = 64 * 1024;
 
 impl Folder {
     pub fn new(path: &Path) -> Folder {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{HOST, HeaderValue, RETRY_AFTER};
 use http::uri::Scheme;
-use http::{Request, Uri};
+use http::{Method, Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -22,6 +22,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use crate::beside::AccountKey;
+
 /// From looking up the name to the last byte of the answer.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 /// A long chain takes some 10 KB.
@@ -31,6 +33,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone)]
 pub(crate) struct Http {
     connector: TlsConnector,
+    /// Signs again what the library has signed.
+    signer: Option<AccountKey>,
     retry_after: Arc<Mutex<Option<i64>>>,
 }
 
@@ -61,7 +65,12 @@ impl Http {
             .map_err(|error| error.to_string())?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(Http { connector: TlsConnector::from(Arc::new(config)), retry_after: Arc::default() })
+        Ok(Http { connector: TlsConnector::from(Arc::new(config)), signer: None, retry_after: Arc::default() })
+    }
+
+    /// The same, for an account whose key another process has.
+    pub fn signed_by(&self, key: AccountKey) -> Http {
+        Http { signer: Some(key), ..self.clone() }
     }
 
     /// Seconds since 1970, of the last answer that was an error and said so. Forgets it.
@@ -83,6 +92,14 @@ impl Http {
     async fn exchange(&self, request: Request<BodyWrapper<Bytes>>) -> Result<(http::response::Parts, Bytes), Error> {
         let (mut parts, body) = request.into_parts();
         let body = body.collect().await.map_err(Error::other)?.to_bytes();
+        let body = match self.signer.clone().filter(|_| parts.method == Method::POST) {
+            Some(signer) => {
+                // Another process is waited for, with a limit that is too long for other accounts.
+                let signed = tokio::task::spawn_blocking(move || signer.sign_again(&body)).await;
+                signed.map_err(Error::other)?.map_err(other)?.into()
+            }
+            None => body,
+        };
         let authority = parts.uri.authority().cloned();
         // Keys of accounts sign what is sent, but who answers matters as well.
         let (Some(authority), Some(true)) = (authority, parts.uri.scheme().map(|scheme| *scheme == Scheme::HTTPS))

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use instant_acme::CertificateIdentifier;
 use propylon_config::{Acme, CertificateSource, Config, KeyType};
+use propylon_crypto::key_process::{KeptKey, KeyFiles};
 use rustls_pki_types::CertificateDer;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::answer::Answer;
+use crate::beside;
 use crate::chain::{self, Held, PEM_BYTES_MAX};
 use crate::folder::{self, Folder, Lock, Look};
 use crate::http::Http;
@@ -60,6 +62,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const RESTART_WAIT: Duration = Duration::from_secs(30);
 /// How often a process without the lock asks for it.
 const LOCK_LOOKS: u64 = 5;
+/// Looks from one search for keys without a use to the next. A key that two of them find is removed: until then
+/// somebody may serve a certificate that has been replaced.
+const UNUSED_LOOKS: u64 = 20;
+const AWAY: &str = "the key process does not answer";
 /// From the account to the chain. Beyond it something hangs.
 const ORDER_TIME: Duration = Duration::from_secs(600);
 /// How often the authority is asked when it would have a certificate replaced, unless it says.
@@ -86,9 +92,9 @@ pub fn issuers(config: &Config) -> Vec<Issuer> {
 }
 
 impl Keeper {
-    /// One that orders nothing yet.
-    pub fn new(publish: Publish) -> Keeper {
-        Keeper { shared: Arc::new(Shared { publish, inner: Mutex::default() }), thread: Mutex::default() }
+    /// One that orders nothing yet. `keys`: another process makes and holds all keys, and is asked.
+    pub fn new(publish: Publish, keys: Option<&'static KeyFiles>) -> Keeper {
+        Keeper { shared: Arc::new(Shared { publish, keys, inner: Mutex::default() }), thread: Mutex::default() }
     }
 
     /// From now on these are ordered, and no others. Orders in progress of accounts that stay are ended in order.
@@ -138,6 +144,7 @@ impl Keeper {
 /// Between the thread and whoever asks how it stands.
 struct Shared {
     publish: Publish,
+    keys: Option<&'static KeyFiles>,
     inner: Mutex<Inner>,
 }
 
@@ -247,6 +254,8 @@ struct Account {
     looks: u64,
     counts: Counts,
     trouble: Option<String>,
+    /// Keys that nothing had a use for when they were sought last.
+    unused: BTreeSet<KeptKey>,
 }
 
 /// What is known of a file.
@@ -273,6 +282,7 @@ impl Account {
             looks: 0,
             counts: Counts::default(),
             trouble: None,
+            unused: BTreeSet::new(),
         }
     }
 
@@ -323,7 +333,23 @@ impl Account {
             self.report(None, self::now());
         } else if is_owner {
             self.ask_for_suggestion(now).await;
+            if self.looks.is_multiple_of(UNUSED_LOOKS) {
+                self.remove_unused();
+            }
         }
+    }
+
+    /// Keys of orders that came to nothing, and of certificates that have been replaced.
+    fn remove_unused(&mut self) {
+        let Some(keys) = self.shared.keys else { return };
+        // A file that cannot be read may have a use for one.
+        let found = beside::unused(keys, &self.issuer.acme.name, &self.issuer.acme.state).unwrap_or_default();
+        for key in found.intersection(&self.unused) {
+            if let Err(failure) = keys.remove_kept(key) {
+                log::warn!("acme \"{}\": {key} cannot be removed: {failure:?}", self.issuer.acme.name);
+            }
+        }
+        self.unused = found;
     }
 
     fn take_over(&mut self, now: i64) -> Result<(), String> {
@@ -375,7 +401,19 @@ impl Account {
                 return self.heed(trouble);
             }
         };
-        let checked = bytes.map(|bytes| chain::check_file(&bytes, &wanted.names, now));
+        let name = &self.issuer.acme.name;
+        let checked = match self.shared.keys {
+            None => bytes.map(|bytes| chain::check_file(&bytes, &wanted.names, now)),
+            Some(keys) => {
+                // The key process may be there later.
+                let Ok(own) = keys.kept(name) else { return self.heed(Err(AWAY.into())) };
+                if self.trouble.as_deref() == Some(AWAY) {
+                    self.trouble = None;
+                }
+                let keeps = |public: &[u8]| beside::keeps(&own, name, public);
+                bytes.map(|bytes| chain::check_kept(&bytes, &wanted.names, now, keeps))
+            }
+        };
         *kept = Kept { look, seen: true, ..Kept::default() };
         match checked {
             None => {}
@@ -467,7 +505,7 @@ impl Account {
         let first = self.record.of(&key(wanted)).is_none_or(|attempts| attempts.failures <= 1);
         let replaces = kept.filter(|kept| first && kept.suggested.is_some());
         let replaces = replaces.and_then(|kept| Some(kept.held.as_ref()?.leaf.clone()));
-        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, replaces, now };
+        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, keys: self.shared.keys, replaces, now };
         let publish = |answers: Vec<Answer>| self.shared.publish(&acme.name, answers);
         let result = match timeout(ORDER_TIME, order::obtain(&errand, &publish)).await {
             Ok(Ok(pem)) => {
@@ -509,8 +547,9 @@ impl Account {
     async fn suggestion(&self, wanted: &Wanted, leaf: CertificateDer<'static>, now: i64) -> Option<((i64, i64), i64)> {
         let acme = &self.issuer.acme;
         let http = Http::new(acme.ca.as_ref().map(|ca| ca.path.as_path())).ok()?;
-        let errand = Errand { acme, wanted, folder: &self.folder, http: &http, replaces: None, now };
-        let account = order::account(&errand).await.ok()?;
+        let errand =
+            Errand { acme, wanted, folder: &self.folder, http: &http, keys: self.shared.keys, replaces: None, now };
+        let account = order::account(&errand).await.ok()?.account;
         let (info, wait) = account.renewal_info(&CertificateIdentifier::try_from(&leaf).ok()?).await.ok()?;
         let window = (info.suggested_window.start.unix_timestamp(), info.suggested_window.end.unix_timestamp());
         Some((window, i64::try_from(wait.as_secs()).unwrap_or(i64::MAX)))
@@ -585,7 +624,7 @@ mod tests {
                 while configured.changed().await.is_ok() {}
             })
         };
-        let shared = Arc::new(Shared { publish: Box::new(|_| {}), inner: Mutex::default() });
+        let shared = Arc::new(Shared { publish: Box::new(|_| {}), keys: None, inner: Mutex::default() });
         let (sender, receiver) = watch::channel(ordered());
         assert_eq!(sender.borrow().len(), 1);
         let supervisor = tokio::spawn(supervise(shared, receiver, begin));

@@ -8,6 +8,7 @@
 //! When to order is decided in `plan`, which has neither clock nor chance of its own; `order` talks to the authority.
 
 mod answer;
+mod beside;
 mod chain;
 mod folder;
 mod http;
@@ -19,6 +20,7 @@ mod refusal;
 mod status;
 
 pub use answer::Answer;
+pub use beside::file_with_key;
 pub use keeper::{Issuer, Keeper, Publish, Wanted, issuers};
 pub use order::{Complaint, check};
 pub use status::{CertificateStatus, Counts, IssuerStatus, State};

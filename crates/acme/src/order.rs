@@ -3,19 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aws_lc_rs::hmac;
 use base64ct::{Base64Unpadded, Base64UrlUnpadded, Encoding};
 use instant_acme::{
-    Account, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, ExternalAccountKey, Identifier,
-    NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error, ExternalAccountKey,
+    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use propylon_config::{Acme, AcmeChallenge, At, ExternalAccount, KeyType, Trust};
+use propylon_crypto::key_process::{KeyFiles, NewKey};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
+    SigningKey,
 };
-use rustls_pki_types::CertificateDer;
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer};
 use zeroize::Zeroizing;
 
 use crate::answer::Answer;
+use crate::beside::{AccountKey, CertificateKey, Credentials, External};
 use crate::chain;
 use crate::folder::{self, Folder};
 use crate::http::Http;
@@ -58,17 +62,26 @@ pub(crate) struct Errand<'a> {
     pub wanted: &'a Wanted,
     pub folder: &'a Folder,
     pub http: &'a Http,
+    /// The process that has all keys, where that is another one.
+    pub keys: Option<&'static KeyFiles>,
     /// The certificate that is to be replaced, where the authority wants to hear of it.
     pub replaces: Option<CertificateDer<'static>>,
     pub now: i64,
 }
 
-/// Chain and key in one PEM, good for what was wanted. `publish` is told which challenges are outstanding now.
+/// The account, and the thumbprint of its key where the library has another.
+pub(crate) struct Party {
+    pub account: Account,
+    thumbprint: Option<String>,
+}
+
+/// Chain and key in one PEM, good for what was wanted; the chain alone where another process has the key. `publish` is
+/// told which challenges are outstanding now.
 pub(crate) async fn obtain(
     errand: &Errand<'_>,
     publish: &(dyn Fn(Vec<Answer>) + Send + Sync),
 ) -> Result<Zeroizing<String>, Refusal> {
-    let account = account(errand).await?;
+    let Party { account, thumbprint } = account(errand).await?;
     let identifiers: Vec<Identifier> = errand.wanted.names.iter().cloned().map(Identifier::Dns).collect();
     let mut new = NewOrder::new(&identifiers);
     if let Some(profile) = &errand.acme.profile {
@@ -79,7 +92,7 @@ pub(crate) async fn obtain(
     }
     let mut order = account.new_order(&new).await.map_err(|error| Refusal::of("a new order", &error))?;
     let mut answers = Vec::new();
-    let ready = prove(errand, &mut order, &mut answers, publish).await;
+    let ready = prove(errand, &mut order, thumbprint, &mut answers, publish).await;
     publish(Vec::new());
     answers.iter().for_each(|answer| errand.folder.remove_answer(answer));
     ready?;
@@ -87,36 +100,98 @@ pub(crate) async fn obtain(
 }
 
 /// The account that is kept, or a new one, which then is kept.
-pub(crate) async fn account(errand: &Errand<'_>) -> Result<Account, Refusal> {
-    let Errand { acme, folder, http, now, .. } = errand;
-    let file = acme.account_file();
-    let unreadable = |error: std::io::Error| Refusal::new(format!("{}: {error}", file.display()));
-    if let Some(bytes) = folder.account(&file).map_err(unreadable)? {
-        match serde_json::from_slice(&bytes) {
-            Ok(credentials) => {
-                let account = Account::builder_with_http(Box::new((*http).clone())).from_credentials(credentials);
-                return account.await.map_err(|error| Refusal::of("the authority's directory", &error));
-            }
-            Err(_) => {
-                let aside = folder::set_aside(&file, *now).map_err(unreadable)?;
-                log::error!("acme \"{}\": the account's file was broken and is now {}", acme.name, aside.display());
-            }
+pub(crate) async fn account(errand: &Errand<'_>) -> Result<Party, Refusal> {
+    if let Some(keys) = errand.keys {
+        return account_beside(errand, keys).await;
+    }
+    let (acme, http) = (errand.acme, errand.http);
+    let parse = |bytes: &[u8]| serde_json::from_slice(bytes).ok();
+    if let Some(credentials) = kept_account(acme, errand.folder, errand.now, parse)? {
+        let account = Account::builder_with_http(Box::new(http.clone())).from_credentials(credentials);
+        let account = account.await.map_err(|error| Refusal::of("the authority's directory", &error))?;
+        return Ok(Party { account, thumbprint: None });
+    }
+    let external = acme.external_account.as_ref().map(external_key).transpose()?;
+    let external = external.map(|(id, key)| ExternalAccountKey::new(id, &key));
+    let (account, credentials) = new_account(acme, http, external.as_ref()).await?;
+    keep_account(acme, &account, serde_json::to_vec(&credentials))?;
+    Ok(Party { account, thumbprint: None })
+}
+
+/// The same with a key that another process has.
+async fn account_beside(errand: &Errand<'_>, keys: &'static KeyFiles) -> Result<Party, Refusal> {
+    let (acme, http) = (errand.acme, errand.http);
+    let party = |account, key: &AccountKey| Party { account, thumbprint: Some(key.thumbprint()) };
+    let key_of = |credentials: &Credentials| AccountKey::of(keys, &acme.name, &credentials.public_key()?, None);
+    // A key that is not there any more is not waited for: nobody has a copy.
+    let is_lost = |key: &AccountKey| key.is_there().map(|is_there| !is_there);
+    let known = kept_account(acme, errand.folder, errand.now, Credentials::parse)?;
+    if let Some((credentials, key)) = known.and_then(|known| key_of(&known).map(|key| (known, key))) {
+        if is_lost(&key)? {
+            let file = acme.account_file();
+            let aside = folder::set_aside(&file, errand.now).map_err(|error| Refusal::new(error.to_string()))?;
+            log::error!(
+                "acme \"{}\": the key process has not the account's key; its file is now {}",
+                acme.name,
+                aside.display()
+            );
+        } else {
+            let builder = Account::builder_with_http(Box::new(http.signed_by(key.clone())));
+            let account = credentials.account(builder).await;
+            let account = account.map_err(|error| Refusal::of("the authority's directory", &error))?;
+            return Ok(party(account, &key));
         }
     }
     let external = acme.external_account.as_ref().map(external_key).transpose()?;
-    let contact: Vec<&str> = acme.contact.iter().map(String::as_str).collect();
-    let new = NewAccount { contact: &contact, terms_of_service_agreed: acme.terms_agreed, only_return_existing: false };
-    let builder = Account::builder_with_http(Box::new((*http).clone()));
-    let made = builder.create(&new, acme.directory.clone(), external.as_ref()).await;
-    let (account, credentials) = made.map_err(|error| Refusal::of("a new account", &error))?;
-    let bytes = serde_json::to_vec(&credentials).map(Zeroizing::new);
-    let bytes = bytes.map_err(|error| Refusal::new(format!("the account cannot be written: {error}")))?;
-    folder::write(&file, &bytes).map_err(unreadable)?;
-    log::info!("acme \"{}\": a new account, {}", acme.name, account.id());
-    Ok(account)
+    let external = external.map(|(id, key)| External { id, key: hmac::Key::new(hmac::HMAC_SHA256, &key) });
+    let key = AccountKey::generate(keys, &acme.name, external)?;
+    let (account, _) = new_account(acme, &http.signed_by(key.clone()), None).await?;
+    keep_account(acme, &account, serde_json::to_vec(&key.credentials(account.id(), &acme.directory)))?;
+    Ok(party(account, &key))
 }
 
-fn external_key(external: &ExternalAccount) -> Result<ExternalAccountKey, Refusal> {
+/// The account's file, where there is one. One that cannot be read is set aside.
+fn kept_account<T>(
+    acme: &Acme,
+    folder: &Folder,
+    now: i64,
+    parse: impl FnOnce(&[u8]) -> Option<T>,
+) -> Result<Option<T>, Refusal> {
+    let file = acme.account_file();
+    let unreadable = |error: std::io::Error| Refusal::new(format!("{}: {error}", file.display()));
+    let Some(bytes) = folder.account(&file).map_err(unreadable)?.map(Zeroizing::new) else { return Ok(None) };
+    let parsed = parse(&bytes);
+    if parsed.is_none() {
+        let aside = folder::set_aside(&file, now).map_err(unreadable)?;
+        log::error!("acme \"{}\": the account's file was broken and is now {}", acme.name, aside.display());
+    }
+    Ok(parsed)
+}
+
+async fn new_account(
+    acme: &Acme,
+    http: &Http,
+    external: Option<&ExternalAccountKey>,
+) -> Result<(Account, AccountCredentials), Refusal> {
+    let contact: Vec<&str> = acme.contact.iter().map(String::as_str).collect();
+    let new = NewAccount { contact: &contact, terms_of_service_agreed: acme.terms_agreed, only_return_existing: false };
+    let builder = Account::builder_with_http(Box::new(http.clone()));
+    let made = builder.create(&new, acme.directory.clone(), external).await;
+    made.map_err(|error| Refusal::of("a new account", &error))
+}
+
+fn keep_account(acme: &Acme, account: &Account, text: serde_json::Result<Vec<u8>>) -> Result<(), Refusal> {
+    let file = acme.account_file();
+    let text = text.map(Zeroizing::new);
+    let text = text.map_err(|error| Refusal::new(format!("the account cannot be written: {error}")))?;
+    let written = folder::write(&file, &text);
+    written.map_err(|error| Refusal::new(format!("{}: {error}", file.display())))?;
+    log::info!("acme \"{}\": a new account, {}", acme.name, account.id());
+    Ok(())
+}
+
+/// The key's identifier with the authority, and the key.
+fn external_key(external: &ExternalAccount) -> Result<(String, Zeroizing<Vec<u8>>), Refusal> {
     let path: &Path = &external.key.path;
     let fail = |why: String| Refusal::new(format!("the external account's key {}: {why}", path.display()));
     let bytes = folder::read(path, EXTERNAL_KEY_BYTES_MAX).map_err(|error| fail(error.to_string()))?;
@@ -125,13 +200,14 @@ fn external_key(external: &ExternalAccount) -> Result<ExternalAccountKey, Refusa
     let text = text.trim().trim_end_matches('=');
     let decoded = Base64UrlUnpadded::decode_vec(text).or_else(|_| Base64Unpadded::decode_vec(text));
     let key = Zeroizing::new(decoded.map_err(|_| fail("it is no base64url".into()))?);
-    Ok(ExternalAccountKey::new(external.id.clone(), &key))
+    Ok((external.id.clone(), key))
 }
 
 /// Shows the authority that every name leads here.
 async fn prove(
     errand: &Errand<'_>,
     order: &mut Order,
+    thumbprint: Option<String>,
     answers: &mut Vec<Answer>,
     publish: &(dyn Fn(Vec<Answer>) + Send + Sync),
 ) -> Result<(), Refusal> {
@@ -154,7 +230,11 @@ async fn prove(
         let way = if chosen == ChallengeType::Http01 { AcmeChallenge::Http } else { AcmeChallenge::TlsAlpn };
         let Some(challenge) = authorization.challenge(chosen.clone()) else { continue };
         let until = errand.now + ANSWER_SECONDS;
-        let answer = Answer::new(&name, &challenge.token, challenge.key_authorization().as_str(), way, until);
+        let authorization = match &thumbprint {
+            Some(thumbprint) => format!("{}.{thumbprint}", challenge.token),
+            None => challenge.key_authorization().as_str().to_owned(),
+        };
+        let answer = Answer::new(&name, &challenge.token, &authorization, way, until);
         let answer = answer.ok_or_else(|| Refusal::new(format!("{name}: the challenge's token is malformed")))?;
         let unwritten = |error| Refusal::new(format!("a challenge cannot be written down: {error}"));
         errand.folder.write_answer(&answer).map_err(unwritten)?;
@@ -206,22 +286,61 @@ fn kind(challenge: AcmeChallenge) -> ChallengeType {
 
 /// With a new key each time: one that got out is of use until the next order, and no longer.
 async fn finish(errand: &Errand<'_>, order: &mut Order) -> Result<Zeroizing<String>, Refusal> {
-    let key = match errand.wanted.key_type {
-        KeyType::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
-        _ => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+    let key_type = errand.wanted.key_type;
+    let Some(keys) = errand.keys else {
+        let key = match key_type {
+            KeyType::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+            _ => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+        };
+        let key = key.map_err(unmade)?;
+        let chain = certify(
+            &errand.wanted.names,
+            errand.now,
+            order,
+            &request(&errand.wanted.names, &key)?,
+            &key.subject_public_key_info(),
+        )
+        .await?;
+        let key = Zeroizing::new(key.serialize_pem());
+        return Ok(Zeroizing::new(format!("{}\n{}", chain.trim_end(), *key)));
     };
-    let unmade = |error: rcgen::Error| Refusal::new(format!("the key or the request cannot be made: {error}"));
-    let key = key.map_err(unmade)?;
-    let mut params = CertificateParams::new(errand.wanted.names.clone()).map_err(unmade)?;
+    let (account, names) = (errand.acme.name.clone(), errand.wanted.names.clone());
+    let new = if key_type == KeyType::Rsa { NewKey::Rsa2048 } else { NewKey::P256 };
+    // One that nothing comes of is removed with others that are not in use.
+    let make = move || {
+        let key = CertificateKey::generate(keys, &account, new)?;
+        Ok::<_, Refusal>((request(&names, &key)?, key.public))
+    };
+    let (request, public) =
+        tokio::task::spawn_blocking(make).await.map_err(|error| Refusal::new(error.to_string()))??;
+    certify(&errand.wanted.names, errand.now, order, &request, &public).await.map(Zeroizing::new)
+}
+
+fn unmade(error: rcgen::Error) -> Refusal {
+    Refusal::new(format!("the key or the request cannot be made: {error}"))
+}
+
+/// A request for a certificate.
+fn request(names: &[String], key: &impl SigningKey) -> Result<CertificateSigningRequestDer<'static>, Refusal> {
+    let mut params = CertificateParams::new(names).map_err(unmade)?;
     params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(unmade)?;
-    order.finalize_csr(request.der()).await.map_err(|error| Refusal::of("the request", &error))?;
+    Ok(params.serialize_request(key).map_err(unmade)?.into())
+}
+
+/// The chain for a request with this key.
+async fn certify(
+    names: &[String],
+    now: i64,
+    order: &mut Order,
+    request: &[u8],
+    public_key: &[u8],
+) -> Result<String, Refusal> {
+    order.finalize_csr(request).await.map_err(|error| Refusal::of("the request", &error))?;
     let pem = order.poll_certificate(&PATIENCE).await.map_err(|error| Refusal::of("the certificate", &error))?;
-    let held = chain::check(&pem, &key.subject_public_key_info(), &errand.wanted.names, errand.now);
+    let held = chain::check(&pem, public_key, names, now);
     let held = held.map_err(|why| Refusal::new(format!("what the authority sent cannot be used: {why}")))?;
-    if held.lifetime.is_over(errand.now) {
+    if held.lifetime.is_over(now) {
         return Err(Refusal::new("what the authority sent has expired: is this machine's clock right?"));
     }
-    let key = Zeroizing::new(key.serialize_pem());
-    Ok(Zeroizing::new(format!("{}\n{}", pem.trim_end(), *key)))
+    Ok(pem)
 }

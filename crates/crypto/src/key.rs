@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
+use aws_lc_rs::rsa::{KeyPair as RsaKeyPair, KeySize};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use propylon_lanes::{p256, rsa};
 use zeroize::Zeroizing;
 
@@ -183,6 +186,23 @@ impl PrivateKey {
         batch::stir(der);
         let id = KEYS.fetch_add(1, Ordering::Relaxed);
         Ok(PrivateKey(Arc::new(Inner { key, kind, public, ski, id, lanes: OnceLock::new() })))
+    }
+
+    /// A new key of this kind, ECDSA on P-256 or RSA, and its PKCS#8.
+    #[must_use]
+    pub fn generate(kind: KeyKind) -> Option<(PrivateKey, Zeroizing<Vec<u8>>)> {
+        let pkcs8 = match kind {
+            KeyKind::P256 => {
+                let key = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING).ok()?;
+                Zeroizing::new(key.to_pkcs8v1().ok()?.as_ref().to_vec())
+            }
+            KeyKind::Rsa { bytes: 256 } => {
+                let der = AsDer::<Pkcs8V1Der>::as_der(&RsaKeyPair::generate(KeySize::Rsa2048).ok()?).ok()?;
+                Zeroizing::new(der.as_ref().to_vec())
+            }
+            _ => return None,
+        };
+        Some((PrivateKey::from_der(&pkcs8).ok()?, pkcs8))
     }
 
     #[must_use]

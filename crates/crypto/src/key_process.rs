@@ -4,6 +4,7 @@
 //! [`KeyFiles`] is how an engine asks about files; signatures are asked for as of a key server ([`crate::keyless`]), with
 //! keys that have [`RemoteKey::BESIDE`](crate::RemoteKey::BESIDE) for their signer. `wire` is what is said.
 
+mod kept;
 mod wire;
 
 use std::io::{self, ErrorKind};
@@ -14,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use kept::{KeptKey, NewKey, Purpose};
 pub use wire::{
     ANSWER_BYTES_MAX, Answer, GONE, HERE, KeyFile, MESSAGE_BYTES_MAX, Malformed, Order, Question, SECTIONS_MAX, Secret,
     Setup, UPLOAD_BYTES_MAX, Unread,
@@ -83,11 +85,15 @@ impl KeyFiles {
 
     /// What is in a PEM file that may hold keys.
     pub fn read(&self, path: &Path) -> Result<KeyFile, Failure> {
-        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed) + 1;
+        let stamp = self.next_stamp();
         match self.ask(&Question::Read { path: path.into(), stamp })? {
             Answer::File(file) => Ok(file),
             _ => Err(Failure::Away),
         }
+    }
+
+    fn next_stamp(&self) -> u64 {
+        self.stamp.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// The OCSP response in a file.

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use base64ct::{Base64Unpadded, Encoding};
+use base64ct::{Base64, Base64Unpadded, Encoding};
 use zeroize::Zeroizing;
 
 /// One section of a file, decoded.
@@ -74,6 +74,23 @@ pub fn sections(text: &[u8]) -> impl Iterator<Item = Result<PemSection, PemError
         rest = after;
         Some(section)
     })
+}
+
+/// A private key in PKCS#8 as a file has it (RFC 7468 §10), in memory that is wiped.
+#[must_use]
+pub fn private_key(der: &[u8]) -> Zeroizing<Vec<u8>> {
+    const LINE_CHARS: usize = 64;
+    let mut base64 = Zeroizing::new(vec![0; Base64::encoded_len(der)]);
+    // As long as it has to be.
+    let _ = Base64::encode(der, &mut base64);
+    let mut text = Zeroizing::new(Vec::with_capacity(base64.len() + base64.len() / LINE_CHARS + 64));
+    text.extend_from_slice(b"-----BEGIN PRIVATE KEY-----\n");
+    for line in base64.chunks(LINE_CHARS) {
+        text.extend_from_slice(line);
+        text.push(b'\n');
+    }
+    text.extend_from_slice(b"-----END PRIVATE KEY-----\n");
+    text
 }
 
 const BEGIN: &[u8] = b"-----BEGIN ";

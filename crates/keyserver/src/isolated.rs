@@ -1,10 +1,13 @@
 //! The key process of an engine: it holds the engine's private keys, reads the files that they are in, and signs for its cores,
 //! each of which has a socket of its own to it. Nobody else can speak to it. (`docs/decisions/0039-isolated-keys.md`)
 //!
-//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files` what it reads.
+//! `supervisor` is the process that starts it, and starts it again; `brief` what it is told at its start; `files` what
+//! it reads; `kept` keys that it makes itself, and `authority` what those of accounts sign.
 
+mod authority;
 mod brief;
 mod files;
+mod kept;
 mod supervisor;
 
 use std::collections::BTreeSet;
@@ -83,7 +86,7 @@ fn run(brief: Brief, supervisor: OwnedFd) -> Result<(), String> {
     if let Some(store) = store
         && let Err(error) = files::prepare_store(store)
     {
-        log::error!("keys.store {}: {error}; certificates cannot be uploaded", store.display());
+        log::error!("keys.store {}: {error}; certificates cannot be uploaded, nor ordered", store.display());
     }
     if setup.sandbox {
         confine(folders, store)?;

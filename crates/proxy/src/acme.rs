@@ -39,9 +39,9 @@ impl AcmeMetrics {
     }
 }
 
-/// Orders nothing before it is told what.
+/// Orders nothing before it is told what. All keys are in the key process, where there is one.
 pub fn keeper() -> Keeper {
-    Keeper::new(Box::new(publish))
+    Keeper::new(Box::new(publish), propylon_tls::key_files())
 }
 
 /// What an authority is to hear that asks for this path; none where nothing of the kind is outstanding.

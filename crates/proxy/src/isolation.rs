@@ -203,7 +203,8 @@ pub fn problems(config: &Config, source: &Source) -> Vec<Problem> {
         Some(Problem::error(&source.name, Some(file.at), what, "put this, or the keys, in a folder of their own"))
     };
     let others = config.other_files().into_iter().filter_map(problem);
-    broad.chain(others).chain(beside_uploads(config, source)).chain(earlier_uploads(config, source)).collect()
+    let earlier = earlier_uploads(config, source).into_iter().chain(earlier_orders(config, source));
+    broad.chain(others).chain(beside_uploads(config, source)).chain(earlier).collect()
 }
 
 /// In the folder of uploads there is nothing else: an engine has files made and removed there by their names.
@@ -240,6 +241,18 @@ fn earlier_uploads(config: &Config, source: &Source) -> Option<Problem> {
         store.path.display()
     );
     Some(Problem::error(&source.name, Some(store.at), what, fix))
+}
+
+/// Orders from before this process was to have no keys: they lie, with their keys, where it reads and writes.
+fn earlier_orders(config: &Config, source: &Source) -> Option<Problem> {
+    let (acme, file) = config.acmes.iter().find_map(|acme| Some((acme, propylon_acme::file_with_key(&acme.state)?)))?;
+    let what = format!("{} has a private key of before keys.isolate, which this process may read", file.display());
+    let fix = format!(
+        "move {} aside (mv {0} {0}.before): an account and certificates with new keys are ordered at the start; until they are \
+         there the moved certificates can be served as files, from a folder of their own",
+        acme.state.display()
+    );
+    Some(Problem::error(&source.name, Some(acme.at), what, fix))
 }
 
 /// The log of the processes beside this one: `level` as in what they are told.

@@ -157,8 +157,23 @@ struct Bundle {
 }
 
 fn bundle(chain_path: &Path, key_path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+    bundle_of(pem::read_with_keys(chain_path), chain_path, key_path, lax, troubles)
+}
+
+/// One that was ordered: its key may be with the process that has made it.
+fn ordered_bundle(path: &Path, lax: bool, troubles: &mut Vec<Trouble>) -> Option<Bundle> {
+    bundle_of(pem::read_ordered(path), path, path, lax, troubles)
+}
+
+fn bundle_of(
+    chain_file: Result<pem::Contents, Trouble>,
+    chain_path: &Path,
+    key_path: &Path,
+    lax: bool,
+    troubles: &mut Vec<Trouble>,
+) -> Option<Bundle> {
     let together = chain_path == key_path;
-    let chain_file = pem::read_with_keys(chain_path).map_err(|trouble| troubles.push(trouble));
+    let chain_file = chain_file.map_err(|trouble| troubles.push(trouble));
     let key_file = match together {
         true => None,
         false => Some(pem::read_with_keys(key_path).map_err(|trouble| troubles.push(trouble))),

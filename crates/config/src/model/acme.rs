@@ -1,6 +1,6 @@
 //! `[acme.NAME]`: authorities that certificates are ordered from (RFC 8555).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{At, KeyType, Trust};
@@ -90,6 +90,13 @@ impl Acme {
         let kind = [self.directory.as_str(), self.profile.as_deref().unwrap_or_default()];
         let sum = fingerprint(kind.into_iter().chain(names.iter().map(String::as_str)));
         self.state.join("certificates").join(format!("{short}-{sum:016x}.{}.pem", key_type.name()))
+    }
+}
+
+impl Ordered {
+    /// The NAME of the account that has a file of [`Acme::file`].
+    pub fn account_of(file: &Path) -> Option<&str> {
+        file.parent()?.parent()?.file_name()?.to_str()
     }
 }
 

@@ -10,7 +10,8 @@ use super::{At, CertificateSource, Config, NamedFile, StateFolder};
 pub struct Keys {
     /// Where it is written that a process of its own holds them, beside the one that serves. Absent: that one does.
     pub isolate: Option<At>,
-    /// Where that process keeps certificates that came by the admin API, with their keys. Absent: it takes none.
+    /// The folder in which that process keeps certificates that came by the admin API, with their keys, and the keys of
+    /// ordered ones and of accounts with authorities. Absent: it takes none, and none can be ordered.
     pub store: Option<StateFolder>,
 }
 
@@ -25,9 +26,8 @@ impl Config {
                 CertificateSource::Pair { chain, key } => {
                     files.extend([(&**chain, certificate.at), (key, certificate.at)])
                 }
-                CertificateSource::Ordered(ordered) => {
-                    files.extend(ordered.files.iter().map(|(_, file)| (&**file, certificate.at)));
-                }
+                // The key is in `keys.store`, and the file has the chain alone.
+                CertificateSource::Ordered(_) => {}
             }
             files.extend(certificate.ocsp.iter().map(|path| (&**path, certificate.at)));
         }

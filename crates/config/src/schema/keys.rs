@@ -36,9 +36,11 @@ pub(crate) fn uncovered(config: &Config) -> Vec<(At, &'static str, &'static str)
         let fix = "remove the [signer.NAME], whose key servers keep keys apart as well, or set isolate = false";
         found.push((signer.identity.at, "the key that key servers are shown", fix));
     }
-    for acme in &config.acmes {
-        let fix = "have another program order certificates (certbot, lego), and name its files, or set isolate = false";
-        found.push((acme.at, "keys of ordered certificates", fix));
+    // The key process makes keys of accounts, and of what they order, where it has a folder to keep them in.
+    for acme in config.acmes.iter().filter(|_| config.keys.store.is_none()) {
+        let fix =
+            "name a folder for them, such as store = \"/var/lib/propylon/keys\" in [keys], or set isolate = false";
+        found.push((acme.at, "keys of ordered certificates without keys.store", fix));
     }
     let towards = config.backends.iter().filter_map(|backend| backend.tls.as_ref());
     let towards = towards.chain(config.tracing.iter().filter_map(|tracing| tracing.tls.as_ref()));
@@ -51,7 +53,7 @@ pub(crate) fn uncovered(config: &Config) -> Vec<(At, &'static str, &'static str)
 
 /// What is wrong with a key that is not covered.
 pub(crate) fn not_covered(what: &str) -> String {
-    format!("keys.isolate does not cover {what} yet")
+    format!("keys.isolate does not cover {what}")
 }
 
 pub(crate) fn check(report: &Report<'_>, config: &Config) {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use super::kept::{KeptKey, NewKey, is_account};
 use crate::key::Ski;
 
 /// A message is no longer, so that the socket's buffer has room for it.
@@ -87,6 +88,18 @@ pub enum Question {
     Remove(String),
     /// The names of all uploads, one in each line.
     Uploads,
+    /// A key is to be made, and kept in a file of its own; the answer is its SubjectPublicKeyInfo.
+    Generate { account: String, key: NewKey },
+    /// The public part of a certificate's key, which is held with `stamp` as those of [`Question::Read`] are.
+    ReadKept { key: KeptKey, stamp: u64 },
+    /// The answer is a certificate's key's signature of a CertificationRequestInfo.
+    SignCsr { key: KeptKey, info: Vec<u8> },
+    /// The answer is an account's key's signature of a request: of its header and what it says, both before base64.
+    SignRequest { key: KeptKey, header: String, payload: String },
+    /// A key that was made is to be removed.
+    RemoveKept(KeptKey),
+    /// The names of all keys of this account, one in each line.
+    Kept(String),
 }
 
 /// Bytes that are wiped when they are freed, and shown nowhere.
@@ -251,6 +264,25 @@ impl Question {
             Question::Uploads => {
                 writer.byte(b'l');
             }
+            Question::Generate { account, key } => {
+                let key = NEW_KEYS.iter().position(|each| each == key).unwrap_or_default();
+                writer.byte(b'g').byte(key as u8).bytes(account.as_bytes());
+            }
+            Question::ReadKept { key, stamp } => {
+                writer.byte(b'q').long(*stamp).kept(key);
+            }
+            Question::SignCsr { key, info } => {
+                writer.byte(b's').kept(key).bytes(info);
+            }
+            Question::SignRequest { key, header, payload } => {
+                writer.byte(b'j').kept(key).bytes(header.as_bytes()).bytes(payload.as_bytes());
+            }
+            Question::RemoveKept(key) => {
+                writer.byte(b'z').kept(key);
+            }
+            Question::Kept(account) => {
+                writer.byte(b'a').bytes(account.as_bytes());
+            }
         }
         Zeroizing::new(writer.0)
     }
@@ -275,6 +307,18 @@ impl Question {
             b'w' => Question::Put { name: reader.name()?, pem: Secret::new(reader.bytes()?) },
             b'd' => Question::Remove(reader.name()?),
             b'l' => Question::Uploads,
+            b'g' => {
+                let key = *NEW_KEYS.get(usize::from(reader.byte()?)).ok_or(Malformed)?;
+                Question::Generate { account: reader.account()?, key }
+            }
+            b'q' => {
+                let stamp = reader.long()?;
+                Question::ReadKept { key: reader.kept()?, stamp }
+            }
+            b's' => Question::SignCsr { key: reader.kept()?, info: reader.bytes()?.to_vec() },
+            b'j' => Question::SignRequest { key: reader.kept()?, header: reader.text()?, payload: reader.text()? },
+            b'z' => Question::RemoveKept(reader.kept()?),
+            b'a' => Question::Kept(reader.account()?),
             _ => return Err(Malformed),
         };
         reader.end().map(|()| (id, question))
@@ -380,6 +424,9 @@ impl Unread {
     }
 }
 
+/// In the order of their bytes.
+const NEW_KEYS: [NewKey; 3] = [NewKey::Account, NewKey::P256, NewKey::Rsa2048];
+
 #[derive(Default)]
 struct Writer(Vec<u8>);
 
@@ -406,6 +453,10 @@ impl Writer {
     fn bytes(&mut self, bytes: &[u8]) -> &mut Writer {
         self.number(bytes.len() as u32).0.extend_from_slice(bytes);
         self
+    }
+
+    fn kept(&mut self, key: &KeptKey) -> &mut Writer {
+        self.bytes(key.to_string().as_bytes())
     }
 
     fn path(&mut self, path: &Path) -> &mut Writer {
@@ -462,6 +513,18 @@ impl<'a> Reader<'a> {
         text.ok_or(Malformed)
     }
 
+    fn text(&mut self) -> Result<String, Malformed> {
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Malformed)
+    }
+
+    fn account(&mut self) -> Result<String, Malformed> {
+        self.text().and_then(|name| is_account(&name).then_some(name).ok_or(Malformed))
+    }
+
+    fn kept(&mut self) -> Result<KeptKey, Malformed> {
+        KeptKey::parse(&self.text()?).ok_or(Malformed)
+    }
+
     fn file(&mut self) -> Result<KeyFile, Malformed> {
         let mut file = KeyFile { open_to_all: self.flag()?, has_dsa: self.flag()?, ..KeyFile::default() };
         for number in &mut file.look {
@@ -488,6 +551,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kept::Purpose;
     use super::*;
 
     fn file() -> KeyFile {
@@ -498,6 +562,10 @@ mod tests {
             certificates: vec![vec![7; 60_000], vec![8]],
             keys: vec![None, Some(vec![9; 91])],
         }
+    }
+
+    fn kept() -> KeptKey {
+        KeptKey::new(&"x".repeat(64), [0x5a; 20], Purpose::Certificate).unwrap()
     }
 
     #[test]
@@ -535,6 +603,13 @@ mod tests {
             Question::Put { name: "shop.1.pem".into(), pem: Secret::new(&[7; UPLOAD_BYTES_MAX]) },
             Question::Remove("shop.1.pem".into()),
             Question::Uploads,
+            Question::Generate { account: "a.b".into(), key: NewKey::Account },
+            Question::Generate { account: "le".into(), key: NewKey::Rsa2048 },
+            Question::ReadKept { key: kept(), stamp: 8 },
+            Question::SignCsr { key: kept(), info: vec![1; MESSAGE_BYTES_MAX - 512] },
+            Question::SignRequest { key: kept(), header: "{}".into(), payload: "é".into() },
+            Question::RemoveKept(kept()),
+            Question::Kept("le".into()),
         ];
         for question in questions {
             let bytes = question.to_bytes(5);
@@ -594,10 +669,13 @@ mod tests {
             Order::File("/a".into()).to_bytes(),
             Question::Read { path: "/a".into(), stamp: 1 }.to_bytes(1).to_vec(),
             Question::Put { name: "a.pem".into(), pem: Secret::new(&[1, 2]) }.to_bytes(1).to_vec(),
+            Question::Generate { account: "le".into(), key: NewKey::P256 }.to_bytes(1).to_vec(),
+            Question::SignRequest { key: kept(), header: "{}".into(), payload: String::new() }.to_bytes(1).to_vec(),
         ];
         for good in good {
             for cut in 0..good.len() {
-                assert!(Answer::parse(&good[..cut]).is_err() && Order::parse(&good[..cut]).is_err());
+                let cut = &good[..cut];
+                assert!(Answer::parse(cut).is_err() && Order::parse(cut).is_err() && Question::parse(cut).is_err());
             }
             for _ in 0..2_000 {
                 let mut bad = good.clone();

@@ -17,6 +17,7 @@ use propylon_crypto::pem::{self, PemLabel};
 use propylon_crypto::{Key, PrivateKey, Ski, is_open_to_all};
 use zeroize::Zeroizing;
 
+use super::kept;
 use crate::keys::{Keys, Origin};
 
 /// A chain and a key take some 10 KB; what is longer is another kind of file, or a device without end.
@@ -104,6 +105,31 @@ impl Files {
                 Ok(names) => Answer::Bytes(names.join("\n").into_bytes()),
                 Err(error) => Answer::Unread(Unread::of(&error)),
             },
+            question => match self.store() {
+                Ok(store) => self.answer_of_kept(&store.to_owned(), question),
+                Err(error) => Answer::Unread(Unread::of(&error)),
+            },
+        }
+    }
+
+    /// The answer to a question about keys that are made here.
+    fn answer_of_kept(&mut self, store: &Path, question: Question) -> Answer {
+        let bytes = |outcome: io::Result<Vec<u8>>| match outcome {
+            Ok(bytes) => Answer::Bytes(bytes),
+            Err(error) => Answer::Unread(Unread::of(&error)),
+        };
+        match question {
+            Question::Generate { account, key } => bytes(kept::generate(store, &account, key)),
+            Question::ReadKept { key, stamp } => self.read(&store.join(key.to_string()), stamp),
+            Question::SignCsr { key, info } => kept::sign_csr(store, &key, &info),
+            Question::SignRequest { key, header, payload } => kept::sign_request(store, &key, &header, &payload),
+            Question::RemoveKept(key) => {
+                let outcome = kept::remove(store, &key);
+                self.untell(&store.join(key.to_string()));
+                done(outcome)
+            }
+            Question::Kept(account) => bytes(kept::list(store, &account).map(|names| names.join("\n").into_bytes())),
+            _ => Answer::Unread(Unread::Other),
         }
     }
 
@@ -154,26 +180,16 @@ impl Files {
     }
 
     fn store(&self) -> io::Result<&Path> {
-        self.store.as_deref().ok_or_else(|| io::Error::other("there is no folder for uploads"))
+        self.store.as_deref().ok_or_else(|| io::Error::other("there is no folder for it (keys.store)"))
     }
 
-    /// Writes an upload for this account alone, whole or not at all, and so that it is there after a crash. Whoever asks
-    /// has it read next, as any other file.
+    /// Writes an upload. Whoever asks has it read next, as any other file.
     fn put(&self, name: &str, pem: &[u8]) -> io::Result<()> {
         let store = self.store()?;
         if uploads(store)?.len() >= UPLOADS_MAX {
             return Err(io::Error::other(format!("there are {UPLOADS_MAX} uploads")));
         }
-        let draft = store.join(format!("{DRAFT}{name}"));
-        // Left behind, it may have another mode.
-        remove_if_there(&draft)?;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-        let written = file.write_all(pem).and_then(|()| file.sync_all());
-        let written = written.and_then(|()| fs::rename(&draft, store.join(name)));
-        if written.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        written.and_then(|()| File::open(store)?.sync_all())
+        write(store, name, pem)
     }
 
     /// Its key is held until it is forgotten with others.
@@ -182,12 +198,17 @@ impl Files {
         let path = store.join(name);
         remove_if_there(&path)?;
         File::open(store)?.sync_all()?;
-        if self.told.remove(&path)
+        self.untell(&path);
+        Ok(())
+    }
+
+    /// Nobody is to read it again.
+    fn untell(&mut self, path: &Path) {
+        if self.told.remove(path)
             && let Some(supervisor) = &self.supervisor
         {
-            let _ = propylon_sys::send_message(supervisor, &Order::Removed(path).to_bytes(), &[]);
+            let _ = propylon_sys::send_message(supervisor, &Order::Removed(path.into()).to_bytes(), &[]);
         }
-        Ok(())
     }
 
     /// So that another process reads it again, should this one end.
@@ -224,6 +245,20 @@ pub fn prepare_store(store: &Path) -> io::Result<()> {
     fs::remove_file(&probe)
 }
 
+/// Writes a file for this account alone, whole or not at all, and so that it is there after a crash.
+pub(super) fn write(store: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let draft = store.join(format!("{DRAFT}{name}"));
+    // Left behind, it may have another mode.
+    remove_if_there(&draft)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    let written = written.and_then(|()| fs::rename(&draft, store.join(name)));
+    if written.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    written.and_then(|()| File::open(store)?.sync_all())
+}
+
 fn uploads(store: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(store)? {
@@ -233,7 +268,7 @@ fn uploads(store: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -254,7 +289,7 @@ fn look(metadata: &Metadata) -> [u64; 5] {
 }
 
 /// A file's content, in memory that is wiped, and what the very file that was read looked like.
-fn text(path: &Path, max: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), Unread> {
+pub(super) fn text(path: &Path, max: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), Unread> {
     let failed = |error: io::Error| Unread::of(&error);
     // Of a pipe nobody waits for the other end.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
@@ -306,7 +341,7 @@ fn only(tag: u8, der: &[u8]) -> Option<&[u8]> {
 }
 
 /// The contents of an element with this tag, and what follows it.
-fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(super) fn element(tag: u8, der: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&[found, first], rest) = der.split_first_chunk::<2>()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),

@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
+use propylon_config::Ordered;
+use propylon_crypto::key_process::{Failure, KeptKey, Purpose, Unread};
 use propylon_crypto::pem::{self, PemLabel, PemSection};
 use propylon_crypto::{PrivateKey, RemoteKey, is_open_to_all};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -57,19 +59,44 @@ pub(super) fn read(path: &Path) -> Result<Contents, Trouble> {
 pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
     let Some(files) = beside::key_files() else { return read(path) };
     let file = files.read(path).map_err(|failure| beside::trouble(path, failure))?;
-    let beside = |public: Option<Vec<u8>>| {
-        let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
-        key.map_or(FoundKey::Unusable, FoundKey::Beside)
-    };
     if file.keys.is_empty() && file.has_dsa {
         return Err(super::unsupported(path, "DSA"));
     }
     Ok(Contents {
         certificates: file.certificates.into_iter().map(CertificateDer::from).collect(),
-        keys: file.keys.into_iter().map(beside).collect(),
+        keys: file.keys.into_iter().map(found_beside).collect(),
         open_to_all: file.open_to_all,
         look: Look::of_numbers(file.look, SystemTime::now()),
     })
+}
+
+/// A file of what is ordered ([`Ordered`]): chain and key or, where another process makes keys, the chain alone.
+pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
+    let Some(files) = beside::key_files() else { return read(path) };
+    let contents = read(path)?;
+    const ANEW: &str = "it is set aside, and another ordered in its place";
+    if !contents.keys.is_empty() {
+        return Err(Trouble::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
+    }
+    let kept = || {
+        let public = super::chain::public_keys(&contents.certificates).into_iter().next()?;
+        let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
+        KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
+    };
+    let Some(kept) = kept() else { return Ok(contents) };
+    let file = match files.read_kept(&kept) {
+        Err(Failure::Unread(Unread::Missing)) => {
+            return Err(Trouble::error(path, "the key process does not have its key", ANEW));
+        }
+        read => read.map_err(|failure| beside::trouble(path, failure))?,
+    };
+    let keys = file.keys.into_iter().map(found_beside).collect();
+    Ok(Contents { keys, open_to_all: file.open_to_all, ..contents })
+}
+
+fn found_beside(public: Option<Vec<u8>>) -> FoundKey {
+    let key = public.and_then(|public| RemoteKey::new(RemoteKey::BESIDE, &public).ok());
+    key.map_or(FoundKey::Unusable, FoundKey::Beside)
 }
 
 pub(super) fn parse(text: &[u8], open_to_all: bool, path: &Path) -> Result<Contents, Trouble> {

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use propylon_config::{Certificate, CertificateSource, Ordered, SignerId, TlsProfile};
 
 use super::pem::{self, Contents};
-use super::{Trouble, assemble, bundle, folder, may_be_used, ocsp, ocsp_path, side_by_side};
+use super::{Trouble, assemble, bundle, folder, may_be_used, ocsp, ocsp_path, ordered_bundle, side_by_side};
 use crate::credential::{Credential, Interner, Material, Seen, Staple};
 use crate::finding::{Finding, Severity};
 use crate::watch::Look;
@@ -154,7 +154,7 @@ impl<'a> Loading<'a> {
         let read = |path: PathBuf| {
             let known = self.by_path.get(path.as_path()).map(|known| Arc::clone(&known.material));
             let material =
-                known.or_else(|| self.material(bundle(&path, &path, self.lax, &mut Vec::new())?, &mut Vec::new()))?;
+                known.or_else(|| self.material(ordered_bundle(&path, self.lax, &mut Vec::new())?, &mut Vec::new()))?;
             let fitting = names.iter().filter(|name| material.names.iter().any(|own| **own == ***name)).count();
             (fitting > 0 && material.validity.not_after > now).then_some((fitting, material))
         };
@@ -182,7 +182,10 @@ impl<'a> Loading<'a> {
                 }
             },
             None => {
-                let bundle = bundle(&item.chain, item.key.unwrap_or(&item.chain), self.lax, &mut troubles);
+                let bundle = match item.certificate.source {
+                    CertificateSource::Ordered(_) => ordered_bundle(&item.chain, self.lax, &mut troubles),
+                    _ => bundle(&item.chain, item.key.unwrap_or(&item.chain), self.lax, &mut troubles),
+                };
                 bundle.and_then(|bundle| self.material(bundle, &mut troubles))
             }
         };
