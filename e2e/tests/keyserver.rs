@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::keyserver::{KeyServer, Link, frame, framed, write_key};
 use propylon_e2e::program::run;
-use propylon_e2e::{Scratch, eventually, holds};
+use propylon_e2e::{Scratch, binaries, eventually, holds};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustix::process::Signal;
 
@@ -586,6 +586,68 @@ fn the_example_is_content_with_the_files_it_names() {
     server.scratch.write("keyserver.toml", include_str!("../../examples/keyserver.toml"));
     let said = server.command("check", &[]).ok();
     assert!(said.text().trim_end().ends_with("keyserver.toml: ok"), "{}{}", said.text(), said.stderr);
+}
+
+/// What a unit says for a key, in the order of its lines.
+fn unit_says<'a>(unit: &'a str, key: &str) -> Vec<&'a str> {
+    unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect()
+}
+
+#[test]
+fn the_example_of_a_key_server_runs_where_its_unit_runs_it() {
+    let unit = include_str!("../../examples/propylon-keyserver.service");
+    let example = include_str!("../../examples/keyserver.toml");
+    // Every file that the example names is installed below the unit's folder, for the unit's group.
+    let config = unit_says(unit, "ExecStart")[0].rsplit_once(" -c ").expect("a configuration").1;
+    let folder = Path::new(config).parent().expect("a folder").to_str().expect("plain letters");
+    assert_eq!(Path::new(config).file_name().and_then(|name| name.to_str()), Some("keyserver.toml"));
+    let (user, group) = (unit_says(unit, "User")[0], unit_says(unit, "Group")[0]);
+    assert!(unit.contains(&format!("useradd --system --no-create-home --shell /usr/sbin/nologin {user}\n")));
+    assert!(!example.lines().any(|line| line.starts_with("user")), "the unit has changed to {user} before");
+    assert!(example.contains(&format!("# user = \"{user}\"")), "the account of a start as root is the same");
+    let named = |key: &str| -> Vec<String> {
+        let value = example.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = ")).expect(key);
+        value.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let (identity, ca, keys) = (named("identity").remove(0), named("ca").remove(0), named("keys"));
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    let installed = |file: &str| {
+        let below = Path::new(file).parent().filter(|below| !below.as_os_str().is_empty());
+        let to = below.map_or(format!("{folder}/"), |below| format!("{folder}/{}/", below.display()));
+        let name = Path::new(file).file_name().expect("a name").to_str().expect("plain letters");
+        let line = |line: &&str| {
+            line.contains(&format!(" -g {group} ")) && line.contains(name) && line.contains(&format!(" {to}"))
+        };
+        assert!(unit.lines().find(line).is_some(), "nothing installs {name} into {to}");
+    };
+    keys.iter().chain([&identity, &ca]).for_each(|file| installed(file));
+    // And it runs with exactly these, below another root.
+    let files = KeyServer::files();
+    let root = Scratch::new();
+    let home = root.join(folder.trim_start_matches('/'));
+    fs::create_dir_all(home.join("keys")).expect("folders");
+    let copy = |from: &str, to: &str| fs::copy(files.join(from), home.join(to)).expect("a copy");
+    copy("server.pem", &identity);
+    copy("ca.pem", &ca);
+    copy("keys/ec.pem", &keys[0]);
+    copy("keys/rsa.pem", &keys[1]);
+    let elsewhere = example.replace("0.0.0.0:2407", "127.0.0.1:0").replace("127.0.0.1:9901", "127.0.0.1:0");
+    fs::write(home.join("keyserver.toml"), elsewhere).expect("a file");
+    let mut command = Command::new("prlimit");
+    command.arg("--core=1:1").arg(binaries::keyserver());
+    command.args(["run", "-c"]).arg(home.join("keyserver.toml")).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let lines = std::io::BufReader::new(child.stderr.take().expect("piped"));
+    let mut said = Vec::new();
+    let runs = std::io::BufRead::lines(lines)
+        .map_while(Result::ok)
+        .inspect(|line| said.push(line.clone()))
+        .any(|line| line.contains(" runs"));
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(runs, "{said:?}");
+    let wrong = |line: &&String| line.contains("]: warning: ") || line.contains("]: error: ");
+    assert!(!said.iter().any(|line| wrong(&line) && !line.contains("locked")), "{said:?}");
 }
 
 #[test]
