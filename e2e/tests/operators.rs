@@ -88,7 +88,10 @@ fn whoever_changes_something_is_in_the_log_with_what_and_from_where() {
     assert_eq!(ask_admin(&engine, "PUT", "/v1/config", &fields, "[listener.x]\nbnd = 1\n").status, 422);
     let line = audit("a whole configuration of 21 bytes in place of the file, by a client at 127.0.0.1:");
     assert!(line.contains("]: warning: ") && line.contains("(deploy/7): refused, nothing has changed: "), "{line}");
-    assert!(line.contains("pushed.toml:"), "the first reason is there: {line}");
+    assert!(
+        line.contains(": refused, nothing has changed: the pushed configuration, line 2, column 1: "),
+        "the first reason is there: {line}"
+    );
     eventually(PATIENCE, "the refusal", || condition(&engine, "change-refused"));
     applied(&engine, "PATCH", &place, "{\"weight\":6}");
     holds("a change that is made ends it", || condition(&engine, "change-refused").is_none());

@@ -318,7 +318,7 @@ fn a_bad_configuration_changes_nothing_and_every_reason_is_told() {
     let problems = value["problems"].as_array().expect("a list");
     let about = |part: &str| problems.iter().find(|problem| problem["what"].as_str().is_some_and(|w| w.contains(part)));
     let bind = about("cannot bind").expect("the address");
-    assert_eq!(bind["file"], "pushed.toml");
+    assert_eq!(bind["file"], "the pushed configuration");
     assert!(bind["line"].is_u64() && bind["column"].is_u64(), "{value:#}");
     assert!(problems.iter().any(|problem| problem["line"] != bind["line"]), "the certificate: {value:#}");
     let (status, value) = push(&engine, "[listener.web]\nbnd = 1\nbind = \"x\"\n");

@@ -38,7 +38,7 @@ pub use keyserver::{inspect_keyserver, parse_keyserver};
 pub use log_line::log_line;
 pub use model::*;
 pub use problem::{Problem, Severity, render, to_json};
-pub use source::{SOURCE_BYTES_MAX, Source};
+pub use source::{PUSHED, PUSHED_JSON, SOURCE_BYTES_MAX, Source};
 pub use succession::FreePlaces;
 
 use std::path::Path;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::json;
 
 use crate::model::At;
+use crate::source::{PUSHED, PUSHED_JSON};
 use crate::text::Lines;
 
 /// Whether a configuration with this problem can be used.
@@ -21,7 +22,7 @@ pub enum Severity {
 pub struct Problem {
     /// Whether the configuration can be used in spite of it.
     pub severity: Severity,
-    /// The file as the user named it.
+    /// The file as the user named it, or [`PUSHED`] or [`PUSHED_JSON`].
     pub file: String,
     /// Where in the file. Absent: the file as a whole, or it could not be read.
     pub at: Option<At>,
@@ -57,7 +58,7 @@ impl std::fmt::Display for Unmarked<'_> {
     }
 }
 
-/// `FILE:LINE:COLUMN: WHAT; FIX`, without control characters.
+/// `FILE:LINE:COLUMN: WHAT; FIX`, without control characters; what was pushed is no file, and its place is in words.
 impl std::fmt::Display for Problem {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.write(out, if self.severity == Severity::Warning { " warning:" } else { "" })
@@ -66,9 +67,14 @@ impl std::fmt::Display for Problem {
 
 impl Problem {
     fn write(&self, out: &mut std::fmt::Formatter<'_>, mark: &str) -> std::fmt::Result {
-        write!(out, "{}:", escaped(&self.file))?;
-        if let Some(at) = self.at {
-            write!(out, "{}:{}:", at.line, at.column)?;
+        write!(out, "{}", escaped(&self.file))?;
+        match self.at {
+            // Nobody has a file to open at that place.
+            Some(at) if [PUSHED, PUSHED_JSON].contains(&&*self.file) => {
+                write!(out, ", line {}, column {}:", at.line, at.column)?;
+            }
+            Some(at) => write!(out, ":{}:{}:", at.line, at.column)?,
+            None => out.write_str(":")?,
         }
         write!(out, "{mark} {}; {}", escaped(&self.what), escaped(&self.fix))
     }
@@ -214,6 +220,17 @@ mod tests {
             render(&problems, "x\n"),
             "a.toml:1:1: warning: w; do\n  1 | x\n    | ^\na.toml: no such file; check\n"
         );
+    }
+
+    #[test]
+    fn what_was_pushed_is_no_file() {
+        for (name, at, expected) in [
+            (PUSHED, at(3, 4, 1), "the pushed configuration, line 3, column 4: w; f"),
+            (PUSHED_JSON, at(1, 2, 1), "the pushed JSON configuration, line 1, column 2: w; f"),
+            (PUSHED, None, "the pushed configuration: w; f"),
+        ] {
+            assert_eq!(Problem::error(name, at, "w", "f").to_string(), expected);
+        }
     }
 
     #[test]

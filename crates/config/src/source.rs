@@ -11,10 +11,16 @@ use crate::text::{Lines, Span};
 /// Longest configuration that is read. 10,000 routes take about one of these four MiB.
 pub const SOURCE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// The name of a configuration that was pushed, which is in no file.
+pub const PUSHED: &str = "the pushed configuration";
+/// The name of a pushed one in JSON.
+pub const PUSHED_JSON: &str = "the pushed JSON configuration";
+
 /// A configuration as it was written.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file as the user named it, for messages. A name that ends in `.json` is read as JSON, any other as TOML.
+    /// The file as the user named it, for messages, or [`PUSHED`] or [`PUSHED_JSON`]. A name that ends in `.json` is
+    /// read as JSON, and so is the last of these, any other as TOML.
     pub name: String,
     /// The folder that relative paths inside the text are joined to.
     pub base: PathBuf,
@@ -42,10 +48,9 @@ impl Source {
         Ok(Source { name, base, text })
     }
 
-    /// Whether the text is the JSON twin of the TOML format.
     /// Whether the text is JSON, by the name.
     pub fn is_json(&self) -> bool {
-        self.name.to_ascii_lowercase().ends_with(".json")
+        self.name == PUSHED_JSON || self.name.to_ascii_lowercase().ends_with(".json")
     }
 }
 

@@ -3,7 +3,7 @@
 use std::mem::swap;
 use std::path::{Path, PathBuf};
 
-use propylon_config::{Config, Problem, Severity, Source};
+use propylon_config::{Config, PUSHED, PUSHED_JSON, Problem, Severity, Source};
 use serde_json::Value;
 
 use crate::admin::effective;
@@ -105,7 +105,7 @@ fn lay_over(
         None => (file.clone(), of_the_file, more),
         Some(pushed) => {
             let source = Source {
-                name: if pushed.is_json { "pushed.json" } else { "pushed.toml" }.into(),
+                name: if pushed.is_json { PUSHED_JSON } else { PUSHED }.into(),
                 base: file.base.clone(),
                 text: pushed.text.clone(),
             };
@@ -254,7 +254,7 @@ mod tests {
             for own in ["", "[keys]\nisolate = false\n"] {
                 let wrong = meant(&format!("{rest}{own}")).err().expect(rest);
                 let told = |problem: &Problem| {
-                    problem.file == "pushed.toml" && problem.at.is_some() && problem.what.contains("does not cover")
+                    problem.file == PUSHED && problem.at.is_some() && problem.what.contains("does not cover")
                 };
                 assert!(wrong.problems.iter().any(told), "{rest}: {:?}", wrong.problems);
             }
@@ -324,7 +324,7 @@ mod tests {
         let state = State { pushed: Some(pushed), ..State::default() };
         let meant = mean(source(1), state.clone(), None).ok().unwrap();
         assert_eq!(meant.config.listeners[0].bind[0].address.port(), 2);
-        assert_eq!((meant.source.name.as_str(), meant.warnings.len()), ("pushed.toml", 0));
+        assert_eq!((meant.source.name.as_str(), meant.warnings.len()), (PUSHED, 0));
         let meant = mean(source(3), state, None).ok().unwrap();
         assert_eq!(meant.config.listeners[0].bind[0].address.port(), 3);
         assert!(meant.state.pushed.is_none());
