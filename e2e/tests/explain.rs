@@ -109,6 +109,8 @@ fn a_path_is_followed_in_its_canonical_form() {
     assert_eq!((&one["backend"]["name"], &one["path"]), (&"api".into(), &"/api/y".into()), "{one}");
     let refused = of("https://shop.test:8443/api%2Fx");
     assert_eq!((&refused["status"], &refused["reason"]), (&400.into(), &"escaped-slash".into()), "{refused}");
+    let said = propylon(&["explain", "-c", &path, "https://shop.test:8443/a%2Fb"]);
+    assert!(said.text().contains("lets it in with paths.allow = [\"%2F\"]"), "{}", said.text());
     let text = propylon(&["explain", "-c", &path, "https://shop.test:8443//api"]).text();
     assert!(text.contains("/api, in canonical form"), "{text}");
 }

@@ -50,8 +50,16 @@ pub(crate) fn oddity(path: &str) -> Option<Complaint> {
         return Some((what("has `//` in it, which is one slash where paths are compared"), "write one `/`".into()));
     }
     if path.contains(';') {
-        let fix = "leave out `;` and what follows it, or write \"%3B\" for the character itself";
-        return Some((what("has a `;` in it, and no route sees a request's from there to the next `/`"), fix.into()));
+        let parts = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+        let without = path.split('/').map(parts).collect::<Vec<String>>().join("/");
+        let fix = format!(
+            "write \"{}\", which such requests take as well, or \"{}\" if it is the escape that is meant",
+            shown(&without),
+            shown(&path.replace(';', "%3B"))
+        );
+        let wrong = "has a `;` in it: of a request's path routes do not see parameters (from `;` to the next `/`), so that only \
+                     one with the escape `%3B` takes this route";
+        return Some((what(wrong), fix));
     }
     if path.contains('\\') {
         return Some((what("has a `\\` in it, which is a slash where paths are compared"), "write `/`".into()));
@@ -130,7 +138,7 @@ mod tests {
             ("/%2F", "write `/`"),
             ("/%5c", "write `/`"),
             ("/a\\b", "write `/`"),
-            ("/a;x=1/b", "%3B"),
+            ("/a;x=1/b", "write \"/a/b\", which such requests take as well, or \"/a%3Bx=1/b\""),
             ("/%zz", "%25"),
             ("/%", "%25"),
             ("/%+1", "%25"),

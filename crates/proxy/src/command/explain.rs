@@ -196,6 +196,23 @@ impl Asked {
     }
 }
 
+/// The way out for a path that is refused.
+fn way_out(reason: &str, listener: &str) -> String {
+    let allowed = match reason {
+        "escaped-slash" => "%2F",
+        "backslash-in-path" => "%5C",
+        "escaped-nul" => "%00",
+        "path-above-root" => "..",
+        "hidden-segment" => {
+            return "some servers see a `.` or `..` in it and others do not; nothing allows that".into();
+        }
+        _ => return "a `%` is followed by two hexadecimal digits; one that stands for itself is `%25`".into(),
+    };
+    format!(
+        "servers differ in what they make of it; [listener.{listener}] lets it in with paths.allow = [\"{allowed}\"]"
+    )
+}
+
 fn is_name(host: &str) -> bool {
     !host.is_empty() && !host.starts_with('[') && host.parse::<std::net::Ipv4Addr>().is_err()
 }
@@ -294,7 +311,10 @@ impl Explanation<'_> {
             _ => {}
         }
         match self.routes.first() {
-            None if let Err(reject) = self.path => line("answer", &format!("{} ({})", reject.status, reject.reason)),
+            None if let Err(reject) = self.path => {
+                line("answer", &format!("{} ({})", reject.status, reject.reason));
+                line("", &way_out(reject.reason, &listener.name));
+            }
             None if let Some(redirect) = &listener.redirect_to_https => {
                 line("answer", &format!("{} to https: redirect_to_https goes before all routes", redirect.status));
             }
