@@ -1,5 +1,7 @@
 //! What the admin address says, twice, and what has happened between.
 
+mod attention;
+
 use std::time::{Duration, Instant};
 
 use propylon_config::AdminBind;
@@ -56,13 +58,14 @@ pub struct Predecessor {
     pub connections: u64,
 }
 
-/// Something that is wrong now.
+/// Something that is wrong now, or will be.
 #[derive(Debug, Default)]
 pub struct Condition {
     pub is_problem: bool,
     /// Where, what, and what is to be done.
     pub words: String,
-    pub seconds: f64,
+    /// For how long; none where that is not known, or it is still to come.
+    pub seconds: Option<f64>,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +133,7 @@ impl Sample {
 /// Of the answer.
 const SHAPE: u32 = 1;
 
-/// Of notes nobody need take note here.
+/// A condition of the engine's table. Of notes nobody need take note here.
 fn condition(one: &Value, now: f64) -> Option<Condition> {
     let (place, why) = (text(&one["place"]), text(&one["why"]));
     let place = if place.is_empty() { place } else { format!("{place}: ") };
@@ -138,7 +141,7 @@ fn condition(one: &Value, now: f64) -> Option<Condition> {
     (one["grade"] != "note").then(|| Condition {
         is_problem: one["grade"] == "problem",
         words: format!("{place}{}{why}; {}", text(&one["what"]), text(&one["cure"])),
-        seconds: (now - number(&one["since"])).max(0.0),
+        seconds: Some((now - number(&one["since"])).max(0.0)),
     })
 }
 
@@ -162,9 +165,7 @@ impl Figures {
             generation: configuration["generation"].as_u64().unwrap_or(0),
             change_refused: configuration["last_reload"]["result"] == "failed",
             predecessors: now["upgrade"]["predecessors"].as_array().into_iter().flatten().map(predecessor).collect(),
-            conditions: list(&now["conditions"]["list"])
-                .filter_map(|each| condition(each, number(&now["time"])))
-                .collect(),
+            conditions: attention::all(now),
             memory_bytes: number(&now["memory_bytes"]),
             cpu: (number(&now["cpu_seconds"]) - number(&before.status["cpu_seconds"])).max(0.0) / seconds,
             workers: list(&now["workers"]).count(),

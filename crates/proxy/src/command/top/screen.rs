@@ -79,7 +79,7 @@ const CONDITIONS: [Column<Condition>; 2] = [
         let colour = if each.is_problem { Color::Red } else { Color::Yellow };
         Cell::from(format!("! {}", each.words)).style(Style::new().fg(colour))
     }),
-    ("for", Some(8), true, |each| figure(format!("{:.0} s", each.seconds))),
+    ("for", Some(8), true, |each| figure(each.seconds.map_or("-".into(), lasting))),
 ];
 const CERTIFICATES: [Column<Certificate>; 3] = [
     ("name", None, false, |each| if each.name.is_empty() { "(no name)".into() } else { each.name.clone().into() }),
@@ -276,6 +276,16 @@ fn bytes(value: f64) -> String {
     if value >= 100.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
+/// How long something has lasted.
+fn lasting(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 1000.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 100.0 * 60.0 => format!("{:.0} min", seconds / 60.0),
+        seconds if seconds < 100.0 * 3600.0 => format!("{:.0} h", seconds / 3600.0),
+        seconds => format!("{:.0} days", seconds / 86_400.0),
+    }
+}
+
 fn duration(seconds: f64) -> String {
     match seconds {
         seconds if seconds >= 1.0 => format!("{seconds:.1} s"),
@@ -303,7 +313,7 @@ mod tests {
     fn what_needs_attention_comes_first() {
         let mut figures = figures();
         let words = "listener \"web\": no more clients are accepted; raise process.max_connections".into();
-        figures.conditions.push(Condition { is_problem: true, words, seconds: 12.0 });
+        figures.conditions = vec![Condition { is_problem: true, words, seconds: Some(12.0) }];
         let text = rendered(&figures, 120, 24);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[2].starts_with("┌Needs attention: 1"), "{text}");

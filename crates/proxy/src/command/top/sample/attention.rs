@@ -1,0 +1,150 @@
+//! Everything that needs attention: the engine's conditions, servers that are down, certificates that end.
+
+use serde_json::Value;
+
+use super::{Condition, SECONDS_PER_DAY, condition, list, number, text};
+
+/// Servers, or certificates, that are named in one line.
+const NAMED_MAX: usize = 3;
+/// Backends without a usable server that have a line each.
+const BACKENDS_MAX: usize = 5;
+/// Days left of a certificate that is warned of, and of one that is a problem.
+const DAYS_LEFT_LOW: f64 = 14.0;
+const DAYS_LEFT_LEAST: f64 = 1.0;
+
+/// All of it, the gravest first, of `/status.json`.
+pub fn all(status: &Value) -> Vec<Condition> {
+    let now = number(&status["time"]);
+    let found = list(&status["conditions"]["list"]).filter_map(|each| condition(each, now));
+    let mut all: Vec<Condition> =
+        found.chain(backends(status)).chain(down(status, now)).chain(certificates(status, now)).collect();
+    all.sort_by_key(|each| !each.is_problem);
+    all
+}
+
+/// Backends that nobody serves for.
+fn backends(status: &Value) -> impl Iterator<Item = Condition> {
+    let is_hopeless = |backend: &&Value| {
+        let states = &backend["states"];
+        number(&states["total"]) > 0.0 && number(&states["usable"]) == 0.0
+    };
+    let told = |backend: &Value| {
+        let (name, total) = (text(&backend["name"]), number(&backend["states"]["total"]));
+        let words =
+            format!("backend \"{name}\": none of its servers is usable, of {total}; bring servers back, or add some");
+        Condition { is_problem: true, words, seconds: None }
+    };
+    list(&status["backends"]["list"]).filter(is_hopeless).take(BACKENDS_MAX).map(told)
+}
+
+/// Servers that are down: as many as are named are among the list's first.
+fn down(status: &Value, now: f64) -> Option<Condition> {
+    let servers = &status["servers"];
+    let count = number(&servers["states"]["down"]) as usize;
+    let listed: Vec<&Value> = list(&servers["list"]).filter(|server| server["state"] == "down").collect();
+    let name = |server: &&Value| {
+        let (address, backend, reason) = (text(&server["address"]), text(&server["backend"]), text(&server["reason"]));
+        format!("{address} of {backend}{}", if reason.is_empty() { reason } else { format!(" ({reason})") })
+    };
+    let since = listed.iter().map(|server| number(&server["since"])).reduce(f64::min);
+    let total = number(&servers["states"]["total"]);
+    let words = format!("{count} of {total} servers down: {}; look at them", named(count, listed.iter().map(name)));
+    (count > 0).then(|| Condition { is_problem: true, words, seconds: since.map(|since| (now - since).max(0.0)) })
+}
+
+/// Certificates, and what else has an end, by how near that is.
+fn certificates(status: &Value, now: f64) -> Vec<Condition> {
+    let told = &status["certificates"];
+    let count = |names: &[&str]| {
+        let of = list(&told["by_days_left"]).filter(|pair| names.contains(&pair[0].as_str().unwrap_or_default()));
+        of.map(|pair| number(&pair[1]) as usize).sum::<usize>()
+    };
+    let near = |from: f64, until: f64| {
+        let left = move |each: &&Value| {
+            let days = (number(&each["not_after"]) - now) / SECONDS_PER_DAY;
+            (from..until).contains(&days)
+        };
+        let name = |each: &Value| match text(&each["name"]) {
+            name if name.is_empty() => text(&each["file"]),
+            name => name,
+        };
+        list(&told["list"]).filter(left).map(name)
+    };
+    let others: Vec<&Value> = list(&told["others"]).filter(|other| number(&other["until"]) < now).collect();
+    let other = |other: &&Value| format!("{} of {}", text(&other["kind"]), text(&other["of"]));
+    let ended = named(count(&["expired"]), near(f64::MIN, 0.0));
+    let within_a_day = named(count(&["under-1"]), near(0.0, DAYS_LEFT_LEAST));
+    let soon = named(count(&["1-to-7", "7-to-14"]), near(DAYS_LEFT_LEAST, DAYS_LEFT_LOW));
+    [
+        (true, count(&["expired"]), "certificates have expired", ended),
+        (true, count(&["under-1"]), "certificates expire within a day", within_a_day),
+        (true, others.len(), "other files are out of date", named(others.len(), others.iter().map(other))),
+        (false, count(&["1-to-7", "7-to-14"]), "certificates expire within 14 days", soon),
+    ]
+    .into_iter()
+    .filter(|(_, count, _, _)| *count > 0)
+    .map(|(is_problem, count, what, names)| {
+        let names = if names.is_empty() { names } else { format!(": {names}") };
+        Condition { is_problem, words: format!("{what}, {count}{names}; renew them"), seconds: None }
+    })
+    .collect()
+}
+
+/// The first of so many, and the number of the others.
+fn named(count: usize, names: impl Iterator<Item = String>) -> String {
+    let names: Vec<String> = names.take(NAMED_MAX).collect();
+    match count.saturating_sub(names.len()) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn words(status: &Value) -> Vec<(bool, String)> {
+        all(status).into_iter().map(|each| (each.is_problem, each.words)).collect()
+    }
+
+    #[test]
+    fn servers_that_are_down_and_certificates_that_end_are_told_the_gravest_first() {
+        let server = |index: u32| json!({ "backend": "app", "address": format!("10.0.0.{index}:80"), "state": "down", "reason": "refused", "since": 900.0 });
+        let certificate = |name: &str, days: f64| json!({ "name": name, "not_after": 1000.0 + days * SECONDS_PER_DAY });
+        let status = json!({
+            "time": 1000.0,
+            "conditions": { "list": [
+                { "grade": "warning", "what": "attempts fail", "cure": "look", "since": 990.0 },
+                { "grade": "note", "what": "clients leave", "cure": "nothing", "since": 990.0 },
+            ] },
+            "backends": { "list": [{ "name": "app", "states": { "total": 5, "usable": 0 } }] },
+            "servers": { "states": { "total": 5, "down": 5 }, "list": (1..=5).map(server).collect::<Vec<Value>>() },
+            "certificates": {
+                "by_days_left": [["expired", 1], ["under-1", 1], ["1-to-7", 1], ["7-to-14", 1], ["over-30", 9]],
+                "list": [certificate("old", -1.0), certificate("urgent", 0.5), certificate("a", 3.0), certificate("b", 13.0)],
+                "others": [{ "kind": "revocation-list", "of": "public", "until": 900 }],
+            },
+        });
+        let told = words(&status);
+        let starts = |at: usize, is_problem: bool, text: &str| {
+            assert!(told[at].0 == is_problem && told[at].1.starts_with(text), "{at}: {told:#?}");
+        };
+        starts(0, true, "backend \"app\": none of its servers is usable, of 5");
+        starts(
+            1,
+            true,
+            "5 of 5 servers down: 10.0.0.1:80 of app (refused), 10.0.0.2:80 of app (refused), 10.0.0.3:80 of app",
+        );
+        assert!(told[1].1.contains(" and 2 more; "), "{}", told[1].1);
+        starts(2, true, "certificates have expired, 1: old;");
+        starts(3, true, "certificates expire within a day, 1: urgent;");
+        starts(4, true, "other files are out of date, 1: revocation-list of public;");
+        starts(5, false, "attempts fail; look");
+        starts(6, false, "certificates expire within 14 days, 2: a, b;");
+        assert_eq!(told.len(), 7);
+        assert_eq!(all(&status)[1].seconds, Some(100.0));
+        assert_eq!(words(&json!({})), []);
+    }
+}
