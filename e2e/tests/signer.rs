@@ -377,6 +377,9 @@ fn a_key_server_that_falls_silent_is_passed_over_and_costs_no_handshake() {
         engine.metric("propylon_signer_ejected", &by) == 1.0
     });
     assert!(engine.metric("propylon_signer_hedges_total", &[]) > 0.0);
+    holds("it is told with what to do", || {
+        engine.stderr().iter().any(|line| line.contains("[signer-ejected]; look at the key server's log"))
+    });
     // Those connections are dead, and new ones will do.
     distance.set(Duration::ZERO);
     engine.metric_reaches("propylon_signer_ejected", &by, 0.0);

@@ -77,11 +77,13 @@ pub struct Condition {
     pub metric: &'static str,
     /// A label, and the values of it that this row is about; all where there is none.
     pub only: Option<(&'static str, &'static [&'static str])>,
+    /// A label, and the values of it that another metric's row tells of.
+    pub except: Option<(&'static str, &'static [&'static str])>,
     pub holds: Holds,
     pub grave: Grave,
     /// In words; `{value}` stands for what a gauge is at.
     pub what: &'static str,
-    /// What is to be done.
+    /// The cure; `{value}` likewise.
     pub cure: &'static str,
     /// Who causes the metric writes to the log by itself, with more to say.
     pub told_elsewhere: bool,
@@ -94,7 +96,7 @@ const fn row(
     grave: Grave,
     [what, cure]: [&'static str; 2],
 ) -> Condition {
-    Condition { name, metric, only: None, holds, grave, what, cure, told_elsewhere: false }
+    Condition { name, metric, only: None, except: None, holds, grave, what, cure, told_elsewhere: false }
 }
 
 /// A row about a counter.
@@ -140,6 +142,13 @@ impl Condition {
         self
     }
 
+    /// The row is not about series with one of these values of the label: another metric's row tells of them.
+    #[must_use]
+    pub const fn except(mut self, label: &'static str, values: &'static [&'static str]) -> Condition {
+        self.except = Some((label, values));
+        self
+    }
+
     /// Whoever counts writes to the log by itself.
     #[must_use]
     pub const fn told_elsewhere(mut self) -> Condition {
@@ -148,8 +157,10 @@ impl Condition {
     }
 
     fn fits(&self, labels: &[(String, String)]) -> bool {
-        let Some((label, values)) = self.only else { return true };
-        labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+        let has = |(label, values): (&str, &[&str])| {
+            labels.iter().any(|(name, value)| name == label && values.contains(&value.as_str()))
+        };
+        self.only.is_none_or(has) && !self.except.is_some_and(has)
     }
 }
 
@@ -326,7 +337,7 @@ impl Conditions {
                 "why": kept.why(),
                 "count": (row.holds == Holds::Rises).then_some(kept.value),
                 "since": since.as_millis() as f64 / 1e3,
-                "cure": row.cure,
+                "cure": row.remedy(kept.value),
             })
         });
         json!({ "total": holding.len() + self.left_out, "list": list.collect::<Vec<Value>>() })
@@ -336,6 +347,10 @@ impl Conditions {
 impl Condition {
     fn words(&self, value: i64) -> String {
         self.what.replace("{value}", &value.to_string())
+    }
+
+    fn remedy(&self, value: i64) -> String {
+        self.cure.replace("{value}", &value.to_string())
     }
 }
 
@@ -380,7 +395,13 @@ impl Kept {
         (self.told, self.is_told) = (Some(now), true);
         let why = self.why();
         let why = if why.is_empty() { why } else { format!(" ({why})") };
-        Some(format!("{}{}{why}{lasts} [{}]; {}", prefix(place), row.words(self.value), row.name, row.cure))
+        Some(format!(
+            "{}{}{why}{lasts} [{}]; {}",
+            prefix(place),
+            row.words(self.value),
+            row.name,
+            row.remedy(self.value)
+        ))
     }
 
     /// Whether it is over, and the line about it if its begin was told.

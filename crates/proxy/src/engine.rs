@@ -509,7 +509,9 @@ impl Main {
         column.add(self.telemetry.process.ticket_key_errors, errors.len() as u64);
         for error in errors {
             let told = sandbox::explained(&error.path, &error);
-            log::error!("ticket keys: {told}; those in use stay in use");
+            log::error!(
+                "ticket keys: {told}; those in use stay in use; check the files of ticket_keys and their rights"
+            );
         }
     }
 

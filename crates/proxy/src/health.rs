@@ -40,6 +40,8 @@ pub use probe::RESULTS;
 pub const PROBES_AT_ONCE_MAX: usize = 128;
 /// Why a server is down whose name has not been found since the start.
 const NOWHERE: &str = "its name cannot be looked up";
+/// The cure for that.
+const NAME_CURE: &str = "check the name and process.resolver";
 /// How often outcomes of requests are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -586,7 +588,7 @@ impl Board {
                 true => "it has no address yet".to_owned(),
                 false => format!("it stays at {}", listed(&known.targets)),
             };
-            log::warn!("{}: its name cannot be looked up: {error}; {kept}", self.place(backend, server));
+            log::warn!("{}: its name cannot be looked up: {error}; {kept}; {NAME_CURE}", self.place(backend, server));
         }
         known.lookup = Some(error);
     }
@@ -639,7 +641,7 @@ impl Board {
                 Verdict::Ejected { reason, until } => {
                     column.increment(metrics.ejections);
                     let seconds = until.saturating_sub(now) / 1000;
-                    log::warn!("{place} is ejected for {seconds} s: {reason}; {left}");
+                    log::info!("{place} is ejected for {seconds} s: {reason}; {left}");
                 }
             }
         }
@@ -670,7 +672,7 @@ impl Board {
             column.increment(metrics.panics);
             log::error!(
                 "backend \"{name}\": panic: {open} of {all} servers are up, and min_healthy is {percent} %: those that are down \
-                 get requests as well"
+                 get requests as well; bring servers back, or lower min_healthy"
             );
         } else {
             log::info!("backend \"{name}\": the panic is over; {open} of {all} servers can be used");

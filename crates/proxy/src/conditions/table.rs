@@ -302,7 +302,8 @@ pub const TABLE: &[Condition] = &[
         Warning,
         "attempts fail at servers",
         "look at the servers' own logs; the access log names server and fault of each request",
-    ),
+    )
+    .except("reason", &["no-healthy-server", "no-server"]),
     rises(
         "server-tls-failed",
         "propylon_server_tls_handshake_failures_total",
@@ -329,9 +330,8 @@ pub const TABLE: &[Condition] = &[
         "propylon_server_ejections_total",
         Warning,
         "ejected for its answers",
-        "look at the server's own log",
-    )
-    .told_elsewhere(),
+        "look at the server's own log; it comes back by itself when its time is over, and for longer each time",
+    ),
     rises(
         "server-name",
         "propylon_server_lookup_failures_total",
@@ -424,9 +424,8 @@ pub const TABLE: &[Condition] = &[
         0,
         Warning,
         "key server passed over by {value} of the workers",
-        "look at the key server's log",
-    )
-    .told_elsewhere(),
+        "look at the key server's log; it comes back by itself as soon as it answers in time",
+    ),
     rises(
         "signer-connects-failed",
         "propylon_signer_connect_failures_total",

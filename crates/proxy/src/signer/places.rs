@@ -223,7 +223,9 @@ fn tell(signer: &str, host: &str, places: &Places, server: usize, found: Found, 
         }
         Found::Failed => {
             let why = error.unwrap_or_default();
-            log::warn!("signer \"{signer}\": {host} cannot be looked up: {why}; its last addresses stay in use");
+            log::warn!(
+                "signer \"{signer}\": {host} cannot be looked up: {why}; its last addresses stay in use; check the name and process.resolver"
+            );
         }
     }
 }

@@ -265,7 +265,7 @@ impl Report {
         let metrics = &self.metrics.servers[server];
         self.column.increment(metrics.ejections);
         self.column.raise(metrics.ejected);
-        tell!(self, Warn, "key server {} does not answer in time and is passed over", self.servers[server]);
+        tell!(self, Info, "key server {} does not answer in time and is passed over", self.servers[server]);
     }
 
     pub fn readmitted(&mut self, server: usize) {
