@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::lexer::separate;
+use super::lexer::Source;
 
 /// The modules of every crate and who imports whom.
 #[derive(Default)]
@@ -32,13 +32,12 @@ pub struct Circle {
 
 impl Circles {
     /// Takes a file in, if it is a source of a crate and no file of tests.
-    pub fn read(&mut self, file: &Path, text: &str) {
+    pub fn read(&mut self, file: &Path, source: &Source<'_>) {
         let parts: Vec<&str> = file.iter().filter_map(|part| part.to_str()).collect();
         let Some((name, path)) = module_path(&parts) else { return };
-        let source = super::sources::without_tests(text);
         let module = self.crates.entry(name.to_owned()).or_default().entry(path[0].to_owned()).or_default();
-        module.lines += source.lines().count();
-        module.imports.extend(imports(&separate(source).code, path.len()));
+        module.lines += source.without_tests().lines().count();
+        module.imports.extend(imports(source.code_without_tests(), path.len()));
     }
 
     /// The crates, each with its source lines and its circles, of which the largest is the first.
@@ -216,7 +215,7 @@ mod tests {
             ("e.rs", "use crate::f;\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n"),
             ("f.rs", "use crate::nowhere;\nuse crate::f::own;\n"),
         ] {
-            all.read(&Path::new("crates/x/src").join(file), text);
+            all.read(&Path::new("crates/x/src").join(file), &Source::of(text));
         }
         let found = all.find();
         let circle = Circle { lines: 5, modules: ["a", "b", "c"].map(str::to_owned).to_vec() };

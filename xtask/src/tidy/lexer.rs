@@ -16,8 +16,32 @@ enum Kind {
     Literal,
 }
 
+/// A file of Rust, taken apart once for all who look at it.
+pub struct Source<'t> {
+    pub text: &'t str,
+    pub separated: Separated,
+}
+
+impl<'t> Source<'t> {
+    pub fn of(text: &'t str) -> Source<'t> {
+        Source { text, separated: separate(text) }
+    }
+
+    /// The text up to its inline module of tests.
+    pub fn without_tests(&self) -> &'t str {
+        self.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(self.text)
+    }
+
+    /// The code up to the inline module of tests: a source and its code have the same lines.
+    pub fn code_without_tests(&self) -> &str {
+        let lines = self.without_tests().split('\n').count() - 1;
+        let code = self.separated.code.as_str();
+        code.match_indices('\n').nth(lines.saturating_sub(1)).map_or(code, |(end, _)| &code[..end])
+    }
+}
+
 /// Never fails: what does not end, ends with the file.
-pub fn separate(source: &str) -> Separated {
+fn separate(source: &str) -> Separated {
     let mut lexer = Lexer {
         chars: source.chars().collect(),
         at: 0,

@@ -64,10 +64,14 @@ fn check(root: &Path) -> io::Result<Vec<Finding>> {
             continue;
         };
         conditions.read(&file, &text);
-        ratchets.read(&file, &text);
+        ratchets.read_limits(&file, &text);
         let name = file.file_name().unwrap_or_default();
         match file.extension().and_then(|extension| extension.to_str()) {
-            Some("rs") => findings.extend(sources::check(&file, &text)),
+            Some("rs") => {
+                let source = lexer::Source::of(&text);
+                ratchets.read(&file, &source);
+                findings.extend(sources::check(&file, &source));
+            }
             Some("md") => findings.extend(documents::check(root, &file, &text)),
             Some("toml") if name == "Cargo.toml" && file != Path::new("Cargo.toml") => {
                 findings.extend(workspace.check_member(&file, &text));

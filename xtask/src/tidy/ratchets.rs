@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::Finding;
 use super::circles::Circles;
-use super::lexer::{lines_with_word, separate};
-use super::{Finding, sources};
+use super::lexer::{Source, lines_with_word};
 
 const LIMITS: &str = "xtask/ratchets.toml";
 /// Source lines of a crate, and of a circle of modules; modules of a circle: what is below these needs no limit.
@@ -52,18 +52,19 @@ pub struct Ratchets {
 }
 
 impl Ratchets {
-    pub fn read(&mut self, file: &Path, text: &str) {
+    /// The table of limits, of a file that is no source.
+    pub fn read_limits(&mut self, file: &Path, text: &str) {
         if file == Path::new(LIMITS) {
             text.clone_into(&mut self.limits);
         }
-        if file.extension().is_none_or(|extension| extension != "rs") {
-            return;
-        }
-        self.circles.read(file, text);
-        let comments = separate(text).comments;
-        let wide = text.lines().zip(comments.lines()).filter(|(line, comment)| is_wide(line, comment));
+    }
+
+    pub fn read(&mut self, file: &Path, source: &Source<'_>) {
+        self.circles.read(file, source);
+        let wide =
+            source.text.lines().zip(source.separated.comments.lines()).filter(|(line, comment)| is_wide(line, comment));
         self.add("comments.wide", wide.count());
-        let code = sources::without_tests(text);
+        let code = source.without_tests();
         if file.starts_with("crates") {
             self.add("comments.pronouns", code.lines().filter(|line| begins_with_pronoun(line)).count());
             let words = WORDS.iter().map(|word| lines_with_word(code, word).count());
@@ -173,8 +174,7 @@ mod tests {
         let text = format!(
             "/// Of a seat.\n/// Official.\nlet seated = Seat;\n{wide}#[cfg(test)]\nmod tests {{\n// It.\n}}\n"
         );
-        ratchets.read(Path::new("crates/x/src/a.rs"), &text);
-        ratchets.read(Path::new("docs/a.md"), "// Of a seat");
+        ratchets.read(Path::new("crates/x/src/a.rs"), &Source::of(&text));
         let figure = |name: &str| ratchets.figures[name];
         assert_eq!((figure("comments.wide"), figure("comments.pronouns"), figure("words.old")), (1, 1, 2));
     }

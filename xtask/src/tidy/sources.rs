@@ -4,26 +4,20 @@ use std::path::Path;
 
 use super::Finding;
 use super::arrows::allows_unsafe;
-use super::lexer::{Separated, lines_with_word, separate};
+use super::lexer::{Separated, Source, lines_with_word};
 
 const LINES_MAX: usize = 1_000;
 /// How far above its block a SAFETY sentence may begin.
 const SAFETY_LINES_MAX: usize = 8;
 
-pub fn check(file: &Path, text: &str) -> Vec<Finding> {
-    let separated = separate(text);
-    let mut findings = leftovers(file, &separated);
-    findings.extend(unsafe_code(file, &separated));
-    let lines = text.lines().count();
+pub fn check(file: &Path, source: &Source<'_>) -> Vec<Finding> {
+    let mut findings = leftovers(file, &source.separated);
+    findings.extend(unsafe_code(file, &source.separated));
+    let lines = source.text.lines().count();
     if lines > LINES_MAX {
         findings.push(Finding::note(file, LINES_MAX + 1, format!("{lines} lines: a noun may be missing")));
     }
     findings
-}
-
-/// A source up to its inline module of tests.
-pub fn without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
 
 fn leftovers(file: &Path, source: &Separated) -> Vec<Finding> {
@@ -58,7 +52,7 @@ mod tests {
     use super::*;
 
     fn findings(file: &str, text: &str) -> Vec<String> {
-        check(Path::new(file), text).iter().map(ToString::to_string).collect()
+        check(Path::new(file), &Source::of(text)).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -90,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_long_file_is_only_a_note() {
-        let found = check(Path::new("xtask/src/main.rs"), &"\n".repeat(1_001));
+        let found = check(Path::new("xtask/src/main.rs"), &Source::of(&"\n".repeat(1_001)));
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].severity, crate::tidy::Severity::Note);
     }
