@@ -3,7 +3,8 @@
 //!
 //! A binary's output is shown when one of its tests failed. The summary names each failed test with the command that runs it alone.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -18,8 +19,8 @@ use serde_json::Value;
 
 /// Test binaries in progress at once. Each runs as many of its tests at once as there are cores.
 const BINARIES_AT_ONCE: usize = 2;
-/// Names of test binaries that take longest. They start first, so that none of them runs on alone at the end.
-const LONGEST: [&str; 5] = ["passthrough", "acme", "idle", "relay", "chaos"];
+/// Where the times of the last run are kept, below the folder that cargo builds into: a line for each binary.
+const TIMES: &str = "suite-times";
 
 /// One build of the tests and the binaries of it that run.
 pub struct Suite {
@@ -41,6 +42,12 @@ struct Binary {
     executable: PathBuf,
 }
 
+impl Binary {
+    fn label(&self) -> String {
+        format!("{} {} {}", self.package, self.kind, self.name)
+    }
+}
+
 /// What became of a binary's run.
 struct Outcome {
     binary: Binary,
@@ -57,11 +64,33 @@ pub fn run(root: &Path, suite: &Suite) -> bool {
         eprintln!("cargo named no test binary");
         return false;
     }
-    let place = |binary: &Binary| LONGEST.iter().position(|name| *name == binary.name).unwrap_or(LONGEST.len());
-    binaries.sort_by_key(|binary| (place(binary), binary.kind != "test"));
-    let failed = run_all(binaries);
+    // Those that took longest start first, so that none of them runs on alone at the end.
+    let path = root.join("target").join(TIMES);
+    let mut times = read_times(&fs::read_to_string(&path).unwrap_or_default());
+    let took = |binary: &Binary| times.get(&binary.label()).copied().unwrap_or_default();
+    binaries.sort_by_key(|binary| (Reverse(took(binary)), binary.kind != "test"));
+    let (failed, taken) = run_all(binaries);
+    times.extend(taken);
+    if let Err(error) = fs::write(&path, written_times(&times)) {
+        eprintln!("{} cannot be written: {error}", path.display());
+    }
     print!("{}", summary(&failed, suite.features));
     failed.is_empty()
+}
+
+/// Milliseconds by binary.
+type Times = BTreeMap<String, u64>;
+
+fn read_times(text: &str) -> Times {
+    let line = |line: &str| {
+        let (millis, label) = line.split_once(' ')?;
+        Some((label.to_owned(), millis.parse().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+fn written_times(times: &Times) -> String {
+    times.iter().map(|(label, millis)| format!("{millis} {label}\n")).collect()
 }
 
 /// Builds all tests of the workspace. `None` where that failed; cargo has said why.
@@ -101,10 +130,10 @@ fn built(line: &str) -> Option<Binary> {
     })
 }
 
-/// Runs them all and returns those that failed, in the order in which they ended.
-fn run_all(binaries: Vec<Binary>) -> Vec<Outcome> {
+/// Runs them all and returns those that failed, in the order in which they ended, and what each took.
+fn run_all(binaries: Vec<Binary>) -> (Vec<Outcome>, Times) {
     let waiting = Mutex::new(VecDeque::from(binaries));
-    let failed = Mutex::new(Vec::new());
+    let ended = Mutex::new((Vec::new(), Times::new()));
     let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
     thread::scope(|scope| {
         for _ in 0..BINARIES_AT_ONCE {
@@ -112,8 +141,10 @@ fn run_all(binaries: Vec<Binary>) -> Vec<Outcome> {
                 while let Some(binary) = next() {
                     let outcome = run_one(binary);
                     // Held while it is shown, so that no two outputs mix.
-                    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (failed, times) = &mut *ended;
                     show(&outcome);
+                    times.insert(outcome.binary.label(), outcome.time.as_millis() as u64);
                     if !outcome.passed {
                         failed.push(outcome);
                     }
@@ -121,7 +152,7 @@ fn run_all(binaries: Vec<Binary>) -> Vec<Outcome> {
             });
         }
     });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    ended.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn run_one(binary: Binary) -> Outcome {
@@ -160,7 +191,7 @@ fn show(outcome: &Outcome) {
     // "ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 3.01s"
     let counts = result.map_or("no result", |result| result.split(" measured").next().unwrap_or(result));
     let counts = counts.rsplit_once("; ").map_or(counts, |(counts, _)| counts);
-    println!("{:>7.1} s  {} {} {}: {counts}", time.as_secs_f64(), binary.package, binary.kind, binary.name);
+    println!("{:>7.1} s  {}: {counts}", time.as_secs_f64(), binary.label());
 }
 
 /// A line for each failed test with the command that runs it alone. Empty if nothing failed.
@@ -216,6 +247,14 @@ mod tests {
         assert_eq!(built(&line.replace('\n', " ").replace("\"test\":true", "\"test\":false")), None);
         assert_eq!(built(r#"{"reason":"build-finished","success":true}"#), None);
         assert_eq!(built("no JSON"), None);
+    }
+
+    #[test]
+    fn times_are_found_again() {
+        let times =
+            Times::from([("propylon-e2e test limits".to_owned(), 1200), ("propylon-proxy lib propylon".to_owned(), 7)]);
+        assert_eq!(read_times(&written_times(&times)), times);
+        assert_eq!(read_times("no number\n12\n"), Times::new());
     }
 
     #[test]
