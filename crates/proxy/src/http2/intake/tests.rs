@@ -180,16 +180,19 @@ fn a_request_that_was_answered_may_be_reset_at_will_and_once() {
     assert!(intake.client.as_ref().is_some_and(|client| client.answered.len() <= client.unserved_max));
 }
 
+/// Whether bytes that come at this time are taken; what they make ready is consumed.
+fn is_taken(intake: &mut Intake, limits: &Http2Flood, now: u64, bytes: &[u8]) -> bool {
+    let taken = intake.take(bytes, Moment { now, sent: 0, limits });
+    intake.consume_ready(intake.ready().len());
+    taken.is_ok()
+}
+
 #[test]
 fn a_stream_that_has_lived_for_a_second_may_be_reset_and_a_younger_one_is_counted() {
     let limits = Http2Flood::default();
     let survived = |life: u64| {
         let (mut intake, _) = begun();
-        let mut at = |now: u64, bytes: &[u8]| {
-            let taken = intake.take(bytes, Moment { now, sent: 0, limits: &limits });
-            intake.consume_ready(intake.ready().len());
-            taken.is_ok()
-        };
+        let mut at = |now: u64, bytes: &[u8]| is_taken(&mut intake, &limits, now, bytes);
         // Rounds of as many as are over 300 a second: deadlines of a client's whose server hangs.
         let round = |index: u32| (0..1_000).map(move |stream| (index * 1_000 + stream) * 2 + 1);
         (0..10_u32).all(|index| {
@@ -213,11 +216,7 @@ fn old_streams_are_known_among_new_ones() {
     let limits = Http2Flood::default();
     let survived = |life: u64| {
         let (mut intake, _) = begun();
-        let mut at = |now: u64, bytes: &[u8]| {
-            let taken = intake.take(bytes, Moment { now, sent: 0, limits: &limits });
-            intake.consume_ready(intake.ready().len());
-            taken.is_ok()
-        };
+        let mut at = |now: u64, bytes: &[u8]| is_taken(&mut intake, &limits, now, bytes);
         let batch = |index: u64| (0..60).map(move |stream| (index as u32 * 60 + stream) * 2 + 1);
         // 600 streams a second, of which each is reset in its time.
         (0..100_u64).all(|index| {
