@@ -1,5 +1,6 @@
 //! What an operator asks before anything goes wrong: what would become of a request, and what this machine lacks.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use propylon_e2e::engine::simple;
@@ -160,7 +161,50 @@ fn a_limit_too_low_for_the_configuration_is_bad() {
     let path = scratch.write("propylon.toml", text).display().to_string();
     let said = propylon(&["doctor", "-c", &path]);
     assert_eq!(said.status.code(), Some(1), "{}", said.text());
-    assert!(said.text().contains("LimitNOFILE=200000064"), "{}", said.text());
+    let text = said.text();
+    let (_, rest) = text.split_once("LimitNOFILE=").unwrap_or_else(|| panic!("{text}"));
+    let figure: u64 = rest.split(' ').next().and_then(|figure| figure.parse().ok()).expect("a figure");
+    // Two for each client, and what is kept of every limit; the rest is as many as there are cores.
+    assert!((200_000_272..200_100_000).contains(&figure), "{text}");
+}
+
+#[test]
+fn root_judges_as_the_account_that_will_serve() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scratch = Scratch::new();
+    std::fs::set_permissions(scratch.join("."), std::fs::Permissions::from_mode(0o755)).expect("our own folder");
+    let folder = scratch.join("logs");
+    std::fs::create_dir(&folder).expect("a folder of root's");
+    let text = format!(
+        "[process]\nuser = \"nobody\"\n[log]\naccess = \"{}/access.log\"\n{ROUTES}{}",
+        folder.display(),
+        Certificates::shared().profile()
+    );
+    let path = scratch.write("propylon.toml", text).display().to_string();
+    let token = scratch.write("token", "0123456789abcdef0123456789abcdef");
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).expect("our own file");
+    let with_token = std::fs::read_to_string(&path).expect("our own file")
+        + &format!("\n[admin]\nbind = \"127.0.0.1:0\"\ntoken_file = \"{}\"\n", token.display());
+    std::fs::write(&path, with_token).expect("our own file");
+    let said = propylon(&["doctor", "-c", &path, "--json"]);
+    let findings: Vec<Value> = serde_json::from_str(&said.text()).expect("a JSON array");
+    let of =
+        |what: &str| findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("{findings:#?}"));
+    let told = |what: &str| of(what)["current"].as_str().unwrap_or_default().to_owned();
+    assert!(told("account").starts_with("what follows is judged as nobody"), "{}", told("account"));
+    assert_eq!((&of("access log's folder")["state"], said.status.code()), (&"bad".into(), Some(1)));
+    let files = of("files that the configuration names");
+    let refused = format!("{}: Permission denied", token.display());
+    assert!(files["state"] == "bad" && told("files that the configuration names").contains(&refused), "{files}");
+    // Run by somebody who is neither, it says so.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("our own file");
+    let mut other = std::process::Command::new("setpriv");
+    other.args(["--reuid=1", "--clear-groups"]).arg(binaries::propylon()).args(["doctor", "-c", &path]);
+    let said = run(other, b"", Duration::from_secs(20));
+    let words = "all of this is judged as uid 1, which is neither root nor nobody";
+    assert!(said.text().contains(words), "{}{}", said.text(), said.stderr);
 }
 
 #[test]

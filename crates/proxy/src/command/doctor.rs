@@ -2,6 +2,7 @@
 //!
 //! Every finding names its source, so that whoever doubts it can look there. Nothing is changed.
 
+mod account;
 mod holders;
 
 use std::fs;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use propylon_config::{AccessLog, Admin, AdminBind, Config, Problem, Source, Workers};
+use propylon_config::{Admin, AdminBind, Config, Problem, Source, Workers};
 use propylon_crypto::batch::{Batching, Kernel, KernelState};
 use serde_json::{Value, json};
 
@@ -166,6 +167,9 @@ pub fn main(arguments: &Arguments) -> ExitCode {
         }
     };
     let mut findings = examine(&Machine::this(), config.as_ref());
+    // The ports are bound by whoever starts the engine; the rest is done by the account that serves.
+    findings.extend(config.as_ref().and_then(account::become_it));
+    findings.extend(config.iter().flat_map(account::findings));
     findings.extend(sandboxed(arguments.config.as_deref(), config.as_ref()));
     if arguments.json {
         println!("{}", Value::from(findings.iter().map(to_json).collect::<Vec<Value>>()));
@@ -192,8 +196,6 @@ fn examine(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
     findings.extend(memory(machine));
     findings.extend(processor(machine, config));
     findings.push(clock(machine));
-    findings.extend(config.and_then(upgrade));
-    findings.extend(config.and_then(log_folder));
     findings
 }
 
@@ -277,51 +279,6 @@ fn reach(path: &Path, config: &Config) -> Option<Finding> {
         }
     };
     Some(Finding::new(WHAT, state, current, "all that the file names").fix(sandbox::remedy(config, path)))
-}
-
-/// Whether a process could take over, or be taken over from.
-fn upgrade(config: &Config) -> Option<Finding> {
-    const WHAT: &str = "upgrade socket";
-    let path = &config.process.upgrade_socket.as_ref()?.path;
-    if propylon_sys::connect_messages(path, LOOK_PATIENCE).is_ok() {
-        let told = "a process answers; run would be refused, propylon upgrade has it succeeded";
-        return Some(Finding::new(WHAT, State::Good, told, "somebody or nobody"));
-    }
-    let folder = folder_of(path);
-    let (state, current) = match fs::metadata(folder) {
-        Ok(metadata) if metadata.is_dir() => (State::Good, "nobody answers yet".to_string()),
-        Ok(_) => (State::Bad, format!("{} is no folder", folder.display())),
-        Err(error) => (State::Bad, format!("{}: {error}", folder.display())),
-    };
-    let command =
-        format!("install -d -o propylon -m 750 {}, or RuntimeDirectory= in the systemd unit", folder.display());
-    Some(Finding::new(WHAT, state, current, "a folder to be made in").fix(command))
-}
-
-/// Of a path without one it is the folder that this process is in.
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-/// Whether the access log can be made, and made anew after a rotation.
-fn log_folder(config: &Config) -> Option<Finding> {
-    const WANTED: &str = "a folder to write in";
-    let AccessLog::File(path) = &config.log.access else { return None };
-    let folder = folder_of(path);
-    let shown = folder.display();
-    let may_write = || rustix::fs::access(folder, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();
-    let (state, current) = match fs::metadata(folder) {
-        Err(error) => (State::Bad, format!("{shown}: {error}")),
-        Ok(metadata) if !metadata.is_dir() => (State::Bad, format!("{shown} is no folder")),
-        // It is another account's business where another one will run it.
-        Ok(_) if config.process.user.is_none() && !may_write() => (State::Bad, format!("{shown} cannot be written in")),
-        Ok(_) => (State::Good, shown.to_string()),
-    };
-    let finding = Finding::new("access log's folder", state, current, WANTED);
-    Some(finding.fix(format!("install -d -o propylon -m 750 {shown}, or LogsDirectory= in the systemd unit")))
 }
 
 /// Whether the admin address can be bound, and who else could talk to it.
@@ -726,8 +683,9 @@ mod tests {
         );
         let told = config(&text);
         // Beside a configuration that is named without a folder, which is the one that we are in.
-        assert_eq!(upgrade(&told).expect("a finding").state, State::Good);
-        assert_eq!(log_folder(&told).expect("a finding").state, State::Bad);
+        let of = |what: &str| account::findings(&told).into_iter().find(|finding| finding.what == what).expect(what);
+        assert_eq!(of("upgrade socket").state, State::Good);
+        assert_eq!(of("access log's folder").state, State::Bad);
         let found = admin(&Machine { proc: "/proc".into(), sys: folder.0.join("sys") }, told.admin.as_ref().unwrap());
         assert!(found[0].current.contains(&format!("({})", std::process::id())), "{}", found[0].current);
         let open = config(&format!("[admin]\nbind = \"0.0.0.0:0\"\n{ROUTE}bind = \"127.0.0.1:0\"\n"));
