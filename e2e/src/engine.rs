@@ -74,6 +74,16 @@ impl Engine {
         engine
     }
 
+    /// As [`Engine::start`], where no more files may be open at once than this, for good.
+    #[track_caller]
+    pub fn start_with_files(files: u64, config: &str) -> Engine {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={files}:{files}")).arg(binaries::propylon());
+        let mut engine = Engine::spawn_by(command, Scratch::new(), config);
+        engine.await_start();
+        engine
+    }
+
     /// Starts an engine that may not come up.
     #[track_caller]
     pub fn spawn(config: &str) -> Engine {
@@ -82,8 +92,12 @@ impl Engine {
 
     #[track_caller]
     fn spawn_in(scratch: Scratch, config: &str) -> Engine {
+        Engine::spawn_by(Command::new(binaries::propylon()), scratch, config)
+    }
+
+    #[track_caller]
+    fn spawn_by(mut command: Command, scratch: Scratch, config: &str) -> Engine {
         let path = scratch.write("propylon.toml", complete(config));
-        let mut command = Command::new(binaries::propylon());
         command.arg("run").arg("-c").arg(path);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the engine starts");

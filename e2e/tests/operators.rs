@@ -193,7 +193,14 @@ fn few_files_and_files_that_have_run_out_are_told() {
     let pid = rustix::process::Pid::from_raw(engine.pid() as i32).expect("a process");
     let limit = rustix::process::Rlimit { current: Some(200), maximum: Some(20_000) };
     rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).expect("it may be lowered");
-    begins(&engine, "files-few", "]: warning: ", "the process may open few files: 200;");
+    let found =
+        begins(&engine, "files-few", "]: warning: ", "the limit on open files is too low: clients with a request");
+    // Room for 400 clients with a request each, and what the process has itself.
+    let needed: u64 = found["cure"]
+        .as_str()
+        .and_then(|cure| cure.split("LimitNOFILE=").nth(1)?.split(' ').next()?.parse().ok())
+        .expect("the figure that is needed");
+    assert!((830..1024).contains(&needed), "{needed}");
     // Half a head each: none of them can be closed to make room.
     let mut busy = Vec::new();
     holds("files run out", || {
@@ -203,6 +210,72 @@ fn few_files_and_files_that_have_run_out_are_told() {
         engine.metric("propylon_connections_refused_total", &[("reason", "files")]) > 0.0
     });
     begins(&engine, "files-short", "]: error: ", "client connections are refused: open files have run out");
+}
+
+#[test]
+fn with_few_files_as_many_clients_are_served_as_there_are_files_for_and_the_limit_is_named() {
+    let origin = hello();
+    let text = config("", "", &[origin.address()], "");
+    let engine = Engine::start_with_files(64, &text);
+    begins(&engine, "files-few", "]: warning: ", "LimitNOFILE=");
+    let mut clients: Vec<Client> = (0..18).map(|_| engine.client("plain")).collect();
+    clients.iter_mut().for_each(|client| assert_eq!(client.get("/").text(), "hello\n"));
+    let waiting = TcpStream::connect(engine.address("plain")).expect("the kernel takes it");
+    let found = begins(&engine, "files-full", "]: error: ", "as many connections are open as the limit on open files");
+    assert!(found["cure"].as_str().is_some_and(|cure| cure.contains("LimitNOFILE=")), "{found:#}");
+    assert!(condition(&engine, "max-connections").is_none(), "nobody has set it");
+    drop((clients, waiting));
+    is_over(&engine, "files-full");
+    // Whoever checks before is told the same, with the figure.
+    let scratch = Scratch::new();
+    let stated = complete(&text.replace("workers = 1", "workers = 1\nmax_connections = 500"));
+    let path = scratch.write("stated.toml", stated);
+    let propylon = |arguments: &[&str]| {
+        let mut command = std::process::Command::new("prlimit");
+        command.arg("--nofile=64:64").arg(binaries::propylon()).args(arguments).arg("-c").arg(&path);
+        let output = command.output().expect("it runs");
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    let said = propylon(&["check"]);
+    let words = "warning: the limit on open files is 64 here, and 500 clients with a request in progress each take ";
+    let (_, rest) = said.split_once(words).unwrap_or_else(|| panic!("{said}"));
+    let needed: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    assert!(said.contains("ok, 1 warning") && rest.contains(&format!("LimitNOFILE={needed} or more")), "{said}");
+    let said = propylon(&["doctor"]);
+    let line = said.lines().find(|line| line.contains("open files (hard limit)")).expect("it is looked at");
+    assert!(line.starts_with("bad ") && line.contains(&format!("at least {needed}")), "{line}");
+}
+
+#[test]
+fn a_server_that_is_ejected_is_told_of_with_what_to_do_and_one_that_is_down_counts_as_such_alone() {
+    let sick = Origin::always("HTTP/1.1 500 Sick\r\nContent-Length: 0\r\n\r\n");
+    let good = hello();
+    let more = "outlier = { consecutive_failures = 2, ejection = \"5m\" }\n\
+                [backend.gone]\nservers = [\"127.0.0.1:1\"]\nhealth = { interval = \"1s\", fall = 1, rise = 1, start = \"down\" }\n\
+                [[route]]\npath = \"/gone\"\nbackend = \"gone\"\n";
+    let engine = Engine::start(&config("", "", &[sick.address(), good.address()], more));
+    let mut client = engine.client("plain");
+    holds("it is ejected", || {
+        client.get("/");
+        engine.metric("propylon_server_ejections_total", &[]) > 0.0
+    });
+    let place = format!("backend \"app\": server {}: ejected for its answers", sick.address());
+    begins(&engine, "server-ejected", "]: warning: ", &place);
+    assert_eq!(client.get("/gone").text(), "503 Service Unavailable: no-healthy-server\n");
+    begins(&engine, "no-server", "]: error: ", "backend \"gone\": requests find no server");
+    // Counted as what it is, by one look at both.
+    let list = status(&engine)["conditions"]["list"].clone();
+    let gone = list.as_array().expect("a list").iter().filter(|each| each["labels"]["backend"] == "gone");
+    let names: Vec<&str> = gone.filter_map(|each| each["name"].as_str()).collect();
+    assert_eq!(names, ["no-server"], "{list:#}");
+    let top = std::process::Command::new(binaries::propylon())
+        .args(["top", "--once", "--admin"])
+        .arg(engine.admin().to_string())
+        .output()
+        .expect("it runs");
+    let top = String::from_utf8_lossy(&top.stdout).into_owned();
+    assert!(top.contains("! backend \"gone\": none of its servers is usable, of 1"), "{top}");
+    assert!(top.contains("! 1 of 3 servers down: 127.0.0.1:1 of gone"), "{top}");
 }
 
 #[test]

@@ -27,11 +27,12 @@ use crate::conditions::{self, Conditions};
 use crate::health::Health;
 use crate::isolation::{Forgetting, KeyProcess};
 use crate::logger;
-use crate::opening::{Opened, StartError, open};
+use crate::opening::{Opened, StartError, files_plan, open};
 use crate::origin::Meant;
 use crate::reload::{self, Beginning, Keeper, Shown};
 use crate::sandbox::{self, Sandbox};
 use crate::service::{self, Watchdog};
+use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Shared, Watch};
 use crate::snapshot::{Publication, Snapshot};
 use crate::state;
@@ -88,7 +89,7 @@ pub struct Prepared {
     /// What was used of what the other process has given, by its place there.
     adopted: Vec<usize>,
     log: Writer,
-    connections_max: usize,
+    connections_max: ConnectionsMax,
 }
 
 /// Binds, opens, and gives up privileges and whatever serving does not take. No thread exists before this returns. Where another process serves, it hears why
@@ -206,7 +207,7 @@ pub fn run(prepared: Prepared) -> Result<Outcome, StartError> {
     // Here and not before: folders are to be this account's, and what listens can answer.
     let orders = Arc::new(acme::keeper());
     orders.configure(propylon_acme::issuers(&snapshot.config)).map_err(StartError::Threads)?;
-    let watch = Watch::new(shared, snapshot.config.process.memory_limit);
+    let watch = Watch::new(shared, files_plan(&snapshot.config), snapshot.config.process.memory_limit);
     let main = Main {
         watch,
         batching,

@@ -14,12 +14,11 @@ use crate::access_log::Writer;
 use crate::admin::AdminSocket;
 use crate::engine::worker_count;
 use crate::health::PROBES_AT_ONCE_MAX;
+use crate::shortage::files::{ConnectionsMax, FilesPlan};
 use crate::sockets::{self, BindError, Bound, Inherited, bind_advice};
 use crate::upgrade::Failure;
 use crate::upgrade::takeover::{Heirloom, Takeover};
 
-/// Files kept back from client connections: logs, listeners, the event loops, the admin address, health checks.
-const FILES_RESERVED: u64 = 64 + PROBES_AT_ONCE_MAX as u64;
 /// How long somebody at the upgrade socket may take to be there.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -118,8 +117,7 @@ pub struct Opened {
     pub log: Writer,
     /// What was used of what another process has given, by its place there.
     pub adopted: Vec<usize>,
-    /// Client connections at once, of each worker.
-    pub connections_max: usize,
+    pub connections_max: ConnectionsMax,
 }
 
 /// Opens everything. With a process that serves until this one is ready, what it has given is used where it fits.
@@ -164,10 +162,13 @@ pub fn open(config: &Config, mut takeover: Option<&mut Takeover>) -> Result<Open
         propylon_sys::drop_privileges(account).map_err(StartError::Privileges)?;
         log::info!("running as {} (uid {}, gid {})", account.user, account.uid, account.gid);
     }
-    // A request needs a file on each side; a client that is idle needs one.
-    let by_files = files.saturating_sub(FILES_RESERVED) as usize * 9 / 10;
-    let connections_max = config.process.max_connections.unwrap_or(by_files).div_ceil(workers).max(1);
+    let connections_max = files_plan(config).connections_max(files, workers);
     Ok(Opened { bound, admin, upgrade, log, adopted, connections_max })
+}
+
+/// The open files that this configuration takes.
+pub fn files_plan(config: &Config) -> FilesPlan {
+    FilesPlan::of(config, worker_count(config), PROBES_AT_ONCE_MAX)
 }
 
 /// A start by mistake would otherwise be told of an address that is taken, and not by whom.

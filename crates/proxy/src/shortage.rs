@@ -5,6 +5,8 @@
 //! Files: the kernel gives out the lowest number that is free, so a number near the limit tells that they run out. Client
 //! connections stop below the numbers that server connections may have, and these below those kept for the admin address.
 
+pub mod files;
+
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use propylon_metrics::{Column, Counter, Gauge, Registry};
 use propylon_policy::memory::{Pressure, Relief, SHARE_ALL, refused_share};
 use propylon_policy::sources::Sources;
 use propylon_sys::MemoryGroup;
+
+use files::FilesPlan;
 
 /// Of every limit on files that many parts are kept for server connections, and that many for the admin address, the
 /// logs and the files that are read again; both within bounds.
@@ -113,6 +117,8 @@ pub struct ShortageMetrics {
     closed: [Counter; 2],
     /// Of open files.
     files: Gauge,
+    /// The limit that is needed, where it is lower.
+    files_needed: Gauge,
     limit: Gauge,
     used: Gauge,
     refusing: Gauge,
@@ -133,6 +139,11 @@ impl ShortageMetrics {
             refused,
             closed: [closed("memory"), closed("files")],
             files: r.gauge("propylon_files_limit", "Files that the process may have open at once.", &[]),
+            files_needed: r.gauge(
+                "propylon_files_needed",
+                "Files that the process needs at once for its clients, where its limit is lower; else 0.",
+                &[],
+            ),
             limit: r.gauge("propylon_memory_limit_bytes", "process.memory_limit; 0 where there is none.", &[]),
             used: r.gauge("propylon_memory_used_bytes", "What counts against process.memory_limit.", &[]),
             refusing: r.gauge("propylon_memory_refused_percent", "New connections refused for want of memory.", &[]),
@@ -151,6 +162,7 @@ impl ShortageMetrics {
 /// The main thread's part: measures, decides, tells.
 pub struct Watch {
     shared: Arc<Shared>,
+    files: FilesPlan,
     memory: Option<Memory>,
     number: u16,
 }
@@ -164,17 +176,20 @@ struct Memory {
 
 impl Watch {
     /// To be called when everything is loaded: what is used by then is what the process takes without any connection.
-    pub fn new(shared: Arc<Shared>, limit: Option<MemoryLimit>) -> Watch {
+    pub fn new(shared: Arc<Shared>, files: FilesPlan, limit: Option<MemoryLimit>) -> Watch {
         let memory = limit.and_then(Memory::new);
         shared.limit.store(memory.as_ref().map_or(0, |memory| memory.limit), Ordering::Relaxed);
-        Watch { shared, memory, number: 0 }
+        Watch { shared, files, memory, number: 0 }
     }
 
     /// Four times a second.
     pub fn look(&mut self, column: &Column, metrics: &ShortageMetrics) {
         let files = propylon_sys::files_limit();
         self.shared.files.store(files, Ordering::Relaxed);
-        column.set(metrics.files, i64::try_from(files).unwrap_or(i64::MAX));
+        let set = |gauge, files| column.set(gauge, i64::try_from(files).unwrap_or(i64::MAX));
+        set(metrics.files, files);
+        let needed = self.files.needed();
+        set(metrics.files_needed, if files < needed { needed } else { 0 });
         let Some(memory) = &mut self.memory else { return };
         // Unreadable: what was decided last stands.
         let Some(used) = memory.used() else { return };
@@ -356,6 +371,11 @@ fn server_files(limit: u64) -> u64 {
 fn client_files(limit: u64) -> u64 {
     let kept = (limit / SERVER_FILES_PART).clamp(*SERVER_FILES.start(), *SERVER_FILES.end());
     server_files(limit).saturating_sub(kept)
+}
+
+/// The files of a limit that are not for clients.
+fn kept_files(limit: u64) -> u64 {
+    limit - client_files(limit)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::budget::BudgetMetrics;
 use crate::http2::{ERRORS, FLOODS};
 use crate::proxy_protocol::Malformed;
 use crate::shortage::ShortageMetrics;
+use crate::shortage::files::LimitedBy;
 use crate::signer::SignerMetrics;
 use crate::trace::TraceMetrics;
 use ledger::{BackendEntries, Entry, Ledger, ListenerEntries, SignerEntry, register_servers};
@@ -310,8 +311,8 @@ impl CertificateReloads {
 pub struct ListenerMetrics {
     pub accepted: Counter,
     pub open: Gauge,
-    /// Sockets at which workers do not accept, for want of connections that they may have.
-    pub paused: Gauge,
+    /// Sockets at which workers do not accept, for want of connections that they may have; by `LimitedBy`.
+    pub paused: [Gauge; 2],
     pub in_progress: Gauge,
     pub bytes_received: Counter,
     pub bytes_sent: Counter,
@@ -778,11 +779,13 @@ fn listener_metrics(r: &mut Registry, name: &str) -> ListenerMetrics {
     ListenerMetrics {
         accepted: r.counter("propylon_connections_total", "Client connections accepted.", by),
         open: r.gauge("propylon_connections", "Client connections open.", by),
-        paused: r.gauge(
-            "propylon_listener_paused",
-            "Sockets at which nothing is accepted, since as many connections are open as process.max_connections allows.",
-            by,
-        ),
+        paused: LimitedBy::ALL.map(|by| {
+            r.gauge(
+                "propylon_listener_paused",
+                "Sockets at which nothing is accepted, since as many connections are open as `reason` allows.",
+                &[label, ("reason", by.name())],
+            )
+        }),
         in_progress: r.gauge("propylon_requests_in_progress", "Requests between their head and their end.", by),
         bytes_received: r.counter("propylon_received_bytes_total", "Request bytes (heads and bodies), decrypted.", by),
         bytes_sent: r.counter("propylon_sent_bytes_total", "Response bytes (heads and bodies), before encryption.", by),

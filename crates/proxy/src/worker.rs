@@ -24,6 +24,7 @@ use crate::budget::{self, Budget};
 use crate::connection::serve;
 use crate::core::Core;
 use crate::deadline::TICK;
+use crate::shortage::files::ConnectionsMax;
 use crate::shortage::{Reason, Room, Shared};
 use crate::snapshot::{CoreSnapshot, Publication};
 use crate::sockets::Bound;
@@ -72,8 +73,7 @@ pub struct Assignment {
     pub log: Sheet,
     pub spans: Outbox,
     pub shared: Arc<Shared>,
-    /// Client connections at once.
-    pub connections_max: usize,
+    pub connections_max: ConnectionsMax,
     pub batching: Arc<Batching>,
     /// To the process that holds this one's keys.
     pub key_process: Option<OwnedFd>,
@@ -191,7 +191,7 @@ struct Doors {
     core: Rc<Core>,
     worker: usize,
     /// Client connections at once.
-    connections_max: usize,
+    connections_max: ConnectionsMax,
     phase: watch::Receiver<Phase>,
     open: Vec<(Bound, Weak<Door>)>,
 }
@@ -260,7 +260,7 @@ async fn tick(core: Rc<Core>) {
     }
 }
 
-async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phase: watch::Receiver<Phase>) {
+async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: ConnectionsMax, mut phase: watch::Receiver<Phase>) {
     loop {
         let now = *phase.borrow();
         if now == Phase::Waiting {
@@ -270,9 +270,9 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phas
             }
             continue;
         }
-        if now == Phase::Serving && core.connections.get() >= connections_max {
+        if now == Phase::Serving && core.connections.get() >= connections_max.each {
             core.metrics.increment(core.telemetry.process.accept_pauses);
-            let paused = core.telemetry.listeners[door.listener.get()].paused;
+            let paused = core.telemetry.listeners[door.listener.get()].paused[connections_max.by as usize];
             core.metrics.raise(paused);
             let is_closed = tokio::select! {
                 () = core.ended.notified() => false,
@@ -298,7 +298,7 @@ async fn accept(core: Rc<Core>, door: Rc<Door>, connections_max: usize, mut phas
             () = door.closing.notified() => return,
             ready = door.socket.readable() => {
                 let Ok(mut guard) = ready else { return };
-                let room = connections_max.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
+                let room = connections_max.each.saturating_sub(core.connections.get()).min(ACCEPTS_MAX);
                 match accept_some(&core, door.listener.get(), door.socket.get_ref(), room) {
                     Accepted::All => guard.clear_ready(),
                     Accepted::More => budget::wait_for_others(Budget::Accepts).await,

@@ -7,6 +7,7 @@ use propylon_config::{Config, Problem, Severity, Source};
 use propylon_tls::Finding;
 
 use crate::acme;
+use crate::opening::files_plan;
 use crate::snapshot::{load_profiles, load_signers, load_upstreams};
 use crate::trace::Target;
 use crate::{admin, isolation, origin, sandbox, sticky, ticket_keys};
@@ -72,6 +73,7 @@ fn overrides(source: &Source, problems: &[Problem]) -> Vec<Problem> {
         Ok(meant) => token_file(source, &meant.config)
             .into_iter()
             .chain(unknown_user(source, &meant.config))
+            .chain(few_files(source, &meant.config))
             .chain(isolation::problems(&meant.config, source))
             .chain(sandbox::warnings(&meant.config, source, Path::new(&source.name)))
             .chain(meant.overrides())
@@ -101,6 +103,13 @@ fn unknown_user(source: &Source, config: &Config) -> Option<Problem> {
     let at = propylon_config::locate(source, "process.user");
     let fix = "no engine starts on a machine that does not know it";
     Some(Problem::warning(&source.name, at, format!("`user`: {error}"), fix))
+}
+
+/// A limit on open files, of whoever checks, that has no room for the clients; the engine may have another.
+fn few_files(source: &Source, config: &Config) -> Option<Problem> {
+    let (what, fix) = files_plan(config).shortfall(propylon_sys::raise_files_limit())?;
+    let at = propylon_config::written(source, "process.max_connections");
+    Some(Problem::warning(&source.name, at, what, fix))
 }
 
 /// A certificate's finding, told as a problem of the line that names the certificate.

@@ -18,7 +18,9 @@ use serde_json::{Value, json};
 use crate::acme;
 use crate::command::admin_client::{Ask, ask};
 use crate::command::attempt;
+use crate::opening::files_plan;
 use crate::sandbox;
+use crate::shortage::files::FilesPlan;
 
 /// Files that an engine of no stated size should be able to have open: 30,000 clients with a request each, and some.
 const FILES_WANTED: u64 = 65_536;
@@ -296,14 +298,16 @@ fn admin(machine: &Machine, admin: &Admin) -> Vec<Finding> {
 }
 
 fn files(machine: &Machine, config: Option<&Config>) -> Vec<Finding> {
-    // A request needs a file on each side.
-    let stated = config.and_then(|config| config.process.max_connections).map(|clients| clients as u64 * 2 + 64);
-    let wanted = stated.unwrap_or(FILES_WANTED);
+    let plan = config.map(files_plan);
+    let is_stated = config.is_some_and(|config| config.process.max_connections.is_some());
+    let needed = plan.map_or(0, FilesPlan::needed);
     // An engine takes what there is, unless it has been told how many clients there will be.
-    let otherwise = if stated.is_some() { State::Bad } else { State::Advice };
+    let wanted = if is_stated { needed } else { FILES_WANTED.max(needed) };
     let hard = machine.limit("Max open files");
+    let otherwise = if is_stated || hard.is_some_and(|hard| hard < needed) { State::Bad } else { State::Advice };
     let limit = Finding::at_least("open files (hard limit)", hard, wanted, otherwise)
         .fix(format!("ulimit -Hn {wanted} as root before the start, or LimitNOFILE={wanted} in the systemd unit"));
+    let otherwise = if is_stated { State::Bad } else { State::Advice };
     let per_process = machine.sysctl_number("fs.nr_open");
     let kernel =
         Finding::at_least("fs.nr_open", per_process, wanted, otherwise).fix(format!("sysctl -w fs.nr_open={wanted}"));

@@ -2,7 +2,7 @@
 //! a failure has its row here, or is in `NO_CONDITION` with the reason; `cargo xtask tidy` compares.
 
 use propylon_metrics::conditions::Grave::{Note, Problem, Warning};
-use propylon_metrics::conditions::{Condition, above, below, rises};
+use propylon_metrics::conditions::{Condition, above, rises};
 
 /// In the order in which conditions of one grade are listed. Of several rows for a metric the first that fits a series has it.
 pub const TABLE: &[Condition] = &[
@@ -64,13 +64,13 @@ pub const TABLE: &[Condition] = &[
         "accepts fail: files or memory of the system have run out, or clients are gone before they are accepted",
         "raise the limit on open files (LimitNOFILE=, ulimit -n); `propylon doctor` looks at it",
     ),
-    below(
+    above(
         "files-few",
-        "propylon_files_limit",
-        1024,
+        "propylon_files_needed",
+        0,
         Warning,
-        "the process may open few files: {value}; each client takes one, and each server connection",
-        "raise the limit on open files (LimitNOFILE=65536 in the unit, or ulimit -n)",
+        "the limit on open files is too low: clients with a request in progress each take {value} in all",
+        "raise it (LimitNOFILE={value} or more in the unit, ulimit -n {value}), or state fewer by process.max_connections",
     ),
     rises(
         "files-short",
@@ -169,6 +169,15 @@ pub const TABLE: &[Condition] = &[
         "check the collector of [tracing], or trace fewer requests",
     ),
     // Listeners and their clients.
+    above(
+        "files-full",
+        "propylon_listener_paused",
+        0,
+        Problem,
+        "no more clients are accepted: as many connections are open as the limit on open files has room for",
+        "raise the limit on open files (LimitNOFILE= in the unit, or ulimit -n); `propylon doctor` tells how high",
+    )
+    .only("reason", &["files"]),
     above(
         "max-connections",
         "propylon_listener_paused",
