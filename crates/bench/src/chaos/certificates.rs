@@ -44,6 +44,17 @@ impl Wardrobe {
         Ok(format!("{}{}", certificate.pem(), key.serialize_pem()))
     }
 
+    /// A certificate for another purpose, and its key, as PEM.
+    pub fn issue(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Outcome<(String, String)> {
+        let doing = "making a certificate";
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).when(doing)?;
+        let mut params = CertificateParams::new(vec![name.to_owned()]).when(doing)?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.extended_key_usages = vec![usage];
+        let certificate = params.signed_by(&key, &self.issuer).when(doing)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
     /// The number of the one that is shown.
     pub fn shown(&self) -> u32 {
         self.shown

@@ -7,8 +7,10 @@ use super::operator::Operator;
 use super::origin::Manners;
 use super::plan::{Configure, Deed, SERVERS, Step};
 use super::timeline::{ServerId, Trouble, Window};
+use super::vault::Vault;
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::Interrupt;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -24,6 +26,7 @@ const STRETCH_MIN: Duration = Duration::from_millis(300);
 /// What all who carry out something share.
 pub struct Ring {
     pub cast: Cast,
+    pub vault: Vault,
     pub engine: Arc<Mutex<Engine>>,
     pub timeline: SharedTimeline,
     /// What was found out on the way.
@@ -133,6 +136,16 @@ impl Ring {
                 pause(period);
                 Ok(())
             }),
+            Deed::KillKeyServer { server, down } => {
+                self.vault.kill(server);
+                pause(down);
+                self.vault.revive(server)
+            }
+            Deed::StopKeyServer { server, lasts } => {
+                self.vault.signal(server, Signal::STOP)?;
+                pause(lasts);
+                self.vault.signal(server, Signal::CONT)
+            }
             Deed::Configure(_) => Ok(()),
         }
     }

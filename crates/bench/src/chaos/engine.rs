@@ -2,6 +2,7 @@
 
 use super::cast::{Place, reserved_ports};
 use super::settings::Settings;
+use super::vault::{KEY_SERVERS, Vault};
 use crate::failure::{Failure, Outcome, While};
 use crate::interrupt::Interrupt;
 use rustix::process::{Pid, Signal, kill_process};
@@ -28,7 +29,10 @@ pub struct Doors {
     pub secure: SocketAddr,
     pub plain: SocketAddr,
     pub relay: SocketAddr,
+    /// The listener whose certificate's key is elsewhere.
+    pub keyed: SocketAddr,
     pub admin: SocketAddr,
+    pub key_servers: [SocketAddr; KEY_SERVERS],
 }
 
 pub struct Engine {
@@ -45,11 +49,13 @@ pub struct Answer {
 }
 
 impl Engine {
-    /// Starts `program` in `folder`, where its certificates are, and waits until it serves.
-    pub fn start(program: &Path, folder: &Path, settings: &Settings, places: &[Place]) -> Outcome<Self> {
-        let ports = reserved_ports(4)?;
+    /// Starts `program` in the vault's folder, where its certificates are, and waits until it serves.
+    pub fn start(program: &Path, settings: &Settings, places: &[Place], vault: &Vault) -> Outcome<Self> {
+        let folder = vault.folder();
+        let ports = reserved_ports(5)?;
         let at = |index: usize| SocketAddr::from((Ipv4Addr::LOCALHOST, ports[index]));
-        let doors = Doors { secure: at(0), plain: at(1), relay: at(2), admin: at(3) };
+        let key_servers = vault.addresses;
+        let doors = Doors { secure: at(0), plain: at(1), relay: at(2), keyed: at(3), admin: at(4), key_servers };
         let token = format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..));
         let doing = "writing the engine's token";
         let mut file =

@@ -23,6 +23,7 @@ mod settings;
 mod stalls;
 mod summary;
 mod timeline;
+mod vault;
 
 use crate::compare::peers::Peer;
 use crate::failure::{Failure, Outcome};
@@ -46,6 +47,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use summary::{Found, Summary};
 use timeline::{Setup, Timeline};
+use vault::Vault;
 
 /// After the load has ended: for the last connections to servers to be closed, and their gauges with them.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
@@ -62,7 +64,8 @@ const FILES: usize = 600;
 #[command(after_help = "Examples:\n  \
     propylon-bench chaos\n  \
     propylon-bench chaos --seed 7 --duration 60s\n\n\
-    Starts six servers, an engine and some forty clients on this machine. A seed draws what is done: servers are killed,\n\
+    Starts six servers, two key servers, an engine and some forty clients on this machine. A seed draws what is done: servers\n\
+    and key servers are killed,\n\
     stopped, slow, failing, flapping, deaf or closing connections at random; the configuration changes by SIGHUP and by the\n\
     admin API, also to what is none; certificates and ticket keys are exchanged; clients leave half-way. Each request that\n\
     fails must have a reason in what was done, each body is compared to the byte, what may not be repeated is carried out\n\
@@ -148,10 +151,12 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
     let timeline = Arc::new(Mutex::new(Timeline::new(now(), setup)));
     let cast = Cast::start(folder, Arc::clone(&timeline))?;
     let program = Peer::Propylon.path(arguments.propylon.as_deref())?;
-    let engine = Arc::new(Mutex::new(Engine::start(&program, folder, &settings, &cast.places)?));
+    let vault = Vault::start(&program, folder, &wardrobe)?;
+    let engine = Arc::new(Mutex::new(Engine::start(&program, &settings, &cast.places, &vault)?));
     let operator = Operator::new(Arc::clone(&engine), Arc::clone(&timeline), cast.places.clone(), settings, wardrobe);
     let ring = Arc::new(Ring {
         cast,
+        vault,
         engine,
         timeline,
         complaints: Mutex::default(),
@@ -163,6 +168,7 @@ fn stage(arguments: &Arguments, seed: u64, scratch: &ScratchDir, interrupt: &Int
     // Threads that still look on keep the ring, and would keep the engine and the servers.
     lock(&ring.engine).kill();
     ring.cast.end_all();
+    ring.vault.end_all();
     summary
 }
 

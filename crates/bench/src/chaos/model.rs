@@ -24,6 +24,8 @@ const EDGE: Micros = 50_000;
 pub enum Kind {
     /// GET on a connection of its own.
     Fresh,
+    /// GET on a connection of its own, whose handshake a key server has signed.
+    Keyed,
     /// GET on a connection that is kept.
     Kept,
     /// GET on a stream of HTTP/2.
@@ -49,8 +51,9 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Fresh,
+        Kind::Keyed,
         Kind::Kept,
         Kind::Stream,
         Kind::Post,
@@ -67,6 +70,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Fresh => "GET, new connection",
+            Self::Keyed => "GET, key server",
             Self::Kept => "GET, kept connection",
             Self::Stream => "GET, HTTP/2",
             Self::Post => "POST",

@@ -6,6 +6,7 @@
 //! needs to find out, so that it can be seen whether the server is then left alone.
 
 use super::timeline::ServerId;
+use super::vault::KEY_SERVERS;
 use fastrand::Rng;
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ const GONE_LEAD: u64 = 6_000;
 const CALM: u64 = 10_000;
 const ROUND: u64 = BUSY + GONE + CALM;
 const BLACKOUT_EVERY: u64 = 6;
+/// Between two troubles of key servers: links are made anew, and a server that was passed over has answered a trial.
+const KEY_SERVER_PAUSE: u64 = 6_000;
 /// Before the first trouble, in which the load and the engine's memory come to their level.
 pub const WARM_UP: u64 = 4_000;
 
@@ -69,6 +72,16 @@ pub enum Deed {
         times: u8,
         period: u64,
     },
+    /// SIGKILL of a key server, and another process after a while.
+    KillKeyServer {
+        server: usize,
+        down: u64,
+    },
+    /// SIGSTOP and SIGCONT of a key server.
+    StopKeyServer {
+        server: usize,
+        lasts: u64,
+    },
     /// Changes of the configuration, one after the other in the order in which they fall due.
     Configure(Configure),
 }
@@ -104,6 +117,8 @@ impl Deed {
             Self::Cut { .. } => "closes at random",
             Self::Deafen { .. } => "refuses connections",
             Self::Flap { .. } => "flaps",
+            Self::KillKeyServer { .. } => "kill -9 of a key server",
+            Self::StopKeyServer { .. } => "stop of a key server",
             Self::Configure(Configure::Whole { pushed: false, .. }) => "configuration by SIGHUP",
             Self::Configure(Configure::Whole { pushed: true, .. }) => "configuration by PUT",
             Self::Configure(Configure::Drain { .. }) => "drain by PATCH",
@@ -139,8 +154,30 @@ pub fn draw(seed: u64, duration: Duration) -> Vec<Step> {
             steps.push(draw_gone(&mut random, round, busy, &free_at));
         }
     }
+    draw_key_servers(seed, end.saturating_sub(CALM / 2), &mut steps);
     steps.sort_by_key(|step| step.at);
     steps
+}
+
+/// One key server at a time, and the next one after a pause in which the engine finds it again: somebody signs always.
+/// Drawn by a chance of its own, so that a seed does to servers what it did without key servers.
+fn draw_key_servers(seed: u64, to: u64, steps: &mut Vec<Step>) {
+    let mut random = Rng::with_seed(seed.rotate_left(17) ^ 0x6b65_7973);
+    let mut at = WARM_UP;
+    loop {
+        at += KEY_SERVER_PAUSE + random.u64(..2_000);
+        let lasts = random.u64(500..6_000);
+        if at + lasts >= to {
+            return;
+        }
+        let server = random.usize(..KEY_SERVERS);
+        let deed = match random.bool() {
+            true => Deed::KillKeyServer { server, down: lasts },
+            false => Deed::StopKeyServer { server, lasts },
+        };
+        steps.push(Step { at, deed });
+        at += lasts;
+    }
 }
 
 /// Each server is free again a moment after its trouble, so that two of one server cannot be taken for each other. Returns when
@@ -237,7 +274,9 @@ mod tests {
             | Deed::Cut { server, lasts, .. }
             | Deed::Deafen { server, lasts } => Some((server, lasts)),
             Deed::Flap { server, times, period } => Some((server, u64::from(times) * 2 * period)),
-            Deed::Blackout { .. } | Deed::Configure(_) => None,
+            Deed::Blackout { .. } | Deed::Configure(_) | Deed::KillKeyServer { .. } | Deed::StopKeyServer { .. } => {
+                None
+            }
         }
     }
 
@@ -266,6 +305,21 @@ mod tests {
     }
 
     #[test]
+    fn of_two_key_servers_one_always_signs() {
+        for seed in 0..200 {
+            let mut free_at = 0;
+            for step in draw(seed, Duration::from_secs(300)) {
+                let (Deed::KillKeyServer { down: lasts, .. } | Deed::StopKeyServer { lasts, .. }) = step.deed else {
+                    continue;
+                };
+                assert!(step.at >= free_at, "seed {seed}: one at {} and the other until {free_at}", step.at);
+                free_at = step.at + lasts + KEY_SERVER_PAUSE;
+            }
+            assert!(free_at > 0, "seed {seed}");
+        }
+    }
+
+    #[test]
     fn in_each_round_a_server_is_gone_for_longer_than_it_takes_to_find_out_while_nothing_is_changed() {
         for seed in 0..200 {
             let steps = draw(seed, Duration::from_secs(10 * 60));
@@ -285,7 +339,7 @@ mod tests {
         for seed in 0..20 {
             let steps = draw(seed, Duration::from_secs(600));
             let names: std::collections::BTreeSet<_> = steps.iter().map(|step| step.deed.name()).collect();
-            assert_eq!(names.len(), 17, "seed {seed}: {names:?}");
+            assert_eq!(names.len(), 19, "seed {seed}: {names:?}");
         }
     }
 

@@ -119,7 +119,8 @@ pub fn check_counts(gathered: &Gathered, counted: &Counted, metrics: &Metrics) -
         expect(&format!("responses {class}"), engine, seen, seen + uncertain);
     }
     let outside = gathered.stories.iter().filter(|story| is_outside(story)).count() as u64;
-    for (door, listener) in [(Door::Secure, "secure"), (Door::Plain, "plain"), (Door::Relay, "relay")] {
+    let doors = [(Door::Secure, "secure"), (Door::Plain, "plain"), (Door::Relay, "relay"), (Door::Keyed, "keyed")];
+    for (door, listener) in doors {
         let made = gathered.connections.get(&door).copied().unwrap_or(0);
         let engine = metrics.count("propylon_connections_total", &[("listener", listener)]);
         expect(&format!("connections to {listener}"), engine, made, made + outside);

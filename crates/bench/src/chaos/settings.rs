@@ -4,6 +4,7 @@ use super::cast::Place;
 use super::engine::Doors;
 use super::plan::{SERVERS, SPARES};
 use super::timeline::ServerId;
+use super::vault;
 use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -114,11 +115,16 @@ impl Settings {
     }
 
     pub fn render(&self, doors: &Doors, folder: &Path, places: &[Place]) -> String {
-        let Doors { secure, plain, relay, admin } = doors;
+        let Doors { secure, plain, relay, keyed, admin, key_servers } = doors;
         let Self { workers, streams_max, balance, reuse, serial, .. } = self;
         let file = |name: &str| format!("{:?}", folder.join(name).display().to_string());
         let (state, token, access) = (file("state"), file("token"), file("access.log"));
         let (certificate, tickets) = (file("site.pem"), file("tickets.keys"));
+        let (keyed_certificate, identity, authority) =
+            (file(vault::CERTIFICATE), file(vault::IDENTITY), file("ca.pem"));
+        let key_servers =
+            key_servers.map(|address| format!("{{ address = \"{address}\", server_name = \"localhost\" }}"));
+        let key_servers = key_servers.join(", ");
         let list = |echo: bool| -> String {
             let one = |(server, weight): (&ServerId, &u16)| {
                 let place = places[usize::from(server.0)];
@@ -163,6 +169,22 @@ timeouts = {{ request_head = "5s", body = "20s" }}
 [listener.relay]
 bind = "{relay}"
 protocol = "tcp"
+
+[listener.keyed]
+bind = "{keyed}"
+tls = "keyed"
+timeouts = {{ request_head = "5s", body = "20s" }}
+
+[tls.keyed]
+certificates = [{keyed_certificate}]
+signer = "vault"
+
+[signer.vault]
+servers = [{key_servers}]
+identity = {identity}
+ca = {authority}
+timeout = "2s"
+hedge = "50ms"
 
 [tls.public]
 certificates = [{certificate}]

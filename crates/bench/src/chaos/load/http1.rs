@@ -53,7 +53,11 @@ enum Framing {
 
 pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
     // Every third client of most kinds does without TLS.
-    let door = if index % 3 == 2 { Door::Plain } else { Door::Secure };
+    let door = match kind {
+        Kind::Keyed => Door::Keyed,
+        _ if index % 3 == 2 => Door::Plain,
+        _ => Door::Secure,
+    };
     let mut kept: Option<Connection> = None;
     while !floor.is_over() {
         let mut draft = floor.draft(kind);
@@ -62,7 +66,9 @@ pub async fn go_on(floor: &Floor, kind: Kind, index: usize) {
         let ending = timeout(PATIENCE, going).await.unwrap_or_else(|_| Ending::of(Outcome::Late));
         let is_done = matches!(ending.outcome, Outcome::Broken(..) | Outcome::Late | Outcome::Wrong(_));
         floor.note(draft, ending);
-        let is_over = |kept: &Connection| is_done || kept.closes || kept.served >= KEPT_MAX || kind == Kind::Fresh;
+        let is_over = |kept: &Connection| {
+            is_done || kept.closes || kept.served >= KEPT_MAX || matches!(kind, Kind::Fresh | Kind::Keyed)
+        };
         kept.take_if(|kept| is_over(kept));
         floor.think().await;
     }

@@ -34,8 +34,9 @@ pub const PATIENCE: Duration = Duration::from_secs(40);
 const THINK: std::ops::Range<u64> = 15..70;
 
 /// How many clients there are of each kind.
-const MIX: [(Kind, usize); 12] = [
+const MIX: [(Kind, usize); 13] = [
     (Kind::Fresh, 3),
+    (Kind::Keyed, 3),
     (Kind::Kept, 6),
     (Kind::Stream, 8),
     (Kind::Post, 3),
@@ -79,6 +80,8 @@ pub enum Door {
     Secure,
     Plain,
     Relay,
+    /// The listener whose certificate is none of those that are exchanged.
+    Keyed,
 }
 
 pub struct Load {
@@ -139,6 +142,7 @@ struct Floor {
     multiplexed: Target,
     plain: Target,
     relay: Target,
+    keyed: Target,
     stop: Arc<AtomicBool>,
     random: RefCell<fastrand::Rng>,
     next_id: Cell<u64>,
@@ -185,7 +189,8 @@ impl Floor {
             resume,
             ca: Some(ca.to_owned()),
         };
-        let secure = |resume| Target::new(doors.secure, super::certificates::NAME, Some(&offer(resume)));
+        let at = |address, resume| Target::new(address, super::certificates::NAME, Some(&offer(resume)));
+        let secure = |resume| at(doors.secure, resume);
         let open = |address: SocketAddr| Target::new(address, super::certificates::NAME, None);
         let mut multiplexed = secure(true)?;
         multiplexed.offer_http2();
@@ -195,6 +200,7 @@ impl Floor {
             multiplexed,
             plain: open(doors.plain)?,
             relay: open(doors.relay)?,
+            keyed: at(doors.keyed, false)?,
             stop,
             random: RefCell::new(fastrand::Rng::with_seed(seed)),
             next_id: Cell::new(1),
@@ -218,7 +224,7 @@ impl Floor {
 
     async fn go_on(&self, kind: Kind, index: usize, lane: &Rc<http2::Lane>) {
         match kind {
-            Kind::Fresh | Kind::Kept | Kind::Post | Kind::Route | Kind::Download | Kind::Upload => {
+            Kind::Fresh | Kind::Keyed | Kind::Kept | Kind::Post | Kind::Route | Kind::Download | Kind::Upload => {
                 http1::go_on(self, kind, index).await;
             }
             Kind::Stream | Kind::StreamPost => http2::go_on(self, kind, lane).await,
@@ -233,6 +239,7 @@ impl Floor {
             Door::Secure => &self.secure,
             Door::Plain => &self.plain,
             Door::Relay => &self.relay,
+            Door::Keyed => &self.keyed,
         }
     }
 
@@ -246,7 +253,9 @@ impl Floor {
     fn note_connection(&self, door: Door, from: Micros, wire: Wire) -> Wire {
         let mut gathered = self.gathered.borrow_mut();
         *gathered.connections.entry(door).or_default() += 1;
-        if let Some(leaf) = wire.shown_certificate() {
+        if door != Door::Keyed
+            && let Some(leaf) = wire.shown_certificate()
+        {
             gathered.handshakes.push(Handshake { from, to: now(), leaf: mark(leaf) });
         }
         wire
