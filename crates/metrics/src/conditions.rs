@@ -269,13 +269,18 @@ impl Conditions {
             looked_at.push(condition.metric);
             let rows: Vec<usize> = (0..table.len()).filter(|row| table[*row].metric == condition.metric).collect();
             store.each_series(condition.metric, |series, labels, value| {
-                let Some(row) = rows.iter().copied().find(|row| table[*row].fits(labels)) else { return };
-                let value = match table[row].holds {
-                    Holds::Rises => Some(self.risen(series, value)).filter(|risen| *risen > 0),
+                // Nearly all series are as they were, and nobody need look at their labels.
+                let of = |holds, risen| match holds {
+                    Holds::Rises => Some(risen).filter(|risen| *risen > 0),
                     Holds::Above(limit) => (value > limit).then_some(value),
                     Holds::Below(limit) => (value < limit && value > 0).then_some(value),
                 };
-                let Some(value) = value else { return };
+                let risen = if condition.holds == Holds::Rises { self.risen(series, value) } else { 0 };
+                if rows.iter().all(|row| of(table[*row].holds, risen).is_none()) {
+                    return;
+                }
+                let Some(row) = rows.iter().copied().find(|row| table[*row].fits(labels)) else { return };
+                let Some(value) = of(table[row].holds, risen) else { return };
                 let seen = found
                     .entry((row, place_of(labels, places)))
                     .or_insert_with(|| Seen { place: place_labels(labels, places), ..Seen::default() });

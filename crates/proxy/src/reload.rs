@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use propylon_acme::Keeper as Orders;
-use propylon_config::{Config, FreePlaces, Problem, Source};
+use propylon_config::{Config, FreePlaces, Problem, ServerAddress, Source};
 use propylon_crypto::key_process::UPLOAD_BYTES_MAX;
 use propylon_metrics::{Column, Store};
 use propylon_tls::Finding;
@@ -42,7 +42,7 @@ use crate::signer;
 use crate::snapshot::{Answers, Compiled, Files, Publication, SignerProfile, Snapshot};
 use crate::sockets;
 use crate::state::{self, Pushed, ServerChange, ServerName, State, Uploads};
-use crate::telemetry::{Telemetry, server_label};
+use crate::telemetry::{Telemetry, address_label};
 use crate::upgrade::handover::Handover;
 use file::WatchedFile;
 use places::Places;
@@ -386,8 +386,9 @@ impl Keeper {
                 state.pushed = (!is_the_file).then(|| Pushed { text, is_json, over: file.text.clone() });
             }
             Change::AddServer { backend, address, settings } => {
-                let address = self.address(&backend, &address)?;
-                if self.server(&backend, &address) {
+                let parsed = self.address(&backend, &address)?;
+                let address = address_label(&parsed);
+                if self.has_server(&backend, &parsed) {
                     return Err(Refused::Taken(format!("[backend.{backend}] has the server {address} already")));
                 }
                 let entry = entry(&mut state, &backend, &address);
@@ -425,25 +426,26 @@ impl Keeper {
         Ok(Wanted { file, state, server, is_pushed })
     }
 
-    /// The address as the configuration would have it.
-    fn address(&self, backend: &str, address: &str) -> Result<String, Refused> {
+    /// The address of a server of a backend that there is.
+    fn address(&self, backend: &str, address: &str) -> Result<ServerAddress, Refused> {
         if !self.meant.config.backends.iter().any(|known| known.name == backend) {
             return Err(Refused::Unknown(format!("there is no [backend.{backend}]")));
         }
         match propylon_config::server_address(address) {
-            Ok(address) => Ok(crate::telemetry::address_label(&address)),
+            Ok(address) => Ok(address),
             Err((what, fix)) => Err(Refused::Problems(vec![Problem::error("address", None, what, fix)])),
         }
     }
 
-    fn server(&self, backend: &str, address: &str) -> bool {
+    fn has_server(&self, backend: &str, address: &ServerAddress) -> bool {
         let backends = self.meant.config.backends.iter().filter(|known| known.name == backend);
-        backends.flat_map(|backend| &backend.servers).any(|server| server_label(server) == address)
+        backends.flat_map(|backend| &backend.servers).any(|server| server.address == *address)
     }
 
     fn known(&self, backend: &str, address: &str) -> Result<String, Refused> {
-        let address = self.address(backend, address)?;
-        match self.server(backend, &address) {
+        let parsed = self.address(backend, address)?;
+        let address = address_label(&parsed);
+        match self.has_server(backend, &parsed) {
             true => Ok(address),
             false => Err(Refused::Unknown(format!("[backend.{backend}] has no server {address}"))),
         }

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use propylon_config::{Backend, Config, FreePlaces, Listener, Signer};
+use propylon_config::{Backend, Config, FreePlaces, Listener, ServerAddress, Signer};
 use propylon_metrics::{Group, Registry, Store};
 
 use super::{
-    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, backend_metrics, listener_metrics,
-    probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics, sticky_metrics,
+    BackendMetrics, ListenerMetrics, ServerMetrics, ServerTlsMetrics, Telemetry, address_label, backend_metrics,
+    listener_metrics, probe_metrics, proxy_refused, relay_metrics, server_label, server_metrics, signer_metrics,
+    sticky_metrics,
 };
 use crate::signer::SignerMetrics;
 
@@ -111,6 +112,8 @@ impl BackendEntries {
 
 /// Series of a server: those of every one, and those of one that is probed.
 pub struct ServerEntries {
+    /// The server whose label the series have: addresses are compared sooner than labels are written.
+    address: ServerAddress,
     pub all: Entry,
     pub probes: Option<Entry>,
 }
@@ -125,9 +128,14 @@ impl ServerEntries {
         }
     }
 
-    /// Shows what this server has, and only that.
-    fn follow(&mut self, store: &Store, backend: &Backend, label: &str, metrics: &ServerMetrics) {
-        let name = &backend.name;
+    /// Shows what this server has, and only that. Nothing is done for nearly all of them, which are as they were.
+    fn follow(&mut self, store: &Store, backend: &Backend, address: &ServerAddress, metrics: &ServerMetrics) {
+        let probes_shown = self.probes.as_ref().is_some_and(|probes| probes.shown);
+        if self.all.shown && self.address == *address && probes_shown == backend.health.is_some() {
+            return;
+        }
+        let (name, label) = (&backend.name, &*address_label(address));
+        self.address = address.clone();
         self.all.show(store, label, |r| _ = server_metrics(r, name, label));
         match &mut self.probes {
             Some(entry) if backend.health.is_some() => entry.show(store, label, |r| _ = probe_metrics(r, name, label)),
@@ -243,14 +251,14 @@ impl Telemetry {
         // Those that are somebody else by now make way first: what is shown twice would be an error of ours.
         let mut groups = Vec::new();
         for (entry, server) in entries.iter_mut().zip(&backend.servers) {
-            if server.retired.is_none() && entry.all.label != server_label(server) {
+            if server.retired.is_none() && entry.address != server.address {
                 entry.hide(&mut groups);
             }
         }
         store.withdraw(&groups);
         for (place, server) in backend.live_servers() {
             if let Some(entry) = entries.get_mut(place) {
-                entry.follow(store, backend, &server_label(server), &metrics.servers[place]);
+                entry.follow(store, backend, &server.address, &metrics.servers[place]);
             }
         }
         let mut later = Vec::new();
@@ -349,7 +357,8 @@ pub fn register_servers(
             Some(place) => later.push(later[place - known].clone()),
             None => {
                 let (metrics, group) = r.group(|r| server_metrics(r, &backend.name, &label));
-                let mut entry = ServerEntries { all: Entry::new(&label, group), probes: None };
+                let address = server.address.clone();
+                let mut entry = ServerEntries { address, all: Entry::new(&label, group), probes: None };
                 entry.register_more(r, backend, &metrics);
                 shown.insert(label, entries.len());
                 entries.push(entry);
@@ -357,7 +366,8 @@ pub fn register_servers(
                 continue;
             }
         }
-        entries.push(ServerEntries { all: Entry { label, group: None, shown: true }, probes: None });
+        let all = Entry { label, group: None, shown: true };
+        entries.push(ServerEntries { address: server.address.clone(), all, probes: None });
     }
     later
 }
