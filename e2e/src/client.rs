@@ -171,7 +171,12 @@ impl Client {
     }
 
     /// Drops the connection with a reset.
-    pub fn reset(self) {
+    pub fn reset(mut self) {
+        self.reset_on_close();
+    }
+
+    /// Has the drop be a reset.
+    pub fn reset_on_close(&mut self) {
         let _ = SockRef::from(&self.socket).set_linger(Some(Duration::ZERO));
     }
 

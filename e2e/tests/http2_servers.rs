@@ -1068,19 +1068,25 @@ fn a_server_hears_of_every_client_that_goes_away_before_its_answer() {
     client.send(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
     let reset = next();
     assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL));
-    // The same over HTTP/1.1, behind bytes that nobody reads and behind an end.
-    for ends_first in [false, true] {
+    client.get(3, "/");
+    let begun = next();
+    client.client.finish();
+    let reset = next();
+    assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL), "the connection ends");
+    // The same over HTTP/1.1, by a reset behind bytes that nobody reads, and by an end.
+    for ends in [false, true] {
         let mut client = engine.client("plain");
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let begun = next();
-        if ends_first {
+        if ends {
             client.finish()
         } else {
-            client.send("GET /next HTTP/1.1\r\n")
+            client.send("GET /next HTTP/1.1\r\n");
+            client.reset_on_close();
+            drop(client);
         }
-        client.reset();
         let reset = next();
-        assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL), "{ends_first}");
+        assert_eq!((reset.kind, reset.stream, reset.code()), (RST_STREAM, begun.stream, CANCEL), "{ends}");
     }
     engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
 }

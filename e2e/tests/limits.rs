@@ -404,72 +404,121 @@ fn a_lack_of_files_is_no_fault_of_the_server() {
 }
 
 /// How a client goes away.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Farewell {
     Reset,
     /// With bytes of a further request that nobody has read.
     ResetBehindBytes,
-    /// After it has said that it sends no more.
+    /// After it has said that it sends no more, which its listener takes for nothing.
     ResetBehindEnd,
+    /// FIN; over TLS behind a close_notify, which nobody has read.
+    End,
+    EndBehindBytes,
 }
 
 impl Farewell {
-    const ALL: [Farewell; 3] = [Farewell::Reset, Farewell::ResetBehindBytes, Farewell::ResetBehindEnd];
+    const ALL: [Farewell; 5] = [
+        Farewell::Reset,
+        Farewell::ResetBehindBytes,
+        Farewell::ResetBehindEnd,
+        Farewell::End,
+        Farewell::EndBehindBytes,
+    ];
 
-    /// What comes before the reset; to be said early, so that the engine has it.
+    /// The listeners' setting.
+    fn half_close(self) -> bool {
+        self == Farewell::ResetBehindEnd
+    }
+
+    fn fault(self) -> &'static str {
+        match self {
+            Farewell::End | Farewell::EndBehindBytes => "client-closed",
+            _ => "client-reset",
+        }
+    }
+
+    /// Bytes before the last word; to be said early, so that the engine has it.
     fn prepare(self, client: &mut Client) {
         match self {
-            Farewell::Reset => {}
-            Farewell::ResetBehindBytes => client.send("GET /more HTTP/1.1\r\n"),
+            Farewell::Reset | Farewell::End => {}
+            Farewell::ResetBehindBytes | Farewell::EndBehindBytes => client.send("GET /more HTTP/1.1\r\n"),
             Farewell::ResetBehindEnd => client.finish(),
         }
     }
+
+    /// The last word. The client is not gone for those that end: its socket stays until it is dropped.
+    fn say(self, client: &mut Client) {
+        match self {
+            Farewell::End | Farewell::EndBehindBytes => client.finish(),
+            _ => client.reset_on_close(),
+        }
+    }
+}
+
+/// The same with what `half_close` is to be on both listeners.
+fn config_for(farewell: Farewell, server: SocketAddr) -> String {
+    let half_close = format!("bind = \"127.0.0.1:0\"\nhalf_close = {}", farewell.half_close());
+    config(server, 1, 1, "queue = { timeout = \"10m\" }").replace("bind = \"127.0.0.1:0\"", &half_close)
 }
 
 #[test]
 fn a_client_that_goes_away_leaves_the_line_whatever_it_has_sent_before() {
-    let (origin, go) = patient();
-    let engine = Engine::start(&config(origin.address(), 1, 1, "queue = { timeout = \"10m\" }"));
-    let mut first = engine.client("plain");
-    first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
-    holds("the first is served", || origin.received_text().contains("/first"));
     for farewell in Farewell::ALL {
         println!("{farewell:?}");
-        let mut client = engine.client("plain");
-        client.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
-        engine.metric_reaches("propylon_queue_depth", &[], 1.0);
-        farewell.prepare(&mut client);
-        client.reset();
-        engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+        let (origin, go) = patient();
+        let engine = Engine::start(&config_for(farewell, origin.address()));
+        let mut first = engine.client("plain");
+        first.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
+        holds("the first is served", || origin.received_text().contains("/first"));
+        for (n, listener) in ["plain", "web"].iter().enumerate() {
+            let mut client = engine.client(listener);
+            client.send("GET /gone HTTP/1.1\r\nHost: a\r\n\r\n");
+            engine.metric_reaches("propylon_queue_depth", &[], 1.0);
+            farewell.prepare(&mut client);
+            farewell.say(&mut client);
+            if !farewell.fault().contains("closed") {
+                drop(client);
+            }
+            engine.metric_reaches("propylon_queue_depth", &[], 0.0);
+            let gone = engine.metric("propylon_queue_refused_total", &[("reason", "client-gone")]);
+            assert_eq!(gone, (n + 1) as f64);
+        }
+        engine.metric_reaches("propylon_client_faults_total", &[("reason", farewell.fault())], 2.0);
+        go.send(()).expect("the origin waits");
+        assert_eq!(first.read_response().text(), "hello\n");
+        assert!(!origin.received_text().contains("/gone"));
+        assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
     }
-    assert_eq!(engine.metric("propylon_queue_refused_total", &[("reason", "client-gone")]), 3.0);
-    go.send(()).expect("the origin waits");
-    assert_eq!(first.read_response().text(), "hello\n");
-    assert!(!origin.received_text().contains("/gone"));
 }
 
 #[test]
 fn a_client_that_goes_away_ends_the_work_at_the_server_whatever_it_has_sent_before() {
-    let origin = Origin::scripted(|peer| {
-        if peer.read_request().is_some() {
-            assert!(peer.await_close(Duration::from_secs(20)), "nobody waits for the answer");
-            peer.close();
-        }
-    });
-    let engine = Engine::start(&config(origin.address(), 1, 1, "queue = { timeout = \"10m\" }"));
-    for (n, farewell) in Farewell::ALL.into_iter().enumerate() {
+    for farewell in Farewell::ALL {
         println!("{farewell:?}");
-        let mut client = engine.client("plain");
-        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        // It has the permit that the one before has left.
-        holds("it is served", || origin.received_text().matches("GET / ").count() == n + 1);
-        farewell.prepare(&mut client);
-        client.reset();
-        engine.metric_reaches("propylon_server_connections", &[], 0.0);
+        let origin = Origin::scripted(|peer| {
+            if peer.read_request().is_some() {
+                assert!(peer.await_close(Duration::from_secs(20)), "nobody waits for the answer");
+                peer.close();
+            }
+        });
+        let engine = Engine::start(&config_for(farewell, origin.address()));
+        for (n, listener) in ["plain", "web"].iter().enumerate() {
+            let mut client = engine.client(listener);
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            // The one before has left its permit.
+            holds("it is served", || origin.received_text().matches("GET / ").count() == n + 1);
+            farewell.prepare(&mut client);
+            farewell.say(&mut client);
+            if !farewell.fault().contains("closed") {
+                drop(client);
+            }
+            engine.metric_reaches("propylon_server_connections", &[], 0.0);
+        }
+        assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), 0.0);
+        assert_eq!(engine.metric("propylon_client_faults_total", &[("reason", farewell.fault())]), 2.0);
+        assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
+        assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
     }
-    assert_eq!(engine.metric("propylon_server_requests_in_flight", &[]), 0.0);
-    assert_eq!(engine.metric("propylon_client_faults_total", &[("reason", "client-reset")]), 3.0);
-    assert_eq!(engine.metric("propylon_server_close_timeouts_total", &[]), 0.0);
 }
 
 /// An upload that its server does not take: nobody reads what the client sends.

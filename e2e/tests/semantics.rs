@@ -368,9 +368,9 @@ fn patient() -> (Origin, Sender<()>) {
 }
 
 #[test]
-fn a_client_that_has_said_its_last_word_still_gets_its_answer() {
+fn a_client_that_has_said_its_last_word_still_gets_its_answer_where_that_is_wanted() {
     let (origin, go) = patient();
-    let engine = Engine::start(&simple(&[origin.address()]));
+    let engine = Engine::start(&with(&[origin.address()], "half_close = true", ""));
     for (index, listener) in LISTENERS.iter().enumerate() {
         let mut client = engine.client(listener);
         client.send(format!("GET /half/{index} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -380,6 +380,8 @@ fn a_client_that_has_said_its_last_word_still_gets_its_answer() {
         assert_eq!(client.read_response().text(), "hello\n");
         assert_eq!(client.ending(), Ending::Clean);
     }
+    // This is no end of the connection, and is heard everywhere.
+    let engine = Engine::start(&simple(&[origin.address()]));
     let mut client = engine.client("web");
     client.send("GET /notified HTTP/1.1\r\nHost: a\r\n\r\n");
     client.close_notify();

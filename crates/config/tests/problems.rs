@@ -768,7 +768,7 @@ p.toml:4:8: \"localhost:80\" is not an address to listen on; write \"127.0.0.1:8
 p.toml:5:7: no tls named \"pubic\"; did you mean \"public\"?
   5 | tls = \"pubic\"
     |       ^^^^^^^
-p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `trusted_proxies`, `redirect_to_https`, `strict_host`, `forwarded`, `request_headers` or another
+p.toml:6:1: unknown key `idle` in [listener.web]; use `bind`, `protocol`, `tls`, `alpn`, `prefer`, `monitor_path`, `accept_proxy_protocol`, `trusted_proxies`, `redirect_to_https`, `strict_host`, `half_close`, `forwarded` or another
   6 | idle = \"5s\"
     | ^^^^
 p.toml:8:16: `certificates` is empty; write at least one PEM file of chain and key

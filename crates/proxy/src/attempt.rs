@@ -117,8 +117,10 @@ pub async fn forward(
     let mut experience = Experience { wish, ..Experience::default() };
     loop {
         // Before another attempt, which is not to be for nobody.
-        if request.note.attempts > 0 && is_gone(client).await {
-            return refuse(client, request, snapshot, backend, &Refusal::ClientGone);
+        if request.note.attempts > 0
+            && let Some(why) = gone(client).await
+        {
+            return refuse(client, request, snapshot, backend, &Refusal::ClientGone(why));
         }
         request.note.attempts += 1;
         experience.turn = None;
@@ -164,8 +166,12 @@ pub async fn forward(
     }
 }
 
-async fn is_gone(client: &mut ClientSide<'_>) -> bool {
-    poll_fn(|context| Poll::Ready(client.poll_gone(context).is_ready() || client.has_gone())).await
+async fn gone(client: &mut ClientSide<'_>) -> Option<&'static str> {
+    poll_fn(|context| match client.poll_gone(context) {
+        Poll::Ready(why) => Poll::Ready(Some(why)),
+        Poll::Pending => Poll::Ready(client.has_gone()),
+    })
+    .await
 }
 
 /// An attempt of a request that is recorded has a span, which servers are told of.
@@ -367,9 +373,9 @@ fn refuse(
             };
             answer_busy(client, request, reason, wait)
         }
-        Refusal::ClientGone => {
-            request.note.fault = Some("client-reset");
-            client.core().metrics.increment(client.metrics().faults.of("client-reset"));
+        Refusal::ClientGone(why) => {
+            request.note.fault = Some(why);
+            client.core().metrics.increment(client.metrics().faults.of(why));
             After::Abort
         }
     }

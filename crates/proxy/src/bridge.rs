@@ -211,8 +211,15 @@ impl<'a> Bridge<'a> {
                 return Ok(());
             }
         }
-        match self.client.client.poll_gone(context) {
-            Poll::Ready(()) => Err(Stop::Client("client-reset")),
+        let gone = match &mut self.client.client {
+            // The end of one way of a tunnel is no end of the other.
+            ClientSide::Http1(connection) if self.tunnel => {
+                connection.stream.socket.poll_reset(context).map(|()| "client-reset")
+            }
+            client => client.poll_gone(context),
+        };
+        match gone {
+            Poll::Ready(why) => Err(Stop::Client(why)),
             Poll::Pending => Ok(()),
         }
     }

@@ -12,6 +12,7 @@ use crate::connection::Connection;
 use crate::core::Core;
 use crate::deadline::Deadline;
 use crate::http2::Stream;
+use crate::socket::Departure;
 use crate::telemetry::{ListenerMetrics, Wait};
 
 /// Who asks.
@@ -119,20 +120,21 @@ impl ClientSide<'_> {
         }
     }
 
-    /// Ready when the client has given up: it has reset its connection, or the stream.
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the client has given up: it has closed or reset its connection, or the stream. Which, as one of
+    /// `telemetry::CLIENT_FAULTS`.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
         match self {
-            ClientSide::Http1(connection) => connection.stream.socket.poll_reset(context),
-            ClientSide::Http2(stream) => stream.poll_gone(context),
+            ClientSide::Http1(connection) => connection.poll_gone(context),
+            ClientSide::Http2(stream) => stream.poll_gone(context).map(|()| "client-reset"),
         }
     }
 
-    /// Whether the client has reset its connection, as the kernel knows it: before the event loop does, perhaps. One system call.
-    pub fn has_gone(&self) -> bool {
+    /// As [`ClientSide::poll_gone`], as the kernel knows it: before the event loop does, perhaps. One system call.
+    pub fn has_gone(&self) -> Option<&'static str> {
         match self {
-            ClientSide::Http1(connection) => connection.stream.socket.is_reset(),
+            ClientSide::Http1(connection) => connection.has_gone(),
             // What its connection has brought has been read.
-            ClientSide::Http2(_) => false,
+            ClientSide::Http2(_) => None,
         }
     }
 
@@ -149,6 +151,34 @@ impl ClientSide<'_> {
             && connection.inbox.is_idle()
         {
             connection.core.stock.give_back(&mut connection.inbox);
+        }
+    }
+}
+
+impl Connection {
+    /// A client of this listener has gone when it has reset its connection, or closed it (FIN). Relays have no
+    /// requests: their clients' half-closes go on to the servers.
+    fn departure(&self) -> Departure {
+        match self.core.snapshot().listener(self.listener).half_close {
+            true => Departure::Reset,
+            false => Departure::End,
+        }
+    }
+
+    /// Ready when the client has gone, while nothing is read of it. One of `telemetry::CLIENT_FAULTS`.
+    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<&'static str> {
+        let departure = self.departure();
+        self.stream.socket.poll_departed(context, departure).map(|()| self.farewell_fault())
+    }
+
+    fn has_gone(&self) -> Option<&'static str> {
+        self.stream.socket.has_departed(self.departure()).then(|| self.farewell_fault())
+    }
+
+    fn farewell_fault(&self) -> &'static str {
+        match self.stream.socket.has_departed(Departure::Reset) {
+            true => "client-reset",
+            false => "client-closed",
         }
     }
 }

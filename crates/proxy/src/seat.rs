@@ -88,8 +88,8 @@ pub enum Refusal {
     NoServer,
     /// One of `telemetry::QUEUE_REFUSALS`.
     Queue(&'static str),
-    /// The client has reset its connection while it waited.
-    ClientGone,
+    /// The client has closed or reset its connection while it waited: one of `telemetry::CLIENT_FAULTS`.
+    ClientGone(&'static str),
     Failed(Attempt),
 }
 
@@ -192,7 +192,7 @@ async fn connect_for(
             return Poll::Ready(made.map_err(Refusal::Failed));
         }
         client.read_ahead(context);
-        client.poll_gone(context).map(|()| Err(Refusal::ClientGone))
+        client.poll_gone(context).map(|why| Err(Refusal::ClientGone(why)))
     })
     .await
 }
@@ -380,7 +380,7 @@ fn count_refused<T>(core: &Core, backend: BackendId, waited: &Result<T, Refusal>
     let metrics = &core.telemetry.backends[backend.0];
     match waited {
         Err(Refusal::Queue(reason)) => core.metrics.increment(metrics.queue_refused.of(reason)),
-        Err(Refusal::ClientGone) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
+        Err(Refusal::ClientGone(_)) => core.metrics.increment(metrics.queue_refused.of("client-gone")),
         _ => {}
     }
 }
@@ -546,17 +546,17 @@ async fn wait(
     client.rest();
     let granted = poll_fn(|context| {
         // Before there is a grant, which is not to be for nobody.
-        if client.poll_gone(context).is_ready() {
-            return Poll::Ready(Err(Refusal::ClientGone));
+        if let Poll::Ready(why) = client.poll_gone(context) {
+            return Poll::Ready(Err(Refusal::ClientGone(why)));
         }
         match turnstile.poll(ticket, context) {
             Poll::Ready(Err(_)) => return Poll::Ready(Err(Refusal::Queue("queue-full"))),
-            // The kernel may know of it before the event loop does.
-            Poll::Ready(Ok(grant)) if client.has_gone() => {
+            Poll::Ready(Ok(grant)) => {
+                // The kernel may know of it before the event loop does.
+                let Some(why) = client.has_gone() else { return Poll::Ready(Ok(Some(grant))) };
                 place.pass_on(grant);
-                return Poll::Ready(Err(Refusal::ClientGone));
+                return Poll::Ready(Err(Refusal::ClientGone(why)));
             }
-            Poll::Ready(Ok(grant)) => return Poll::Ready(Ok(Some(grant))),
             Poll::Pending => {}
         }
         if place.lanes.iter().any(|lane| lane.is_alive()) {

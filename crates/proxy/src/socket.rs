@@ -20,31 +20,58 @@ use crate::budget;
 
 pub struct Socket(State);
 
+/// The end of a peer that is waited for while nobody reads what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The connection has failed: the peer has reset it.
+    Reset,
+    /// A reset, or the peer has said that it sends no more (FIN).
+    End,
+}
+
+impl Departure {
+    /// As the kernel knows it: before the event loop does, perhaps. One system call.
+    fn is_seen(self, stream: impl AsFd) -> bool {
+        match self {
+            Departure::Reset => propylon_sys::peek_reset(stream),
+            Departure::End => propylon_sys::peek_ended(stream),
+        }
+    }
+
+    fn interest(self) -> Interest {
+        match self {
+            Departure::Reset => Interest::ERROR,
+            // The event loop has no word for an end alone. Waits for urgent data hear of it, and of nothing else here.
+            Departure::End => Interest::ERROR.add(Interest::PRIORITY),
+        }
+    }
+}
+
 enum State {
     Fresh(TcpStream),
     Registered(tokio::net::TcpStream),
-    /// Nobody wants to read what has come, but its failure is waited for.
+    /// Nobody wants to read what has come, but the peer's departure is waited for.
     Watched(Box<Watch>),
     /// Only while moving from one to the other, and after a failed registration.
     Gone,
 }
 
-/// A wait for a failure alone: a socket with something to be read is always readable to the event loop.
+/// A wait for a departure alone: a socket with something to be read is always readable to the event loop.
 struct Watch {
-    failed: Pin<Box<dyn Future<Output = io::Result<Ready>> + Send>>,
+    departed: Pin<Box<dyn Future<Output = io::Result<Ready>> + Send>>,
     stream: Arc<tokio::net::TcpStream>,
 }
 
 impl Watch {
-    fn new(stream: tokio::net::TcpStream) -> Watch {
+    fn new(stream: tokio::net::TcpStream, departure: Departure) -> Watch {
         let stream = Arc::new(stream);
         let watched = Arc::clone(&stream);
-        Watch { failed: Box::pin(async move { watched.ready(Interest::ERROR).await }), stream }
+        Watch { departed: Box::pin(async move { watched.ready(departure.interest()).await }), stream }
     }
 
     /// The stream, which nobody else has.
     fn end(self) -> Option<tokio::net::TcpStream> {
-        drop(self.failed);
+        drop(self.departed);
         Arc::into_inner(self.stream)
     }
 }
@@ -195,26 +222,31 @@ impl Socket {
     /// Ready when the peer has reset the connection, whatever it has sent before. An end that the peer announced (FIN) is none:
     /// it may have closed its sending half only. Nothing is read.
     pub fn poll_reset(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.poll_departed(context, Departure::Reset)
+    }
+
+    /// Ready when the peer has departed, whatever it has sent before. Nothing is read.
+    pub fn poll_departed(&mut self, context: &mut Context<'_>, departure: Departure) -> Poll<()> {
         if let State::Watched(watch) = &mut self.0 {
-            return watch.failed.as_mut().poll(context).map(drop);
+            return watch.departed.as_mut().poll(context).map(drop);
         }
         let Ok(stream) = self.registered() else { return Poll::Ready(()) };
         match stream.poll_read_ready(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) if propylon_sys::peek_reset(&*stream) => Poll::Ready(()),
+            Poll::Ready(Ok(())) if departure.is_seen(&*stream) => Poll::Ready(()),
             Poll::Ready(Ok(())) => {
                 if let State::Registered(stream) = std::mem::replace(&mut self.0, State::Gone) {
-                    self.0 = State::Watched(Box::new(Watch::new(stream)));
+                    self.0 = State::Watched(Box::new(Watch::new(stream, departure)));
                 }
-                self.poll_reset(context)
+                self.poll_departed(context, departure)
             }
         }
     }
 
-    /// As [`Socket::poll_reset`], as the kernel knows it: before the event loop does, perhaps. One system call.
-    pub fn is_reset(&self) -> bool {
-        self.fd().map_or(true, propylon_sys::peek_reset)
+    /// As [`Socket::poll_departed`], as the kernel knows it: before the event loop does, perhaps. One system call.
+    pub fn has_departed(&self, departure: Departure) -> bool {
+        self.fd().map_or(true, |stream| departure.is_seen(stream))
     }
 
     /// Lets go of the event loop that knows it, if one does: another core's will know it at its next wait.
@@ -250,7 +282,7 @@ impl Socket {
         }
     }
 
-    /// Somebody wants more of it than to know of its failure.
+    /// Somebody wants more of it than to know of its peer's departure.
     fn unwatch(&mut self) {
         if let State::Watched(_) = self.0
             && let State::Watched(watch) = std::mem::replace(&mut self.0, State::Gone)

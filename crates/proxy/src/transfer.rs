@@ -356,7 +356,7 @@ impl<'a> Transfer<'a> {
     /// While the server takes nothing more of the request: nobody reads what the client sends, and one that is gone ends the wait.
     fn stall(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         wait_for(&mut self.upload_wait, Side::Server, &self.core);
-        self.connection.stream.socket.poll_reset(context).map(|()| Err(Stop::Client("client-reset")))
+        self.connection.poll_gone(context).map(|why| Err(Stop::Client(why)))
     }
 
     fn write_failed(&self) -> Stop {
@@ -549,17 +549,16 @@ impl<'a> Transfer<'a> {
         self.connection.stream.stage(&scratch, &self.core.stock, &mut self.connection.wire);
     }
 
-    /// While the server is waited for: a request that waits owns no buffer, and a client that is gone (reset, not just
-    /// half-closed) ends the wait.
+    /// While the server is waited for: a request that waits owns no buffer, and a client that is gone ends the wait.
     fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {
         let connection = &mut *self.connection;
         if connection.inbox.is_idle() {
             self.core.stock.give_back(&mut connection.inbox);
         }
-        if self.sent && connection.stream.socket.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Stop::Client("client-reset")));
+        match self.sent {
+            true => connection.poll_gone(context).map(|why| Err(Stop::Client(why))),
+            false => Poll::Pending,
         }
-        Poll::Pending
     }
 
     fn poll_server_readable(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Stop>> {

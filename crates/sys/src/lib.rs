@@ -36,6 +36,6 @@ pub use process::{
 };
 pub use socket::{
     ListenOptions, accept, check_free, connect, connect_result, listen, listen_unix, local_address, peek_closed,
-    peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
+    peek_ended, peek_reset, reset_on_close, send_more, set_defer_accept, set_nodelay,
 };
 pub use wiping::{Wiping, wipe_freed_memory};

@@ -147,6 +147,15 @@ pub fn peek_reset(stream: impl AsFd) -> bool {
     poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
+/// Whether the peer sends no more: it has ended its half (FIN) or the connection has failed, whatever waits to be read.
+/// Reads nothing, takes no error away and never waits.
+pub fn peek_ended(stream: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&stream, PollFlags::RDHUP)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
+}
+
 /// Where a client has connected to; an IPv4 address as such also on a dual-stack socket.
 pub fn local_address(stream: impl AsFd) -> io::Result<SocketAddr> {
     let address = SocketAddr::try_from(rustix::net::getsockname(stream)?)?;
@@ -375,10 +384,12 @@ mod tests {
             }
             wait(&client, PollFlags::IN);
             assert!(!peek_reset(&client));
+            assert_eq!(peek_ended(&client), ends_first);
             reset_on_close(&server).unwrap();
             drop(server);
             wait(&client, PollFlags::empty());
             assert!(peek_reset(&client) && peek_reset(&client), "an end first: {ends_first}");
+            assert!(peek_ended(&client));
         }
     }
 

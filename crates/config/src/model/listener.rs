@@ -33,6 +33,9 @@ pub struct Listener {
     /// Whether requests for a host that the certificate of their connection is not for are answered with 421 (RFC 9110 §7.4).
     /// Absent: those of HTTP/2 are, whose clients share connections among names. Without TLS there is nothing to go by.
     pub strict_host: Option<bool>,
+    /// Whether clients of HTTP/1 that have closed their sending half (FIN) behind a request get its answer. Default no:
+    /// they are taken to have gone. Relays always serve them.
+    pub half_close: bool,
     /// What becomes of the client's X-Forwarded fields.
     pub forwarded: Forwarded,
     /// Fields that servers get with every request, in place of any that the client sent by these names.

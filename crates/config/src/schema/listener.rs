@@ -45,6 +45,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         http_only(&mut section, protocol);
     }
     let strict_host = strict_host(&mut section, tls_key.is_some());
+    let half_close = section.boolean("half_close").map_or(protocol.is_relay(), |found| found.value);
     let choices = [("replace", Forwarded::Replace), ("append", Forwarded::Append), ("remove", Forwarded::Remove)];
     let forwarded = section.choice("forwarded", &choices).map_or(Forwarded::Replace, |found| found.value);
     believes(&mut section, &bind, accept_proxy_protocol, forwarded, trusted_proxies.is_some());
@@ -67,6 +68,7 @@ pub(crate) fn listener(context: &Context<'_, '_>, named: Named<'_, '_>) -> Liste
         monitor_path,
         redirect_to_https,
         strict_host,
+        half_close,
         forwarded,
         request_headers,
         paths,
@@ -193,7 +195,17 @@ fn strict_host(section: &mut Section<'_, '_>, has_tls: bool) -> Option<bool> {
 
 /// Keys that are about requests, on a listener that knows none.
 fn http_only(section: &mut Section<'_, '_>, protocol: Protocol) {
-    for key in ["monitor_path", "redirect_to_https", "strict_host", "forwarded", "request_headers", "paths", "limits"] {
+    let keys = [
+        "monitor_path",
+        "redirect_to_https",
+        "strict_host",
+        "half_close",
+        "forwarded",
+        "request_headers",
+        "paths",
+        "limits",
+    ];
+    for key in keys {
         if let Some(entry) = section.entry(key) {
             let what = format!("`{key}` is about HTTP, which protocol = \"{}\" does not look into", protocol.name());
             section.report.error(entry.key_span, what, "remove it, or use protocol = \"http\"");

@@ -193,6 +193,9 @@ fn listener(config: &Config, listener: &Listener) -> Value {
     if let Some(strict) = listener.strict_host {
         value["strict_host"] = json!(strict);
     }
+    if listener.half_close && !listener.protocol.is_relay() {
+        value["half_close"] = json!(true);
+    }
     if listener.accept_proxy_protocol {
         value["accept_proxy_protocol"] = json!(true);
     }
@@ -713,6 +716,7 @@ mod tests {
         tls = "public"
         monitor_path = "/up"
         strict_host = false
+        half_close = true
         forwarded = "append"
         request_headers = { "X-Who" = "dn={client.subject} via {tls.version}" }
         timeouts = { idle = "2m", tunnel_idle = "3h" }

@@ -94,7 +94,7 @@ fn reason(refusal: Refusal) -> &'static str {
     match refusal {
         Refusal::NoServer => "no-server",
         Refusal::Queue(reason) => reason,
-        Refusal::ClientGone => "client-reset",
+        Refusal::ClientGone(why) => why,
         Refusal::Failed(failed) => failed.reason,
     }
 }

@@ -184,14 +184,16 @@ async fn await_seat(
     let awaited = poll_fn(|context| {
         client.read_ahead(context);
         // Before there is a seat, which is not to be for nobody.
-        if client.poll_gone(context).is_ready() {
-            return Poll::Ready(Err(Refusal::ClientGone));
+        if let Poll::Ready(why) = client.poll_gone(context) {
+            return Poll::Ready(Err(Refusal::ClientGone(why)));
         }
         begin_connections(&core, snapshot, backend, server, turnstile);
         if let Poll::Ready(answer) = place.poll(context) {
             return Poll::Ready(match answer {
-                Answer::Seat(_) if client.has_gone() => Err(Refusal::ClientGone),
-                Answer::Seat(seat) => Ok(Some(Seat::Stream(seat))),
+                Answer::Seat(seat) => match client.has_gone() {
+                    Some(why) => Err(Refusal::ClientGone(why)),
+                    None => Ok(Some(Seat::Stream(seat))),
+                },
                 Answer::Look => Ok(vacancy(&core, snapshot, backend, server, certain)),
                 Answer::Failed(failed) => Err(Refusal::Failed(failed)),
                 Answer::Full => Err(Refusal::Queue("queue-full")),
