@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use propylon_e2e::engine::{simple, with};
 use propylon_e2e::frames::{
-    ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, Http2, Http2Server, INTERNAL_ERROR, PING,
-    PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
+    ACK, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Http2, Http2Server, INTERNAL_ERROR,
+    PING, PROTOCOL_ERROR, RST_STREAM, SETTINGS, WINDOW_UPDATE, block, frame as bytes_of, request,
 };
 use propylon_e2e::http::values;
 use propylon_e2e::program::{curl, run, websocket_accept};
@@ -605,6 +605,113 @@ fn a_reset_that_is_about_the_request_is_held_against_no_server() {
 }
 
 /// A header block in frames without a byte, and no end of them (CVE-2024-27316 from the other side).
+/// A front of one worker, whose requests share a connection.
+fn alone(server: SocketAddr, backend: &str) -> String {
+    format!("[process]\nworkers = 1\n{}", front(server, backend))
+}
+
+/// GOAWAY with this last stream and code.
+fn goaway(last: u32, code: u32) -> Vec<u8> {
+    bytes_of(GOAWAY, 0, 0, &[last.to_be_bytes(), code.to_be_bytes()].concat())
+}
+
+/// A server that takes something on its connection for a breach says GOAWAY, and nothing more. The requests of others
+/// there are repeated, if the server has not looked at them or they may be sent twice.
+#[test]
+fn a_connection_that_its_server_ends_for_what_one_client_sends_costs_the_others_nothing() {
+    let origin = Origin::scripted(|peer| {
+        let is_first = peer.number == 0;
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        let (mut begun, mut last) = (0, 0);
+        while let Some(frame) = server.next_frame() {
+            if frame.kind != HEADERS {
+                continue;
+            }
+            begun += 1;
+            match begun {
+                1 => server.answer(frame.stream, b"hello\n"),
+                // The GET: it has been looked at. The POST behind it has not.
+                2 if is_first => last = frame.stream,
+                3 if is_first => server.send_bytes(&goaway(last, PROTOCOL_ERROR)),
+                _ => server.answer(frame.stream, b"hello\n"),
+            }
+        }
+    });
+    let engine = Engine::start(&alone(origin.address(), "outlier = { consecutive_failures = 1 }"));
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    let (mut get, mut post) = (engine.client("plain"), engine.client("plain"));
+    get.send("GET /get HTTP/1.1\r\nHost: a\r\n\r\n");
+    holds("it is at the server", || engine.metric("propylon_server_requests_in_flight", &[]) == 1.0);
+    post.send("POST /post HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    for client in [&mut get, &mut post] {
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().as_str()), (200, "hello\n"), "{}", response.head);
+    }
+    assert_eq!(origin.connections(), 2);
+    assert!(engine.metric("propylon_server_faults_total", &[("reason", "goaway")]) == 2.0);
+    assert_eq!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]), 0.0);
+    assert_eq!(engine.metric("propylon_retries_refused_total", &[]), 0.0);
+    assert_eq!(engine.metric("propylon_responses_total", &[("class", "5xx")]), 0.0);
+}
+
+/// A server that ends each connection before it has answered anything is ill.
+#[test]
+fn a_server_that_says_goaway_to_everything_is_held_to_it() {
+    let origin = Origin::scripted(|peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        while let Some(frame) = server.next_frame() {
+            if frame.kind == HEADERS {
+                server.send_bytes(&goaway(frame.stream, PROTOCOL_ERROR));
+            }
+        }
+    });
+    let engine = Engine::start(&front(origin.address(), "retries = 1"));
+    let response = engine.client("plain").get("/");
+    assert_eq!((response.status, response.text().as_str()), (502, "502 Bad Gateway: closed-before-response\n"));
+    assert!(engine.metric("propylon_server_outcomes_total", &[("outcome", "failure")]) >= 1.0);
+    assert_eq!(origin.connections(), 2);
+}
+
+/// The rest of an upload whose server has answered it in full goes to nobody, and its trailers least of all.
+#[test]
+fn nothing_of_a_request_goes_to_a_server_that_has_ended_its_stream() {
+    let (heard, hears) = channel();
+    let heard = Mutex::new(heard);
+    let origin = Origin::scripted(move |peer| {
+        let Some(mut server) = Http2Server::start(peer, &[]) else { return };
+        let mut upload = 0;
+        while let Some(frame) = server.next_frame() {
+            if frame.is_post() {
+                upload = frame.stream;
+                server.answer(frame.stream, b"hello\n");
+            } else if frame.kind == HEADERS && frame.stream != upload {
+                server.answer(frame.stream, b"hello\n");
+            } else if frame.stream == upload {
+                let _ = heard.lock().expect("nobody panics with it").send(frame.kind);
+            }
+        }
+    });
+    let engine = Engine::start(&alone(origin.address(), ""));
+    // Nothing but the response's head has room, so that the request is not over.
+    let mut client = Http2::start_with(&engine, &[(4, 0)]);
+    client.headers(1, 0, &request("POST", "/"));
+    assert_eq!(client.next_of(1).status(), Some(200));
+    // All that came before this answer has been read.
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    client.send(DATA, 0, 1, b"late");
+    client.headers(1, END_STREAM, &[("x-trailer", "late")]);
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    client.send(WINDOW_UPDATE, 0, 1, &100_u32.to_be_bytes());
+    let data = client.next_of(1);
+    assert_eq!((data.kind, data.payload.as_slice()), (DATA, &b"hello\n"[..]));
+    engine.metric_reaches("propylon_server_requests_in_flight", &[], 0.0);
+    assert_eq!(engine.client("plain").get("/").text(), "hello\n");
+    drop(client);
+    let kinds: Vec<u8> = hears.try_iter().collect();
+    assert!(kinds.contains(&RST_STREAM) && !kinds.iter().any(|kind| matches!(*kind, DATA | HEADERS)), "{kinds:?}");
+    assert_eq!(origin.connections(), 1);
+}
+
 #[test]
 fn a_header_block_without_end_is_cut_off() {
     let origin = Origin::scripted(|peer| {

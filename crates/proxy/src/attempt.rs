@@ -36,6 +36,13 @@ pub const STREAM_RESET: &str = "stream-reset";
 /// (gRPC), a field that the server does not take.
 pub const REQUEST_RESET: &str = "request-reset";
 
+/// The `reason` of an attempt whose connection was of use before, until the server ended it by GOAWAY. An error is
+/// about something sent on it, which need not be this request, nor anything wrong.
+pub const CUT_OFF: &str = "goaway";
+
+/// Attempts of one request that may be cut off so before they count.
+const CUT_OFF_REPEATS_MAX: u8 = 4;
+
 /// The `reason` of a response whose server has sent more than belongs to it: bytes behind its body, or a body where none may be.
 /// None of that goes on.
 pub const EXCESS_DATA: &str = "excess-data";
@@ -301,16 +308,20 @@ fn give_up(
     // while our request was on its way. The repeat is on a new one, so there is one of these at most.
     // Over HTTP/2, where the repeat may be on the same one, a second time is a failure like any other.
     let stale = request.note.reused && failed.repeatable != Repeatable::No && !experience.fresh;
+    // Other requests have had the connection ended, which is no sign of trouble, and happens as often as clients like.
+    let cut_off = failed.reason == CUT_OFF && experience.cut_off < CUT_OFF_REPEATS_MAX;
     // What this machine is short of is no fault of the server, nor is what was asked.
     let is_servers = failed.status != 503 && !REQUEST_FAULTS.contains(&failed.reason);
     if let Some(turn) = &experience.turn {
-        match stale {
+        match stale || cut_off {
             true => turn.stale(),
             false if is_servers => turn.failed(),
             false => {}
         }
     }
-    if stale {
+    if cut_off {
+        experience.cut_off += 1;
+    } else if stale {
         core.metrics.increment(metrics.servers[server].stale);
         experience.fresh = true;
         experience.kept = permit.map(|permit| (server, permit));
@@ -329,7 +340,9 @@ fn give_up(
             false => answer_failure(client, request, &failed),
         });
     }
-    if stale {
+    if cut_off {
+        // Outside of the budget, as those are which the server has closed while they were idle.
+    } else if stale {
         core.metrics.increment(metrics.stale_retries);
     } else if !snapshot.backends[backend.0].retry_budget.borrow_mut().spend() {
         core.metrics.increment(metrics.retries_refused);

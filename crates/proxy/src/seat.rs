@@ -49,6 +49,8 @@ pub struct Experience {
     pub tried: Vec<usize>,
     /// A pooled connection was stale: the others are likely to be.
     pub fresh: bool,
+    /// Attempts whose connection the server has ended for the sake of others.
+    pub cut_off: u8,
     /// The permit of that connection, and its server: whoever has come so far does not go back to the end of the line.
     pub kept: Option<(usize, Permit)>,
     /// What it is balanced by.

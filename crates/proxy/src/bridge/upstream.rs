@@ -8,13 +8,13 @@ use bytes::{Buf, Bytes};
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 
-use crate::attempt::{Attempt, REQUEST_RESET, Repeatable, STREAM_RESET};
+use crate::attempt::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::core::Core;
 use crate::http1::{
     self, Asked, ChunkHeader, Decoder, Event, Parsed, RequestBody, RequestHead, ResponseBody, ResponseHead,
 };
-use crate::http2::{self, Ahead, Chunk, Meter, ServerSeat, StreamPermit, translate};
+use crate::http2::{self, Ahead, Chunk, Meter, ServerLink, ServerSeat, StreamPermit, translate};
 use crate::pool::ServerConnection;
 use crate::transfer::{RESPONSE_LIMITS, Stop, server_fault};
 
@@ -70,6 +70,8 @@ pub struct Http2 {
     send: SendStream<http2::Piece>,
     piece: Bytes,
     meter: Rc<Meter>,
+    /// Each way of a tunnel ends by itself.
+    tunnel: bool,
     recv: Option<RecvStream>,
     ahead: Ahead,
     /// The head that came last, as HTTP/1 would have written it.
@@ -118,13 +120,15 @@ impl Upstream {
         let no = Attempt { status: 502, reason: "bad-request-for-http2", repeatable: Repeatable::No };
         let request = translate::server_request(text, tunnel, link.is_tls).ok_or(no)?;
         let end = !tunnel && matches!(head.body, RequestBody::None | RequestBody::Length(0));
-        let (slot, response, send) = permit.open(request, end).map_err(|_| unsent("closed-before-response"))?;
+        let closed = if link.has_answered() { CUT_OFF } else { "closed-before-response" };
+        let (slot, response, send) = permit.open(request, end).map_err(|_| unsent(closed))?;
         Ok(Upstream::Http2(Box::new(Http2 {
             slot,
             response,
             send,
             piece: Bytes::new(),
             meter: Rc::default(),
+            tunnel,
             recv: None,
             ahead: Ahead::default(),
             text: Vec::new(),
@@ -168,6 +172,8 @@ impl Upstream {
                 http1.outbox.extend(&scratch);
             }
             Upstream::Http1(_) => {}
+            // Go's server takes trailers of a stream that it has done with for an error of the connection.
+            Upstream::Http2(http2) if http2.is_answered() => {}
             Upstream::Http2(http2) => {
                 let sent = match trailers {
                     [] => http2.send.send_data(http2::Piece::new(Chunk::default(), core, &http2.meter), true),
@@ -452,6 +458,9 @@ impl Http2 {
     fn poll_send(&mut self, context: &mut Context<'_>, core: &Rc<Core>) -> (usize, Poll<Result<(), ()>>) {
         let mut taken = 0;
         while !self.piece.is_empty() {
+            if self.is_answered() {
+                return (taken, Poll::Ready(Err(())));
+            }
             if self.meter.poll_room(context).is_pending() {
                 return (taken, Poll::Pending);
             }
@@ -548,6 +557,15 @@ impl Http2 {
         }
     }
 
+    fn link(&self) -> &ServerLink {
+        &self.slot.link
+    }
+
+    /// The server has ended the stream, and so has all that it wants of the request.
+    fn is_answered(&self) -> bool {
+        !self.tunnel && self.link().has_ended(&self.send)
+    }
+
     /// The server's stream has not ended.
     pub fn is_open(&self) -> bool {
         !self.ended
@@ -576,14 +594,21 @@ impl Http2 {
     fn fault(&mut self, error: &h2::Error, answered: bool) -> Stop {
         self.reset = error.reason().filter(|_| error.is_reset() && error.is_remote());
         let refused = error.is_remote() && error.reason() == Some(Reason::REFUSED_STREAM);
-        // Streams that a server was never to serve end with its GOAWAY; those it serves go on.
-        let passed_over = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+        // Streams above the last that the server has looked at end so, whatever GOAWAY's code: they may be treated as
+        // if they had never been begun (RFC 9113 §6.8).
+        let passed_over = error.is_go_away() && error.is_remote();
+        let is_of_use = self.link().has_answered();
+        // Streams below it end with the connection, and nobody knows what has become of them.
+        let cut_off = error.is_io() && self.link().has_failed() && is_of_use;
         if error.is_go_away() || error.is_io() {
-            self.slot.link.close();
+            self.link().close();
         }
         let reset = if self.reset.is_some_and(is_about_request) { REQUEST_RESET } else { STREAM_RESET };
         let (reason, repeatable) = match (refused || passed_over, answered) {
+            (true, false) if passed_over && is_of_use => (CUT_OFF, Repeatable::Unsent),
             (true, false) => ("stream-refused", Repeatable::Unsent),
+            (_, true) if cut_off => (CUT_OFF, Repeatable::No),
+            (_, false) if cut_off => (CUT_OFF, Repeatable::Unanswered),
             // What the library does not take of this stream is malformed (RFC 9113 §8.1.1).
             _ if error.is_reset() && error.is_library() => ("bad-response", Repeatable::No),
             (_, true) => (if error.is_io() { "body-cut-short" } else { reset }, Repeatable::No),
@@ -600,7 +625,7 @@ impl Drop for Http2 {
         if !self.ended {
             self.send.send_reset(Reason::CANCEL);
         }
-        self.slot.link.forget(&self.send);
+        self.link().forget(&self.send);
     }
 }
 

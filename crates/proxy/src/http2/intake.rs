@@ -22,6 +22,7 @@ const PRIORITY_FRAME: u8 = 0x2;
 const RST_STREAM: u8 = 0x3;
 const SETTINGS: u8 = 0x4;
 const PING: u8 = 0x6;
+const GOAWAY: u8 = 0x7;
 const WINDOW_UPDATE: u8 = 0x8;
 const CONTINUATION: u8 = 0x9;
 
@@ -37,6 +38,8 @@ const WINDOW_BYTES_MAX: u32 = 0x7fff_ffff;
 
 /// A frame's payload at most: the initial SETTINGS_MAX_FRAME_SIZE (RFC 9113 §6.5.2), which we leave as it is.
 const FRAME_BYTES_MAX: usize = 16_384;
+/// GOAWAY's last stream and code, before what it says for people (RFC 9113 §6.8).
+const GOAWAY_BYTES: usize = 8;
 /// A frame that is padding and nothing else.
 const PADDING_BYTES_MAX: usize = 256;
 /// A header block's bytes, in proportion to what a header list may have: as many as the library reads before it gives up.
@@ -340,6 +343,10 @@ impl Intake {
             RST_STREAM => {
                 self.end_upload(header.stream);
                 self.responses.reach(header.stream, Stage::Over);
+                Verdict::Pass
+            }
+            GOAWAY if self.client.is_none() && says_error(payload) => {
+                self.responses.fail();
                 Verdict::Pass
             }
             // A server has nothing to say about that (RFC 9113 §6.5.2).
@@ -655,6 +662,7 @@ fn wanted(frame: &[u8]) -> usize {
         SETTINGS => header.length <= FRAME_BYTES_MAX,
         WINDOW_UPDATE => header.length == 4,
         DATA => header.has(PADDED) && !header.has(END_STREAM) && header.length <= PADDING_BYTES_MAX,
+        GOAWAY => return FRAME_HEADER_BYTES + header.length.min(GOAWAY_BYTES),
         _ => false,
     };
     FRAME_HEADER_BYTES + if whole { header.length } else { 0 }
@@ -681,6 +689,11 @@ fn wrong(header: &FrameHeader, payload: &[u8]) -> Option<Reason> {
         SETTINGS if too_wide => Some(Reason::FLOW_CONTROL_ERROR),
         _ => None,
     }
+}
+
+/// Whether GOAWAY has another code than NO_ERROR.
+fn says_error(payload: &[u8]) -> bool {
+    payload.get(4..GOAWAY_BYTES).is_some_and(|code| code != [0; 4])
 }
 
 /// Whether SETTINGS say SETTINGS_ENABLE_PUSH = 1.

@@ -20,7 +20,7 @@ use propylon_policy::line::{Line, Order, Ticket};
 use tokio::task::spawn_local;
 use tokio::time::sleep;
 
-use super::responses::Responses;
+use super::responses::{Responses, Stage};
 use super::stream::Piece;
 use crate::attempt::{Attempt, Repeatable};
 use crate::core::Core;
@@ -370,6 +370,21 @@ impl ServerLink {
     /// Nobody reads this stream's response any more.
     pub fn forget(&self, sending: &SendStream<Piece>) {
         self.responses.forget(sending.stream_id().as_u32());
+    }
+
+    /// Whether the server has ended this stream: it wants nothing more of the request.
+    pub fn has_ended(&self, sending: &SendStream<Piece>) -> bool {
+        self.responses.stage(sending.stream_id().as_u32()) == Some(Stage::Over)
+    }
+
+    /// The server has answered on this connection.
+    pub fn has_answered(&self) -> bool {
+        self.responses.has_answered()
+    }
+
+    /// The server has ended the connection by GOAWAY with an error.
+    pub fn has_failed(&self) -> bool {
+        self.responses.has_failed()
     }
 
     /// Has no further seats; who has one may begin a stream, and those begun go on.

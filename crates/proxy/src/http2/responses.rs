@@ -1,7 +1,7 @@
 //! Where the responses of a server's streams stand: what begins a stream says so, and the intake goes by it, since the library
 //! ends a connection for frames that RFC 9113 lets cost their stream alone.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// How much of its response a stream has brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,20 +14,27 @@ pub enum Stage {
     Over,
 }
 
-/// The streams of one connection that somebody has a handle of, the oldest first, and so by number: as many as it has seats.
+/// The words of one connection's server so far.
 #[derive(Debug, Default)]
-pub struct Responses(RefCell<Vec<(u32, Stage)>>);
+pub struct Responses {
+    /// Streams that somebody has a handle of, the oldest first, and so by number: as many as it has seats.
+    known: RefCell<Vec<(u32, Stage)>>,
+    /// A final head has come on one of its streams.
+    has_answered: Cell<bool>,
+    /// The server has said GOAWAY with the code of an error: it takes nothing more, and is to close (RFC 9113 §5.4.1).
+    has_failed: Cell<bool>,
+}
 
 impl Responses {
     pub fn begin(&self, stream: u32) {
-        let mut known = self.0.borrow_mut();
+        let mut known = self.known.borrow_mut();
         debug_assert!(known.last().is_none_or(|(last, _)| *last < stream), "streams begin in order");
         known.push((stream, Stage::Awaited));
     }
 
     /// Nobody has a handle of it any more: what comes for it is the library's to judge.
     pub fn forget(&self, stream: u32) {
-        let mut known = self.0.borrow_mut();
+        let mut known = self.known.borrow_mut();
         if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
             known.remove(place);
         }
@@ -35,17 +42,33 @@ impl Responses {
 
     /// None for a stream that nobody has a handle of.
     pub fn stage(&self, stream: u32) -> Option<Stage> {
-        let known = self.0.borrow();
+        let known = self.known.borrow();
         known.binary_search_by_key(&stream, |(number, _)| *number).ok().map(|place| known[place].1)
+    }
+
+    /// The connection was of use: what ends it later is not all that the server can do.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered.get()
+    }
+
+    pub fn fail(&self) {
+        self.has_failed.set(true);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.has_failed.get()
     }
 
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.known.borrow().is_empty()
     }
 
     pub fn reach(&self, stream: u32, stage: Stage) {
-        let mut known = self.0.borrow_mut();
+        if stage == Stage::Begun {
+            self.has_answered.set(true);
+        }
+        let mut known = self.known.borrow_mut();
         if let Ok(place) = known.binary_search_by_key(&stream, |(number, _)| *number) {
             known[place].1 = stage;
         }

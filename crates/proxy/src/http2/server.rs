@@ -232,7 +232,8 @@ impl Driver {
             let over = Pin::new(&mut self.connection).poll(context).is_ready();
             self.wire.say();
             let flushed = self.wire.poll_flush(context);
-            if over || matches!(flushed, Poll::Ready(Err(_))) {
+            // Servers may stay for a while after an error, and say no more (Go's for a second): nobody waits for that.
+            if over || self.wire.responses.has_failed() || matches!(flushed, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
             if self.link.allows_more() {
