@@ -2,7 +2,7 @@
 
 use propylon_e2e::engine::simple;
 use propylon_e2e::external::External;
-use propylon_e2e::frames::{END_STREAM, Http2};
+use propylon_e2e::frames::{END_STREAM, Http2, request};
 use propylon_e2e::program::curl;
 use propylon_e2e::{Ending, Engine, Origin, holds};
 use rustix::process::Signal;
@@ -350,4 +350,26 @@ fn servers_and_redirects_get_the_path_that_was_matched() {
         assert_eq!(response.field("Location"), Some("http://new.test/moved/x-?%2d"), "{path}");
     }
     assert_eq!(engine.client("strict").get("/%2f").status, 400);
+}
+
+/// Escapes are three bytes for one: what servers get is held to the limit as well.
+#[test]
+fn a_target_that_escaping_makes_longer_than_a_head_may_be_is_refused() {
+    let origin = Origin::always("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n");
+    let engine = Engine::start(&simple(&[origin.address()]));
+    for quotes in ["/".to_string() + &"\"".repeat(6_000), "/?".to_string() + &"<".repeat(6_000)] {
+        let mut client = engine.client("plain");
+        client.send(format!("GET {quotes} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let response = client.read_response();
+        assert_eq!((response.status, response.text().trim_end()), (414, "414 URI Too Long: request-line-too-long"));
+        let mut client = Http2::start(&engine);
+        client.headers(1, END_STREAM, &request("GET", &quotes));
+        assert_eq!(client.next_of(1).spelled_status(), Some(414));
+        // What has room.
+        let mut client = engine.client("plain");
+        client.send(format!("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", &quotes[..5_000]));
+        assert_eq!(client.read_response().status, 200);
+    }
+    assert_eq!(engine.metric("propylon_requests_rejected_total", &[("reason", "request-line-too-long")]), 4.0);
+    assert_eq!(origin.received_text().matches("GET /").count(), 2);
 }

@@ -170,7 +170,8 @@ enum Decision {
 fn decide(client: &mut ClientSide<'_>, request: &mut Request, snapshot: &CoreSnapshot) -> Decision {
     let listener = snapshot.listener(client.listener());
     // Before anything goes by the path, and once: what is matched here is what servers are asked for.
-    if let Err(reject) = request.head.canonicalize_target(&request.text, listener.paths) {
+    let canonical = request.head.canonicalize_target(&request.text, listener.paths);
+    if let Err(reject) = canonical.and_then(|()| request.head.fits(&request.text, listener.limits.head_bytes)) {
         let core = client.core();
         core.metrics.increment(core.telemetry.listeners[client.listener()].rejected.of(reject.reason));
         request.note.fault = Some(reject.reason);

@@ -178,6 +178,20 @@ impl RequestHead {
         Ok(())
     }
 
+    /// Holds the head to its limit with what escaping has made of the target: servers have limits as well, and escapes
+    /// are three bytes for one.
+    ///
+    /// # Errors
+    /// 414 for a target that is too long by that.
+    pub fn fits(&self, buf: &[u8], head_bytes: usize) -> Result<(), Reject> {
+        let bytes = |parts: [&[u8]; 2]| parts[0].len() + parts[1].len();
+        let growth = bytes(self.target(buf)).saturating_sub(bytes(self.received_target(buf)));
+        match growth > 0 && self.length + growth > head_bytes {
+            true => Err(Reject::new(414, "request-line-too-long")),
+            false => Ok(()),
+        }
+    }
+
     /// The target as it is forwarded, in two parts to be read as one: origin-form, or `*`.
     pub fn target<'a>(&'a self, buf: &'a [u8]) -> [&'a [u8]; 2] {
         [self.path(buf), self.query(buf)]
