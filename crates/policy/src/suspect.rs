@@ -115,9 +115,19 @@ impl Suspects {
         self.suspects > 0
     }
 
-    /// Whether this server is suspect; a view for metrics, [`Suspects::eligible`] is for decisions.
-    pub fn is_suspect(&self, server: usize) -> bool {
+    #[cfg(test)]
+    fn is_suspect(&self, server: usize) -> bool {
         self.servers[server] != Standing::Trusted
+    }
+
+    /// Whether this server was found wanting lately: a view for metrics, [`Suspects::eligible`] is for decisions. A
+    /// suspicion that no request confirms for as long again as the server was passed over says nothing of it now.
+    pub fn is_passed_over(&self, server: usize, now: u64) -> bool {
+        match self.servers[server] {
+            Standing::Trusted => false,
+            Standing::PassedOver { until, failures } => now < until + backoff(failures),
+            Standing::OnTrial { since, .. } => now < since + TRIAL_WAIT_MAX,
+        }
     }
 }
 
@@ -136,10 +146,26 @@ mod tests {
         suspects.failed(0, 100);
         suspects.failed(1, 100);
         let mut later = suspects.succeeded_by(4, |server| server != 1);
-        assert_eq!([0, 1, 2, 3].map(|server| later.is_suspect(server)), [true, false, false, false]);
+        assert_eq!([0, 1, 2, 3].map(|server| later.is_passed_over(server, 200)), [true, false, false, false]);
         assert!(!later.eligible(0, 200) && later.eligible(1, 200));
         assert!(later.succeeded(0));
-        assert!(suspects.is_suspect(0), "the earlier one goes its own way");
+        assert!(suspects.is_passed_over(0, 200), "the earlier one goes its own way");
+    }
+
+    #[test]
+    fn a_suspicion_that_nobody_confirms_is_over_in_time() {
+        let mut suspects = Suspects::new(2);
+        let mut now = 0;
+        for wait in [1_000, 2_000, 4_000] {
+            suspects.failed(0, now);
+            let seen = [0, wait, 2 * wait - 1, 2 * wait].map(|later| suspects.is_passed_over(0, now + later));
+            assert_eq!(seen, [true, true, true, false], "{wait}");
+            now += wait;
+        }
+        suspects.tried(0, now);
+        let seen = [0, TRIAL_WAIT_MAX - 1, TRIAL_WAIT_MAX].map(|later| suspects.is_passed_over(0, now + later));
+        assert_eq!(seen, [true, true, false], "on trial");
+        assert!(suspects.any(), "what is not seen any more is still acted on");
     }
 
     #[test]

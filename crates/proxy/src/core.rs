@@ -479,7 +479,7 @@ impl Core {
             }
             let servers = &snapshot.shared.config.backends[place].servers;
             for (server, configured) in servers.iter().enumerate() {
-                let passed_over = configured.retired.is_none() && suspects.is_suspect(server);
+                let passed_over = configured.retired.is_none() && suspects.is_passed_over(server, self.timers.now());
                 let gauge = self.telemetry.backends[place].servers[server].passed_over;
                 self.metrics.set(gauge, i64::from(passed_over));
             }
