@@ -20,6 +20,8 @@ use tokio::task::yield_now;
 /// Bytes that cost a unit: moving them takes about as long as a small read or write. A poll moves 1 MiB at most, in and out
 /// together.
 pub const BYTES_PER_UNIT: usize = 8 * 1024;
+/// Chunks that cost a unit: of a byte each, a buffer of them takes as long as a hundred of large ones.
+pub const CHUNKS_PER_UNIT: usize = 64;
 /// Requests of one buffer that are served before others have their turn.
 pub const REQUESTS_PER_POLL_MAX: u32 = 32;
 /// Pieces of a body that are handed from one side to the other without an operation of a socket.
@@ -74,6 +76,14 @@ pub fn poll_unit(context: &mut Context<'_>) -> Poll<RestoreOnPending> {
 pub fn charge_bytes(context: &mut Context<'_>, count: usize) {
     if count > BYTES_PER_UNIT {
         charge_units(context, count / BYTES_PER_UNIT);
+    }
+}
+
+/// Pays for the chunks of a body that were decoded at one go.
+#[inline]
+pub fn charge_chunks(context: &mut Context<'_>, count: usize) {
+    if count > CHUNKS_PER_UNIT {
+        charge_units(context, count / CHUNKS_PER_UNIT);
     }
 }
 
@@ -144,6 +154,24 @@ impl BudgetMetrics {
 mod tests {
     use super::*;
     use std::future::poll_fn;
+
+    #[test]
+    fn a_poll_decodes_no_more_chunks_than_its_budget_pays_for() {
+        crate::socket::tests::on_a_core(async {
+            // Of a byte each, in buffers of 64 KiB.
+            let polls = poll_fn(|context| {
+                let mut decoded = 0;
+                while let Poll::Ready(unit) = poll_unit(context) {
+                    unit.made_progress();
+                    charge_chunks(context, 64 * 1024 / 6);
+                    decoded += 64 * 1024 / 6;
+                }
+                Poll::Ready(decoded)
+            });
+            let decoded = polls.await;
+            assert!((8_000..=22_000).contains(&decoded), "{decoded} chunks");
+        });
+    }
 
     #[test]
     fn a_poll_moves_no_more_than_its_budget_pays_for() {

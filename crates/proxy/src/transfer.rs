@@ -30,7 +30,7 @@ use crate::pool::{Permit, ServerConnection};
 use crate::seat;
 use crate::snapshot::CoreSnapshot;
 use crate::telemetry::Wait;
-use body::{Download, rechunk, write_whole_chunked};
+use body::{Download, Rechunked, rechunk, write_whole_chunked};
 pub use body::{Upload, write_chunk};
 
 /// A body at least this long is moved in large pieces from its start.
@@ -288,7 +288,7 @@ impl<'a> Transfer<'a> {
                 Upload::Whole(_) | Upload::Length { remaining: 0, .. } => return Poll::Ready(Ok(())),
                 Upload::Chunked { decoder, .. } if decoder.is_done() => return Poll::Ready(Ok(())),
                 Upload::Chunked { .. } if !self.connection.inbox.is_empty() => {
-                    self.rechunk_request()?;
+                    self.rechunk_request(context)?;
                     if !self.outbox.is_empty() {
                         continue;
                     }
@@ -365,7 +365,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Decodes what the inbox has of a chunked body and frames it anew in the outbox.
-    fn rechunk_request(&mut self) -> Result<(), Stop> {
+    fn rechunk_request(&mut self, context: &mut Context<'_>) -> Result<(), Stop> {
         let Upload::Chunked { decoder, begun } = self.upload else { return Ok(()) };
         *begun = true;
         self.request.body_begun = true;
@@ -373,7 +373,8 @@ impl<'a> Transfer<'a> {
         scratch.clear();
         let inbox = &mut self.connection.inbox;
         let rechunked = rechunk(decoder, inbox.readable(), &mut scratch);
-        let consumed = rechunked.map_err(|_| Stop::Client("bad-body"))?;
+        let Rechunked { consumed, chunks } = rechunked.map_err(|_| Stop::Client("bad-body"))?;
+        budget::charge_chunks(context, chunks);
         inbox.consume(consumed);
         self.request.note.bytes_received += consumed as u64;
         self.core.stock.equip(&mut self.outbox);
@@ -662,12 +663,12 @@ impl<'a> Transfer<'a> {
         };
         if self.framing == Framing::Chunked {
             ready!(self.poll_client_flush(context))?;
-            return Poll::Ready(self.pass_chunked(here));
+            return Poll::Ready(self.pass_chunked(context, here));
         }
         // A chunked body for a client that cannot read chunks: the data alone.
         if let Download::Chunked(_) = self.download {
             ready!(self.poll_client_flush(context))?;
-            return Poll::Ready(self.pass_unchunked(here));
+            return Poll::Ready(self.pass_unchunked(context, here));
         }
         let connection = &mut *self.connection;
         let piece = &self.answer.readable()[..here];
@@ -692,14 +693,16 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    fn pass_chunked(&mut self, here: usize) -> Result<(), Stop> {
+    fn pass_chunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
         let core = Rc::clone(&self.core);
         let mut scratch = core.scratch.borrow_mut();
         scratch.clear();
         let bytes = &self.answer.readable()[..here];
         let consumed = match &mut self.download {
             Download::Chunked(decoder) => {
-                let consumed = rechunk(decoder, bytes, &mut scratch).map_err(|_| server_fault(502, "bad-response"))?;
+                let rechunked = rechunk(decoder, bytes, &mut scratch);
+                let Rechunked { consumed, chunks } = rechunked.map_err(|_| server_fault(502, "bad-response"))?;
+                budget::charge_chunks(context, chunks);
                 if decoder.is_done() {
                     self.download = Download::Done;
                 }
@@ -716,9 +719,9 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    fn pass_unchunked(&mut self, here: usize) -> Result<(), Stop> {
+    fn pass_unchunked(&mut self, context: &mut Context<'_>, here: usize) -> Result<(), Stop> {
         let Download::Chunked(decoder) = &mut self.download else { return Ok(()) };
-        let mut at = 0;
+        let (mut at, mut chunks) = (0, 0);
         let bytes = &self.answer.readable()[..here];
         while at < here || decoder.is_done() {
             match decoder.next(&bytes[at..]).map_err(|_| server_fault(502, "bad-response"))? {
@@ -731,6 +734,7 @@ impl<'a> Transfer<'a> {
                     );
                     self.request.note.bytes_sent += (end - start) as u64;
                     at += end;
+                    chunks += 1;
                 }
                 Event::End { consumed } => {
                     at += consumed;
@@ -740,6 +744,7 @@ impl<'a> Transfer<'a> {
             }
         }
         self.answer.consume(at);
+        budget::charge_chunks(context, chunks);
         Ok(())
     }
 

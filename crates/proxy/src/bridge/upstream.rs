@@ -9,6 +9,7 @@ use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 
 use crate::attempt::{Attempt, CUT_OFF, REQUEST_RESET, Repeatable, STREAM_RESET};
+use crate::budget;
 use crate::buffer::{Buffer, LARGE_BYTES};
 use crate::core::Core;
 use crate::http1::{
@@ -62,6 +63,8 @@ pub struct Http1 {
     pub spent: bool,
     /// Bytes have come behind the response.
     excess: bool,
+    /// Chunks that were decoded and are not paid for yet.
+    chunks: usize,
 }
 
 pub struct Http2 {
@@ -95,6 +98,7 @@ impl Upstream {
             download: Download::Done,
             spent: false,
             excess: false,
+            chunks: 0,
         }))
     }
 
@@ -354,6 +358,7 @@ impl Http1 {
             }
             if !self.answer.is_empty() {
                 let part = self.take_part(core)?;
+                budget::charge_chunks(context, std::mem::take(&mut self.chunks));
                 if part.data.is_some() || part.end.is_some() {
                     return Poll::Ready(Ok(part));
                 }
@@ -406,6 +411,7 @@ impl Http1 {
                 Event::NeedMore { consumed } => at += consumed,
                 Event::Data { start, end } => {
                     bytes.copy_within(at + start..at + end, length);
+                    self.chunks += 1;
                     length += end - start;
                     at += end;
                 }

@@ -74,23 +74,33 @@ pub enum Download {
     Done,
 }
 
-/// Decodes chunks and writes them anew; returns how much of `bytes` was used.
-pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<usize, http1::Reject> {
-    let mut at = 0;
+/// Chunks that were written anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rechunked {
+    /// Bytes of the input that were used.
+    pub consumed: usize,
+    pub chunks: usize,
+}
+
+/// Decodes chunks and writes them anew.
+pub fn rechunk(decoder: &mut Decoder, bytes: &[u8], out: &mut Vec<u8>) -> Result<Rechunked, http1::Reject> {
+    let (mut at, mut chunks) = (0, 0);
     while at < bytes.len() {
         match decoder.next(&bytes[at..])? {
             Event::NeedMore { consumed } => at += consumed,
             Event::Data { start, end } => {
                 write_chunk(&bytes[at + start..at + end], out);
                 at += end;
+                chunks += 1;
             }
             Event::End { consumed } => {
                 http1::write_last_chunk(decoder.trailers(), out);
-                return Ok(at + consumed);
+                at += consumed;
+                break;
             }
         }
     }
-    Ok(at)
+    Ok(Rechunked { consumed: at, chunks })
 }
 
 pub fn write_chunk(data: &[u8], out: &mut Vec<u8>) {
