@@ -160,9 +160,9 @@ pub const FOR_LIFE: &[(&str, Keep)] = &[
     ("log.access", |pushed, file| swap(&mut pushed.log.access, &mut file.log.access)),
 ];
 
-/// What holds for a process's life comes from the file alone. A text that is pushed leaves it out or says the same, or it is
-/// refused by [`said_otherwise`]; one of the state that does not was written by somebody who has got into the sandbox, where the state can be written, and wants out of
-/// it with the next process.
+/// Keeps what holds for a process's life: it comes from the file alone. A text that is pushed leaves it out or says the
+/// same, or it is refused by [`said_otherwise`]; one of the state that does not was written by somebody who has got into
+/// the sandbox, where the state can be written, and wants out of it with the next process.
 fn keep_for_life(config: &mut Config, mut file: Config) {
     FOR_LIFE.iter().for_each(|(_, keep)| keep(config, &mut file));
 }
