@@ -362,6 +362,14 @@ fn what_was_ordered_before_keys_were_isolated_is_ordered_anew() {
     let client = trusting(&pebble.root());
     holds("it is served", || leaf(place.tls, "shop.test", &client).is_ok());
     drop(engine);
+    // Whoever checks looks for the key where it is.
+    let said = check(&scratch, &isolated);
+    assert!(!said.contains("private key") && !said.contains("its key") && !said.contains("error:"), "{said}");
+    for name in place.kept(".key") {
+        fs::rename(place.store().join(&name), place.keys.join(&name)).expect("a rename");
+        assert!(check(&scratch, &isolated).contains("the key process does not have its key"));
+        fs::rename(place.keys.join(&name), place.store().join(&name)).expect("a rename");
+    }
     // And the other way round.
     let engine = Engine::start(&plain);
     await_orders(engine.admin(), 1);

@@ -66,6 +66,8 @@ pub struct Certified {
     pub backends: Vec<Backend>,
     /// `[tracing]`, for its `ca` and `headers`.
     pub tracing: Option<Tracing>,
+    /// `[keys]`
+    pub keys: Keys,
     /// `process.upgrade_socket`: whoever is found there hears of the problems.
     pub upgrade_socket: Option<UpgradeSocket>,
 }
@@ -75,8 +77,8 @@ pub struct Certified {
 pub fn inspect(source: &Source) -> (Certified, Vec<Problem>) {
     let (config, problems) = read(source, schema::config);
     let certified = |config: Config| {
-        let Config { process, tls, signers, acmes, backends, tracing, .. } = config;
-        Certified { tls, signers, acmes, backends, tracing, upgrade_socket: process.upgrade_socket }
+        let Config { process, keys, tls, signers, acmes, backends, tracing, .. } = config;
+        Certified { tls, signers, acmes, backends, tracing, keys, upgrade_socket: process.upgrade_socket }
     };
     (config.map(certified).unwrap_or_default(), problems)
 }

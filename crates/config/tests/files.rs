@@ -363,6 +363,14 @@ fn what_is_ordered_has_its_files_by_its_names_its_authority_and_the_type_of_its_
     let types: Vec<KeyType> = ordered[1].files.iter().map(|(key_type, _)| *key_type).collect();
     assert_eq!(types, [KeyType::Ecdsa, KeyType::Rsa]);
     // Another authority's, or for other names, is another file.
+    // No keys are in these files where another process holds them.
+    assert!(
+        config.key_files().iter().all(|(path, _)| !path.starts_with(&le.state) && !path.starts_with(&staging.state))
+    );
+    for (acme, name) in [(le, "le"), (staging, "staging")] {
+        let file = acme.file(&["a.test".to_string()], KeyType::Rsa);
+        assert_eq!(Ordered::account_of(&file), Some(name));
+    }
     let file = |acme: &Acme, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         acme.file(&names, KeyType::Ecdsa).file_name().map(ToOwned::to_owned)

@@ -894,6 +894,7 @@ fn what_is_ordered_is_checked() {
         (account("external_account={id='k',key=''}"), 3, 30, "`key` is empty"),
         (account("profile=''"), 3, 9, "`profile` cannot be \"\""),
         (account("email='a'"), 3, 1, "unknown key `email` in [acme.le]"),
+        (account("[keys]\nisolate=true"), 1, 7, "does not cover keys of ordered certificates without keys.store"),
         (format!("[acme.le]\n{}", used("names=['a.test']")), 1, 7, "[acme.le] has no `terms_agreed`"),
         (named("names=['*.a.test']"), 7, 33, "\"*.a.test\": a wildcard takes the challenge dns-01"),
         (named("names=['10.0.0.1']"), 7, 33, "is not a name that an authority would certify"),

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use propylon_config::{Batch, Config, FileAccess, Level, NamedFile, Problem, Source};
+use propylon_config::{Batch, Config, FileAccess, Keys, Level, NamedFile, Problem, Source};
 use propylon_crypto::Ski;
 use propylon_crypto::key_process::{KeyFiles, Setup};
 use propylon_keyserver::isolated::Brief;
@@ -108,6 +108,13 @@ pub fn folders(config: &Config) -> BTreeSet<PathBuf> {
 pub fn store(config: &Config) -> Option<PathBuf> {
     let store = config.keys.store.as_ref().filter(|_| config.keys.isolate.is_some())?;
     Some(without_links(&store.path))
+}
+
+/// Keys of ordered certificates are looked for where a key process has them, by a process that serves nobody.
+pub fn find_ordered_keys(keys: &Keys) {
+    if let (Some(_), Some(store)) = (keys.isolate, &keys.store) {
+        propylon_tls::find_ordered_keys_in(&store.path);
+    }
 }
 
 /// As far as it is there.

@@ -249,7 +249,12 @@ mod tests {
         let client = "[backend.a]\nservers = ['127.0.0.1:9']\ntls = { certificate = 'c.pem' }\n";
         let signer = "[signer.a]\nservers = ['127.0.0.1:9']\nidentity = 'c.pem'\nca = 'ca.pem'\n";
         let stored = format!("{acme}[keys]\nisolate = true\nstore = 'k'\n");
-        assert!(meant(&stored).is_err(), "the file has no folder for its keys");
+        let wrong = meant(&stored).err().expect("the file has no folder for its keys");
+        assert!(
+            wrong.problems.iter().any(|problem| problem.what.contains("without keys.store")),
+            "{:?}",
+            wrong.problems
+        );
         for rest in [acme, client, signer] {
             for own in ["", "[keys]\nisolate = false\n"] {
                 let wrong = meant(&format!("{rest}{own}")).err().expect(rest);

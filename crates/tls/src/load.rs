@@ -23,7 +23,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::credential::{Chain, Credential, CredentialKey, Interner, Material, Seen};
 use crate::finding::{Finding, Severity};
-pub use beside::{hold_keys_beside, key_files};
+pub use beside::{find_ordered_keys_in, hold_keys_beside, key_files};
 use chain::{Leaf, Parsed};
 pub(crate) use link::link_identity;
 use pem::FoundKey;

@@ -42,6 +42,7 @@ fn summary(problems: &[Problem]) -> String {
 fn problems(source: &Source) -> Vec<Problem> {
     let (certified, mut problems) = propylon_config::inspect(source);
     let profiles = &certified.tls;
+    isolation::find_ordered_keys(&certified.keys);
     let mut findings = match load_profiles(profiles) {
         Ok((_, warnings)) => warnings,
         Err(findings) => findings,

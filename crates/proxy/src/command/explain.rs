@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::admin::effective;
 use crate::command::check;
 use crate::http1::{self, HOST_BYTES_MAX, Limits, Parsed, Reject, RequestHead};
+use crate::isolation;
 use crate::origin;
 use crate::snapshot::{load_profiles, rule};
 use crate::telemetry::server_label;
@@ -154,6 +155,7 @@ fn load(path: &Path) -> Result<Loaded, String> {
     let meant = origin::read(path).map_err(|wrong| propylon_config::render(&wrong.problems, &wrong.source.text))?;
     let overrides = meant.overrides();
     let origin::Meant { source, config, .. } = meant;
+    isolation::find_ordered_keys(&config.keys);
     let profiles = load_profiles(&config.tls).map(|(profiles, _)| profiles).map_err(|findings| {
         let problems = findings.iter().map(|finding| check::problem(&source, finding));
         let error = problems.into_iter().find(|problem| problem.severity == Severity::Error);

@@ -1,6 +1,6 @@
 //! Keys that are in a process beside this one: who reads files in which they may be.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use propylon_crypto::key_process::{Failure, KeyFiles, Unread};
@@ -15,6 +15,20 @@ static KEY_FILES: OnceLock<Arc<KeyFiles>> = OnceLock::new();
 /// called before any is loaded.
 pub fn hold_keys_beside(files: Arc<KeyFiles>) {
     let _ = KEY_FILES.set(files);
+}
+
+/// The folder in which another engine's key process keeps what it has made: see [`find_ordered_keys_in`].
+static ORDERED_KEYS: OnceLock<PathBuf> = OnceLock::new();
+
+/// From here on keys of ordered certificates are read from this folder (`keys.store`) by this process, which only looks at the
+/// files of one that does not.
+pub fn find_ordered_keys_in(folder: &Path) {
+    let _ = ORDERED_KEYS.set(folder.into());
+}
+
+/// That folder, where there is one.
+pub(super) fn ordered_keys() -> Option<&'static Path> {
+    ORDERED_KEYS.get().map(PathBuf::as_path)
 }
 
 /// Whoever reads files with keys in place of this process.

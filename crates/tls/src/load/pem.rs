@@ -72,26 +72,40 @@ pub(super) fn read_with_keys(path: &Path) -> Result<Contents, Trouble> {
 
 /// A file of what is ordered ([`Ordered`]): chain and key or, where another process makes keys, the chain alone.
 pub(super) fn read_ordered(path: &Path) -> Result<Contents, Trouble> {
-    let Some(files) = beside::key_files() else { return read(path) };
-    let contents = read(path)?;
     const ANEW: &str = "it is set aside, and another ordered in its place";
+    let (files, folder) = (beside::key_files(), beside::ordered_keys());
+    let contents = read(path)?;
+    if files.is_none() && folder.is_none() {
+        return Ok(contents);
+    }
     if !contents.keys.is_empty() {
         return Err(Trouble::error(path, "it has a private key, which with keys.isolate is not to be here", ANEW));
     }
-    let kept = || {
-        let public = super::chain::public_keys(&contents.certificates).into_iter().next()?;
-        let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
-        KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
-    };
-    let Some(kept) = kept() else { return Ok(contents) };
-    let file = match files.read_kept(&kept) {
-        Err(Failure::Unread(Unread::Missing)) => {
-            return Err(Trouble::error(path, "the key process does not have its key", ANEW));
+    let Some(kept) = kept_key(path, &contents) else { return Ok(contents) };
+    let lost = || Trouble::error(path, "the key process does not have its key", ANEW);
+    let (keys, open_to_all) = match (files, folder) {
+        (Some(files), _) => match files.read_kept(&kept) {
+            Ok(file) => (file.keys.into_iter().map(found_beside).collect(), file.open_to_all),
+            Err(Failure::Unread(Unread::Missing)) => return Err(lost()),
+            Err(failure) => return Err(beside::trouble(path, failure)),
+        },
+        (None, folder) => {
+            let file = folder.map(|folder| folder.join(kept.to_string())).unwrap_or_default();
+            if std::fs::metadata(&file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                return Err(lost());
+            }
+            let file = read(&file)?;
+            (file.keys, file.open_to_all)
         }
-        read => read.map_err(|failure| beside::trouble(path, failure))?,
     };
-    let keys = file.keys.into_iter().map(found_beside).collect();
-    Ok(Contents { keys, open_to_all: file.open_to_all, ..contents })
+    Ok(Contents { keys, open_to_all, ..contents })
+}
+
+/// The name of the key that a chain's first certificate has.
+fn kept_key(path: &Path, chain: &Contents) -> Option<KeptKey> {
+    let public = super::chain::public_keys(&chain.certificates).into_iter().next()?;
+    let ski = RemoteKey::new(RemoteKey::BESIDE, &public).ok()?.ski;
+    KeptKey::new(Ordered::account_of(path)?, ski, Purpose::Certificate)
 }
 
 fn found_beside(public: Option<Vec<u8>>) -> FoundKey {
