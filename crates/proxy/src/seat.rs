@@ -284,7 +284,8 @@ pub fn settle(
             state.succeeded(key.server, core.timers.now());
             core.metrics.increment(metrics.servers[key.server].connections);
             core.metrics.raise(metrics.servers[key.server].open);
-            let expires = config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, core));
+            let expires =
+                config.max_lifetime.map(|lifetime| Instant::now() + spread(lifetime, &mut core.random.borrow_mut()));
             let home = core.metrics.index();
             Ok(Box::new(ServerConnection { stream, key, way, home, requests: 0, expires, permit }))
         }
@@ -322,9 +323,9 @@ pub fn leave(
     None
 }
 
-fn spread(lifetime: Duration, core: &Core) -> Duration {
+fn spread(lifetime: Duration, random: &mut fastrand::Rng) -> Duration {
     let most = lifetime.as_millis() as u64 * LIFETIME_SPREAD_PERCENT / 100;
-    lifetime - Duration::from_millis(core.random.borrow_mut().u64(..=most))
+    lifetime - Duration::from_millis(random.u64(..=most))
 }
 
 fn level(reuse: Reuse) -> Level {
@@ -749,6 +750,15 @@ pub async fn steward(core: Rc<Core>, backend: usize, line: Arc<ServerTurnstile>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_that_are_made_together_do_not_end_together() {
+        let (hour, mut random) = (Duration::from_secs(3_600), fastrand::Rng::with_seed(7));
+        let ends: Vec<Duration> = (0..1_000).map(|_| spread(hour, &mut random)).collect();
+        let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+        assert!(*first >= hour * 9 / 10 && *last <= hour, "{first:?} to {last:?}");
+        assert!(*last - *first > hour * 9 / 100, "{first:?} to {last:?}");
+    }
 
     #[test]
     fn what_this_machine_is_short_of_blames_no_server_and_ports_are_short_towards_one_address_only() {

@@ -794,3 +794,23 @@ impl Lane {
         links.iter().filter(|link| !link.notice.is_open() || !link.is_current()).for_each(|link| link.dismiss());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_twice_as_long_each_time_up_to_the_longest_and_short_again_after_one_of_use() {
+        let pace = Pace::default();
+        let pauses = || {
+            pace.slow(1_000);
+            pace.until.get() - 1_000
+        };
+        assert_eq!([(); 8].map(|()| pauses()), [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
+        assert!(!pace.is_proven.get());
+        pace.quicken();
+        assert!(pace.is_proven.get() && pace.until.get() == 0);
+        pace.slow(1_000);
+        assert_eq!(pace.until.get(), 1_100);
+    }
+}
